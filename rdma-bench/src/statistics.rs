@@ -194,8 +194,8 @@ mod tests {
     }
 
     /// Checks that the statistics equal the summary that `ib_read_lat -n 20 -U` printed for these
-    /// samples. The slowest sample, the first, stands for one of the two samples that the
-    /// statistics leave out. That summary cuts the deviation to whole microseconds.
+    /// samples, except the deviation, which that program truncated to whole microseconds. The value
+    /// of the slowest sample, the first, affects no statistic.
     #[test]
     fn perftests_samples_give_perftests_summary() {
         let samples = [

@@ -69,15 +69,16 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Returns whether the options select comparisons of rdma-rpc with other frameworks: those with
-    /// the letter F, and J7.
+    /// Returns whether the options select comparisons of rdma-rpc with other frameworks, for which
+    /// another program must be built: those with the letter F, and J7.
     fn compares_frameworks(&self) -> bool {
         let only = self.only.as_deref().unwrap_or_default();
         self.includes_rows(['F', 'f'])
             || ["J", "J7"].iter().any(|row| row.eq_ignore_ascii_case(only))
     }
 
-    /// Returns whether the options select comparisons of rdma-async: those with the letter E.
+    /// Returns whether the options select comparisons of rdma-async, for which examples and the
+    /// program for web servers must be built: those with the letter E.
     fn measures_streams(&self) -> bool {
         self.includes_rows(['E', 'e'])
     }
@@ -195,13 +196,15 @@ fn build_examples() -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Builds the program that measures other RPC frameworks, and returns its path.
+/// Builds the program that measures other RPC frameworks for the benchmark [`LIMITS`], and returns
+/// the path of the program.
 fn build_peers(shell: &Shell) -> anyhow::Result<PathBuf> {
     packages::install(shell, packages::PEERS)?;
     build_nested(PEERS_MANIFEST, "peers")
 }
 
-/// Builds the program that measures web servers over streams of rdma-async, and returns its path.
+/// Builds the program that measures web servers over streams of rdma-async and over TCP for the
+/// benchmark [`LIMITS`], and returns the path of the program.
 fn build_web() -> anyhow::Result<PathBuf> {
     build_nested(WEB_MANIFEST, "interop")
 }

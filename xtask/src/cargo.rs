@@ -60,13 +60,14 @@ pub(crate) fn host_triple(shell: &Shell) -> anyhow::Result<String> {
     Ok(host.to_owned())
 }
 
-/// Runs a cargo build with `arguments`, and returns the executables that were built.
+/// Runs cargo with `arguments` (a command that builds, with its options), and returns the
+/// executables that were built.
 pub(crate) fn build(arguments: &[&str]) -> anyhow::Result<Vec<Executable>> {
     build_with(arguments, &[])
 }
 
-/// Runs a cargo build with `arguments` and the additional environment variables `environment`.
-/// Returns the executables that were built.
+/// Runs cargo with `arguments` (a command that builds, with its options) and the additional
+/// environment variables `environment`. Returns the executables that were built.
 pub(crate) fn build_with(
     arguments: &[&str],
     environment: &[(&str, &str)],

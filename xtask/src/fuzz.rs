@@ -36,7 +36,8 @@ const FLAGS: &[&str] = &[
     "-Zsanitizer=address",
 ];
 
-/// Maximum time that the target may take for a single input, in seconds.
+/// Maximum time that the target may take for a single input, in seconds. libFuzzer reports an input
+/// that takes longer as a failure.
 const INPUT_SECONDS: u64 = 10;
 
 /// Time for which a fuzzer may run beyond the requested time before it counts as hung: a fuzzer

@@ -73,7 +73,8 @@ pub(crate) const PROGRAMS: &Group = &Group {
     purpose: "run the usual C programs on softroce",
 };
 
-/// The package with the C programs that the benchmarks compare rdma-core and softroce with.
+/// The package of perftest, whose C programs give the reference values for rdma-core and softroce
+/// in the benchmarks.
 pub(crate) const PERFTEST: &Group = &Group {
     names: &["perftest"],
     purpose: "compare the benchmarks with perftest",

@@ -23,7 +23,8 @@ const LEAK_CHECKED: &[&str] = &["random_rounds", "dropped_futures"];
 /// sanitizer.
 const ROUNDS: &str = "100";
 
-/// Number of operations, on each runtime, of the test that drops futures.
+/// Number of operations, on each runtime, of the test that drops futures: few, because operations
+/// are much slower under the sanitizer.
 const OPERATIONS: &str = "10000";
 
 /// Time limit of a test program.

@@ -36,8 +36,10 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Returns the contents of a file that sets the shell variables which `init.sh` and
-    /// `session.sh` read. `mark` is the text that ends the command's output.
+    /// Returns the contents of the configuration file that the guest's scripts `init.sh` and
+    /// `session.sh` read, which sets shell variables. `module_tree` is the host's directory that
+    /// becomes `/lib/modules` in the guest; `mark` is the text that ends each output of the
+    /// command.
     pub(crate) fn config(&self, module_tree: &Path, mark: &str) -> Vec<u8> {
         let links = match self.guest_devices {
             GuestDevices::None => "none",

@@ -17,14 +17,15 @@ use crate::{project, rxe};
 /// the host's processor with other work.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(900);
 
-/// The name of softroce's test program that runs C programs.
+/// The name of softroce's test program that runs C programs, in the form "package target" of
+/// [`Program::name`].
 pub(crate) const C_PROGRAMS: &str = "softroce c_programs";
 
 /// The name of the test program that runs programs of other projects on softroce.
 pub(crate) const FOREIGN: &str = "softroce-preload foreign";
 
-/// The name of the test program that runs the commands in the documentation. Some of them are C
-/// programs.
+/// The name of the test program that runs the commands shown in the documentation. Some commands
+/// need the C programs in [`packages::PROGRAMS`].
 const DOCUMENTATION: &str = "xtask documentation";
 
 /// The name of the test program with softroce's unit tests, some of which capture packets.

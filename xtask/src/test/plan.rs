@@ -40,7 +40,8 @@ pub(crate) fn append(path: &Path, outcome: &Outcome) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the outcomes from the file `path`. Returns none if the file does not exist.
+/// Reads the outcomes of test programs that [`append`] has written to the file `path`. Returns an
+/// empty list if the file does not exist, which means that no program has ended.
 pub(crate) fn outcomes(path: &Path) -> anyhow::Result<Vec<Outcome>> {
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),

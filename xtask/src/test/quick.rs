@@ -76,7 +76,8 @@ const REPETITIONS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Descriptions of the other tests that a quick run leaves out.
+/// Descriptions of what a quick run leaves out in addition to [`PROGRAMS`], [`TESTS`] and
+/// [`REPETITIONS`]: whole devices, and tests of other kinds. The report lists all descriptions.
 const OTHERS: &[&str] = &[
     "the kernel's Soft-RoCE, and the guest that has it",
     "softroce by packets and by shared memory",

@@ -34,7 +34,8 @@ impl PlaceResults {
         total.passed + total.failed > 0
     }
 
-    /// Returns whether this place has results: a test passed, failed or was ignored.
+    /// Returns whether this place had a test to run, which passed, failed or was ignored. If no
+    /// place had one, the selection named no existing test.
     pub(crate) fn has_tests(&self) -> bool {
         self.has_run() || self.total().ignored > 0
     }

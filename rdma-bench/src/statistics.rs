@@ -5,17 +5,19 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// The number of slowest samples that are left out of maximum, mean and deviation, as in perftest.
+/// The number of slowest samples that are left out of mean and deviation, as in perftest. The
+/// maximum is the fastest of these samples.
 const TAIL: usize = 2;
 
-/// The latency statistics of a run. Times are in microseconds.
+/// The latency statistics of a run. Times are in microseconds. If samples were not kept, all
+/// operations count in all statistics.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Number of operations.
     pub iterations: usize,
     /// The minimum latency.
     pub min: f64,
-    /// The maximum latency, without the slowest two samples.
+    /// The maximum latency, without the slowest sample.
     pub max: f64,
     /// The median latency.
     pub typical: f64,

@@ -29,14 +29,15 @@ use rdma_core::{
 
 type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
 
-/// Size of a message in bytes.
+/// Size of a message in bytes, as in `posting.c`, so that both programs post equal requests.
 const SIZE: usize = 8;
 const DEPTH: u32 = 16;
 
-/// The Q_Key of the datagram queue pairs.
+/// The Q_Key of both datagram queue pairs and of all datagrams, so that the receiver accepts them.
 const QKEY: u32 = 0x1234_5678;
 
-/// Duration of one sleep in microseconds, during which the device executes posted requests.
+/// Duration of one sleep in microseconds, during which the device executes posted requests. Long
+/// enough that the next poll usually finds the completion.
 const REST_MICROSECONDS: u32 = 200;
 
 /// Time limit of a scope of rdma-core, in which requests borrow their memory. Much longer than a

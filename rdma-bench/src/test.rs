@@ -60,7 +60,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// Returns the unit of a test's main result.
+    /// Returns the unit of a test's main result, as tables and JSON documents show it.
     pub fn unit(self) -> &'static str {
         match self {
             Self::Latency => "usec",

@@ -31,22 +31,22 @@ const KERNEL_DEVICE: &str = "rxe_0";
 /// table.
 const SLOW_WHEN_EMULATED: &str = "pclmulqdq";
 
-/// The environment variable that tells the benchmark [`LIMITS`] the path of the program `attacker`,
-/// which sends forged packets.
+/// The environment variable with the path of the program `attacker`, which sends forged packets,
+/// for the benchmark [`LIMITS`].
 const ATTACKER: &str = "RDMA_BENCH_ATTACKER";
 
-/// The environment variable that tells the benchmark [`LIMITS`] the path of the program that
-/// measures other RPC frameworks.
+/// The environment variable with the path of the program that measures other RPC frameworks, for
+/// the benchmark [`LIMITS`].
 const PEERS: &str = "RDMA_BENCH_PEERS";
 /// The manifest of the program that measures other RPC frameworks, which is in a workspace of its
 /// own.
 const PEERS_MANIFEST: &str = "rdma-bench/peers/Cargo.toml";
 
-/// The environment variable that tells the benchmark [`LIMITS`] the directory of rdma-async's
-/// examples.
+/// The environment variable with the directory of rdma-async's examples, for the benchmark
+/// [`LIMITS`].
 const EXAMPLES: &str = "RDMA_BENCH_EXAMPLES";
-/// The environment variable that tells the benchmark [`LIMITS`] the path of the program that
-/// measures web servers over streams of rdma-async.
+/// The environment variable with the path of the program that measures web servers over streams of
+/// rdma-async, for the benchmark [`LIMITS`].
 const WEB: &str = "RDMA_BENCH_WEB";
 /// The manifest of the program that measures web servers, which is in a workspace of its own.
 const WEB_MANIFEST: &str = "rdma-async/interop/Cargo.toml";
@@ -231,7 +231,8 @@ fn build_nested(manifest: &str, directory: &str) -> anyhow::Result<PathBuf> {
     Ok(program.path)
 }
 
-/// A part of the benchmarks that can be run without the others.
+/// A part of the benchmarks that can be run without the others. The options of `cargo xtask bench`
+/// select the parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     /// The comparisons of the benchmark [`LIMITS`] that are measured on this machine.
@@ -299,7 +300,8 @@ fn is_row(name: &str) -> bool {
     rest.is_empty() || has_number && suffix.chars().all(|c| c.is_ascii_alphabetic())
 }
 
-/// The built benchmarks, with the environment, the directory and the options for running them.
+/// The built benchmarks, with the environment and the options for running them, and the directory
+/// for their results.
 struct Bench<'b> {
     shell: &'b Shell,
     built: Vec<Executable>,
@@ -406,7 +408,8 @@ impl Bench<'_> {
     }
 }
 
-/// Returns whether a file in `directory` was written at the time `begin` or later.
+/// Returns whether a file in `directory` was written at the time `begin` or later: whether a run
+/// that began then has left results.
 fn has_written_since(directory: &Path, begin: SystemTime) -> io::Result<bool> {
     for entry in fs::read_dir(directory)? {
         // File systems store times with a coarser resolution than the clock's.

@@ -173,7 +173,8 @@ fn build_package<'a>(
     )
 }
 
-/// Returns the directory for the files of fuzzers that are not checked in.
+/// Returns the directory for files of the fuzzers that are not checked in: executables, found
+/// inputs and failing inputs.
 fn directory() -> PathBuf {
     project::target().join("fuzz")
 }

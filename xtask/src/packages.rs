@@ -99,7 +99,8 @@ pub(crate) const CALLGRIND: &Group = &Group {
     purpose: "count instructions",
 };
 
-/// The prefix of the packages that apt may remove to install another version of QEMU.
+/// The prefix of the packages that apt may remove to install another version of QEMU. If apt would
+/// remove any other package, nothing is installed.
 const REPLACEABLE: &str = "qemu-";
 
 /// For each package, a program that exists only if the contents of the package are installed, by
@@ -229,7 +230,8 @@ fn install_missing(shell: &Shell, group: &Group, missing: &[&str]) -> anyhow::Re
     })
 }
 
-/// Returns the shell command with which a user installs the packages `names`.
+/// Returns the shell command with which a user installs the packages `names`, for error messages
+/// and reports.
 pub(crate) fn install_line(names: &[&str]) -> String {
     format!(
         "sudo apt-get install --no-install-recommends {}",

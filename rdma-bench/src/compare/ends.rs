@@ -179,7 +179,7 @@ impl Drop for Process {
     }
 }
 
-/// Returns a TCP port that is free at the time of the call.
+/// Returns a TCP port that is free at the time of the call, for a server that the caller starts.
 pub(crate) fn free_port() -> Result<u16> {
     let found = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     found

@@ -61,7 +61,8 @@ impl Control {
         self.timeout
     }
 
-    /// Returns the local IP address of the control connection.
+    /// Returns the local IP address of the control connection. For the layers above rdma-core, the
+    /// server also accepts connections on this address.
     ///
     /// # Errors
     ///
@@ -73,7 +74,7 @@ impl Control {
             .map_err(lost)
     }
 
-    /// Returns the IP address of the peer.
+    /// Returns the IP address of the peer. The client opens further connections to this address.
     ///
     /// # Errors
     ///

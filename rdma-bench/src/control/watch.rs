@@ -48,7 +48,8 @@ impl Watch {
         })
     }
 
-    /// Records that a message or a completion has arrived.
+    /// Records that a message or a completion has arrived, which ends the idle time of this
+    /// process.
     #[inline]
     pub fn busy(&mut self) {
         self.polls = 0;

@@ -17,7 +17,7 @@ use crate::session::Measured;
 use crate::statistics::Bandwidth;
 
 /// A queue pair of a bandwidth test, with the number of requests to post and the numbers posted and
-/// completed so far.
+/// completed so far. The function of the type `F` creates the requests; `T` is their memory.
 struct Sender<T: Send + 'static, F> {
     queue: SendQueue<T>,
     /// Creates the next request.

@@ -13,9 +13,9 @@ use crate::error::{Error, Result};
 
 /// The program of perftest that each flow (a server with its client) runs.
 const PROGRAM: &str = "ib_write_bw";
-/// The duration of each flow in seconds.
+/// The duration of each flow in seconds, for perftest's option `-D`.
 const SECONDS: &str = "1";
-/// The MTU of the network in bytes.
+/// The MTU in bytes of the network between the two simulated hosts: that of Ethernet.
 const NETWORK_MTU: usize = 1500;
 /// The path MTU of the flows in bytes: the largest that fits into the MTU of the network.
 const PATH_MTU: &str = "1024";

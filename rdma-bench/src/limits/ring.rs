@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 const RANKS: usize = 4;
 /// Size of the vector of a process in bytes, as in the reference value of the comparison (row E15).
 const SIZE: usize = 64 << 20;
-/// Number of reductions: the first, which is not measured, and others.
+/// Number of reductions in a run. The example does not measure the first reduction.
 const ROUNDS: usize = 6;
 const NAME: &str = "ring_all_reduce";
 

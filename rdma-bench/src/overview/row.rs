@@ -47,7 +47,7 @@ impl Subject {
         }
     }
 
-    /// Returns whether the overview has rows of the operation `verb` over this subject.
+    /// Returns whether the overview has rows of the operation `verb` for this layer or program.
     fn has(self, verb: Verb) -> bool {
         match self {
             Self::Rpc => verb.is_call(),
@@ -56,7 +56,7 @@ impl Subject {
         }
     }
 
-    /// Returns the options of `rdma-bench` for measuring the operation `verb` over this subject.
+    /// Returns the options with which `rdma-bench` measures the operation `verb` over this layer.
     pub(super) fn options(self, verb: Verb) -> &'static [&'static str] {
         match self {
             Self::Core(Memory::Malloc) => &["--memory", "malloc"],

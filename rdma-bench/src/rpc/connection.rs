@@ -38,7 +38,8 @@ trait Bench {
     async fn items(&self, size: u64, items: Sender<Payload>) -> Result<(), ()>;
 }
 
-/// The server's implementation of the service. Counts calls and items as progress.
+/// The server's implementation of the service. Counts calls and items in `progress`, so that a
+/// stalled connection is detected.
 struct EchoService {
     progress: Progress,
 }
@@ -167,7 +168,8 @@ async fn latency(
     Ok(())
 }
 
-/// Measures the rate of calls, with `depth` calls outstanding on each connection.
+/// Measures the rate of calls, with `depth` calls outstanding on each connection. `window` ends the
+/// test and measures the rate.
 async fn bandwidth(
     clients: &[BenchClient],
     size: usize,
@@ -272,7 +274,8 @@ async fn bulks(client: &BenchClient, size: usize, depth: usize, window: &Window)
     window.run_all((0..depth).map(|_| client).map(call)).await
 }
 
-/// Measures the rate at which the items of one stream arrive.
+/// Measures the rate at which the items of one stream arrive, each of `size` bytes. `window` ends
+/// the test and measures the rate.
 async fn items(client: &BenchClient, size: usize, window: &Window) -> Result<()> {
     let mut items = client.items(size as u64).await?;
     window.begin();

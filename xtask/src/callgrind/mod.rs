@@ -43,8 +43,8 @@ const DIRECTORY: &str = "callgrind";
 /// in C.
 const PROGRAM: &str = "posting";
 
-/// Maximum number of instructions that a post and its poll over rdma-core may take in addition to
-/// those of the C program.
+/// The goal: maximum number of instructions that a post and its poll over rdma-core may take in
+/// addition to those of the C program.
 const GOAL: f64 = 30.0;
 
 /// Maximum average number of calls of a library function per request that is not reported and does
@@ -62,10 +62,11 @@ const MAX_EMPTY_POLLS: f64 = 0.02;
 /// Maximum number of runs to get one with at most [`MAX_EMPTY_POLLS`] empty polls per request.
 const MAX_RUNS: usize = 10;
 
-/// Time limit of one run of a program under callgrind.
+/// Time limit of one run of a program under callgrind. A run that takes longer counts as failed.
 const RUN_LIMIT: Duration = Duration::from_secs(120);
 
-/// The operations to post, each with its number of posts and polls.
+/// The operations to post, each with its number of posts, which is also its number of polls: a send
+/// needs a receive, too.
 const OPERATIONS: [(&str, u32); 4] = [("send", 2), ("write", 1), ("read", 1), ("atomic", 1)];
 
 /// The name of the operation that polls an empty queue. Its cost is the cost of an empty poll,

@@ -15,7 +15,7 @@ use super::modules;
 /// The paths where Debian's package busybox-static installs a static busybox.
 const BUSYBOX: [&str; 2] = ["/usr/bin/busybox", "/bin/busybox"];
 
-/// The busybox commands that `init.sh` uses.
+/// The busybox commands that `init.sh` uses. The archive has a link to busybox for each.
 const APPLETS: &[&str] = &[
     "cp",
     "insmod",

@@ -54,7 +54,8 @@ impl Job {
         config
     }
 
-    /// Returns shell code that calls the function `share` for each shared directory.
+    /// Returns shell code that calls the function `share` of the guest's script for each shared
+    /// directory, to mount the directory.
     pub(crate) fn share_calls(&self) -> Vec<u8> {
         let mut calls = Vec::new();
         for (index, directory) in self.shares.iter().enumerate() {
@@ -65,7 +66,8 @@ impl Job {
         calls
     }
 
-    /// Returns a shell script that executes the command of this job.
+    /// Returns a shell script that executes the command of this job in its directory and with its
+    /// environment.
     pub(crate) fn script(&self) -> Vec<u8> {
         let mut script = b"cd ".to_vec();
         quote(self.directory.as_os_str(), &mut script);

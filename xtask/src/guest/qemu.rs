@@ -225,7 +225,7 @@ impl Machine {
     }
 }
 
-/// A command line of QEMU under construction.
+/// A command line of QEMU under construction, without the name of the program.
 #[derive(Default)]
 struct Line(Vec<OsString>);
 

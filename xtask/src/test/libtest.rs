@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-/// The numbers of tests with each outcome.
+/// The numbers of tests with each outcome: passed, failed or ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Tests that passed.

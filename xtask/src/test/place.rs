@@ -50,7 +50,8 @@ impl Place {
             .collect()
     }
 
-    /// Returns the options of `cargo xtask test` with which tests run at this place only.
+    /// Returns the options of `cargo xtask test` with which tests run at this place only, for the
+    /// commands that the report shows.
     pub(crate) fn options(&self) -> String {
         match self {
             Self::Host => "--host-only".to_owned(),
@@ -58,7 +59,8 @@ impl Place {
         }
     }
 
-    /// Returns the name of the directory for the files of the tests at this place.
+    /// Returns the name of the directory, within the directory of the run, for the files of the
+    /// tests at this place.
     pub(crate) fn directory(&self) -> String {
         match self {
             Self::Host => "host".to_owned(),

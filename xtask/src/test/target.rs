@@ -88,7 +88,8 @@ impl Target {
         }
     }
 
-    /// Returns the value of `--device` that selects this device alone.
+    /// Returns the value of the option `--device` of `cargo xtask test` that selects this device
+    /// alone.
     pub(crate) fn option(&self) -> &str {
         match self {
             Self::Softroce => "softroce",

@@ -7,7 +7,8 @@ use tokio::sync::Semaphore;
 use crate::connection;
 use crate::load::{Load, Measured};
 
-/// Maximum length of a message in bytes.
+/// Length of the server's receive buffer in bytes. The server echoes a longer message in several
+/// parts.
 const MAX_LENGTH: usize = 1 << 20;
 
 pub(super) async fn serve(port: u16) -> anyhow::Result<()> {

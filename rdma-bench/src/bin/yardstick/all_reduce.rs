@@ -10,7 +10,7 @@ use anyhow::ensure;
 
 use super::Measured;
 
-/// Number of elements that are copied and added together.
+/// Number of elements that are copied in one step, and then added in the next step.
 const PIECE: usize = 1 << 16;
 
 /// Measures the time in which `ranks` threads, each with a vector of `size` bytes, perform the

@@ -14,12 +14,13 @@ use super::other::{spin, word};
 use super::system::{self, Shared, UdpOption};
 use super::{Measured, Other, Role};
 
-/// Size of the receive buffer in bytes that the socket requests. The kernel may grant less.
+/// Size of the receive buffer in bytes that the socket requests. The kernel may grant less. A
+/// larger buffer allows more datagrams in flight.
 const BUFFER: usize = 8 << 20;
 /// Maximum payload in bytes of a datagram, and of all segments that one system call sends together:
 /// 65,535 bytes less the IPv4 and UDP headers.
 const MAX_LEN: usize = 65_507;
-/// Maximum number of segments that one system call sends together.
+/// Maximum number of segments that one system call sends together. Older kernels allow no more.
 const MAX_SEGMENTS: usize = 64;
 
 /// Path of datagrams through the kernel.

@@ -32,15 +32,16 @@ const fn raw(args: &'static [&'static str]) -> Term {
     Term::of(Source::Yardstick(args))
 }
 
-/// The arguments for 64 outstanding operations, in the comparisons of rdma-async and rdma-rpc.
+/// The arguments of `rdma-bench` for 64 outstanding operations, in the comparisons of rdma-async
+/// and rdma-rpc.
 const DEPTH_64: &[&str] = &["-t", "64"];
 
-/// The arguments for 64 outstanding operations, in whose test the tasks of rdma-async poll without
-/// sleeping, as the test of rdma-core does.
+/// The arguments of `rdma-bench` for 64 outstanding operations whose tasks poll without sleeping,
+/// as the test of rdma-core does.
 const BUSY_DEPTH_64: &[&str] = &["-t", "64", "--completion", "busy"];
 
-/// Returns the term with the round trip of a message of 8 bytes over `layer`: twice the latency
-/// that the test reports. `args` are further arguments.
+/// Returns the [`Term`] that measures the round trip of a message of 8 bytes over `layer`: twice
+/// the latency that the test reports. `args` are further arguments.
 const fn round_trip(layer: Layer, args: &'static [&'static str]) -> Term {
     let run = Run::new(Send, Latency, 8).with(args);
     Term::times(2.0, Source::Ours(layer, run))

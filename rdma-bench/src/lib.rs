@@ -26,8 +26,8 @@
 //!   messages is measured at the client from the first post to the last answer of the latency test,
 //!   and at the server from the first of these messages to the last.
 //! - `echo_lat --beside BYTES` transfers bulk memory of that size on the same connection during the
-//!   test, by one call of `bulk_bw` after the other. The bandwidth of these calls is measured at the
-//!   client from the start of the test to the last of them.
+//!   test, by one call of `bulk_bw` after the other. The bandwidth of these calls is measured at
+//!   the client from the start of the test to the last of them.
 //! - A latency sample is the time between the timestamps taken before two consecutive posts. The
 //!   typical latency is the median; the slowest sample is left out of the maximum, and the slowest
 //!   two are left out of mean and deviation.

@@ -24,7 +24,8 @@ const VERBS: &str = "verbs";
 /// The benchmark that compares softroce with copies, system calls, sockets and other programs on
 /// the same machine, and judges the results by goals.
 const LIMITS: &str = "limits";
-/// The name of the kernel's Soft-RoCE device in the virtual machine.
+/// The name of the kernel's Soft-RoCE device in the virtual machine, whose results are the
+/// reference values there.
 const KERNEL_DEVICE: &str = "rxe_0";
 /// A processor feature that the virtual machine must not offer. With it, the kernel computes
 /// checksums by an instruction, which is slower under emulation than the kernel's other method, a

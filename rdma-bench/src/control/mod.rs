@@ -221,7 +221,7 @@ impl Control {
     }
 
     /// Returns a [`Watch`], with which this process checks while it polls that the peer is alive.
-    /// `ends_with_peer` means that this process measures until the peer has finished.
+    /// `ends_with_peer` is set if this process measures until the peer has finished.
     ///
     /// # Errors
     ///

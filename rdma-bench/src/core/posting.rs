@@ -120,8 +120,9 @@ impl<T: Gather + 'static, F: FnMut() -> SendRequest<T>> Sender<T, F> {
     }
 }
 
-/// Returns `request` with its signaling set. The `moderation`-th request and its multiples, and the
-/// request with the number `goal`, are signaled. `number` is that of `request`, counted from 1.
+/// Returns `request` as a signaled or an unsignaled request. A request is signaled if its number
+/// `number`, counted from 1, is a multiple of `moderation` or equals `goal`, the number of the last
+/// request.
 #[inline(always)]
 fn signaled<T>(
     request: SendRequest<T>,

@@ -15,7 +15,7 @@ const CRATES: [&str; 2] = ["ibverbs-sys/softroce", "rdma-core"];
 /// The directory with the patch files of a crate's bugs, relative to the crate.
 const PATCHES: &str = "tests/planted";
 
-/// The text before the name of the test, in a bug's patch file.
+/// The text before the name of the test, in the second line of a bug's patch file.
 const PREFIX: &str = "Caught by: ";
 
 /// The name, in patch files, of the test on softroce's simulated network.

@@ -160,8 +160,8 @@ fn program(executable: &Executable, selection: &Selection, built: &[Executable])
     }
 }
 
-/// Returns a program that stands for the examples in the documentation of all selected libraries:
-/// rustdoc, which builds and runs them. Returns `None` if no library is selected.
+/// Returns the command `cargo test --doc` as a test program: it builds and runs the examples in the
+/// documentation of all selected libraries. Returns `None` if no library is selected.
 fn doc_tests(selection: &Selection, built: &[Executable]) -> Option<Program> {
     if !selection.has_doc_tests() {
         return None;

@@ -26,7 +26,7 @@ pub(crate) enum Target {
     Named(String),
 }
 
-/// The name of softroce's package.
+/// The name of softroce's package, whose test programs run on softroce only.
 const SOFTROCE: &str = "softroce";
 
 /// The name of the package with softroce's library for other programs. It has no interface for

@@ -39,8 +39,8 @@ const RUNS: usize = 3;
 /// the results are then less certain, but the table is complete.
 const TIME_FOR_ALL_RUNS: Duration = Duration::from_secs(110);
 
-/// Name of the JSON format. The number at its end is incremented when the meaning of a field
-/// changes.
+/// Name of the JSON format, which the written file contains. The number at its end is incremented
+/// when the meaning of a field changes.
 const SCHEMA: &str = "rdma-bench/overview/1";
 
 fn main() -> ExitCode {

@@ -29,17 +29,19 @@ use rdma_core::{
 
 type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
 
-/// Size of a message in bytes.
+/// Size of a message in bytes, as in `posting.c`, so that both programs post equal requests.
 const SIZE: usize = 8;
 const DEPTH: u32 = 16;
 
-/// The Q_Key of the datagram queue pairs.
+/// The Q_Key of both datagram queue pairs and of all datagrams, so that the receiver accepts them.
 const QKEY: u32 = 0x1234_5678;
 
-/// Duration of one sleep in microseconds, during which the device executes posted requests.
+/// Duration of one sleep in microseconds, during which the device executes posted requests. Long
+/// enough that the next poll usually finds the completion.
 const REST_MICROSECONDS: u32 = 200;
 
-/// Time limit of a scope. Much longer than a request takes.
+/// Time limit of a scope of rdma-core, in which requests borrow their memory. Much longer than a
+/// request takes.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// The operation whose instructions are counted.
@@ -224,7 +226,8 @@ fn unposted() -> Box<dyn Error> {
     "a completion of a request that was not posted".into()
 }
 
-/// A way to post requests. Owns the memory of each request from the post to the completion.
+/// A way to post requests, whose instructions are counted. Owns the memory of each request from the
+/// post to the completion.
 trait Poster {
     fn post(&mut self, request: SendRequest<Buffer>) -> Result;
     fn sent(&mut self, completion: &WorkCompletion) -> Option<Buffer>;
@@ -232,7 +235,8 @@ trait Poster {
     fn received(&mut self, completion: &WorkCompletion) -> Option<Buffer>;
 }
 
-/// Posts with buffers that the queues own, through queues with one owner each.
+/// The ways to post `owned` and `uc`: through queues that each have one owner. The queues own the
+/// buffers of posted requests.
 struct Owned {
     sends: SendQueue<Buffer>,
     receives: ReceiveQueue<Buffer>,
@@ -260,7 +264,8 @@ impl Poster for Owned {
     }
 }
 
-/// Posts with buffers that the queues own, through queues that any number of threads can post to.
+/// The way to post `concurrent`: through queues to which any number of threads can post. The queues
+/// own the buffers of posted requests.
 struct Concurrent {
     sends: ConcurrentSendQueue<Buffer>,
     receives: ConcurrentReceiveQueue<Buffer>,
@@ -291,7 +296,8 @@ impl Poster for Concurrent {
     }
 }
 
-/// Posts sends through a queue with one owner, and receives to a shared receive queue.
+/// The way to post `srq`: sends through a queue that has one owner, and receives to a shared
+/// receive queue. Both own the buffers of posted requests.
 struct Shared {
     sends: SendQueue<Buffer>,
     receives: SharedReceiveQueue<Buffer>,
@@ -319,7 +325,8 @@ impl Poster for Shared {
     }
 }
 
-/// Counts sends or writes whose data is copied when they are posted (inline data).
+/// Performs `count` sends or writes, one after the other, whose data is copied when they are posted
+/// (inline data).
 #[inline(never)]
 fn inline(pair: &ConnectedPair, operation: Operation, count: usize) -> Result {
     let ConnectedPair {
@@ -358,7 +365,8 @@ fn inline(pair: &ConnectedPair, operation: Operation, count: usize) -> Result {
     Ok(())
 }
 
-/// Counts sends of datagrams (UD), each of which consumes a receive.
+/// Sends `count` datagrams (UD), one after the other, each of which consumes a receive of the other
+/// queue pair.
 #[inline(never)]
 fn datagrams(pair: &ConnectedPair, operation: Operation, count: usize) -> Result {
     let ConnectedPair {
@@ -392,7 +400,8 @@ fn datagrams(pair: &ConnectedPair, operation: Operation, count: usize) -> Result
     Ok(())
 }
 
-/// Counts messages, each of which consumes a receive of the other queue pair.
+/// Sends `count` messages, one after the other, each of which consumes a receive of the other queue
+/// pair. Posts both requests through `way`.
 #[inline(never)]
 fn messages(pair: &ConnectedPair, mut way: impl Poster, count: usize) -> Result {
     let ConnectedPair {
@@ -415,7 +424,8 @@ fn messages(pair: &ConnectedPair, mut way: impl Poster, count: usize) -> Result 
     Ok(())
 }
 
-/// Counts writes, reads or atomics: one-sided operations, which `request` creates.
+/// Performs `count` writes, reads or atomics (one-sided operations), one after the other. The
+/// function `request` creates each request, which is posted through `way`.
 #[inline(never)]
 fn one_sided(
     pair: &ConnectedPair,
@@ -440,7 +450,8 @@ fn one_sided(
     Ok(())
 }
 
-/// Counts operations that are posted in a scope, with borrowed memory.
+/// Performs `count` operations, one after the other, that are posted in a scope of rdma-core, with
+/// borrowed memory.
 fn scope(pair: &ConnectedPair, operation: Operation, count: usize) -> Result {
     match operation {
         Operation::Idle => poll_empty(pair.one.send_completions(), count),
@@ -455,7 +466,7 @@ fn scope(pair: &ConnectedPair, operation: Operation, count: usize) -> Result {
     }
 }
 
-/// Counts messages as [`messages`] does, but posted in scopes.
+/// Sends messages as [`messages`] does, but posts them and their receives in scopes.
 #[inline(never)]
 fn scoped_messages(pair: &ConnectedPair, count: usize) -> Result {
     let ConnectedPair {
@@ -479,7 +490,7 @@ fn scoped_messages(pair: &ConnectedPair, count: usize) -> Result {
     Ok(())
 }
 
-/// Counts one-sided operations as [`one_sided`] does, but posted in a scope.
+/// Performs one-sided operations as [`one_sided`] does, but posts them in a scope.
 #[inline(never)]
 fn scoped(
     pair: &ConnectedPair,
@@ -504,8 +515,8 @@ fn scoped(
     Ok(())
 }
 
-/// Counts operations that are posted as C structs. This function keeps the memory and chooses the
-/// ids.
+/// Performs `count` operations, one after the other, that are posted as the C structs of
+/// libibverbs. This function keeps the memory and chooses the ids.
 #[inline(never)]
 fn raw(pair: &ConnectedPair, operation: Operation, count: usize) -> Result {
     let ConnectedPair {

@@ -26,11 +26,11 @@
 //!   messages is measured at the client from the first post to the last answer of the latency test,
 //!   and at the server from the first of these messages to the last.
 //! - `echo_lat --beside BYTES` transfers bulk memory of that size on the same connection during the
-//!   test, by one call of `bulk_bw` after the other. The bandwidth of these calls is measured at the
-//!   client from the start of the test to the last of them.
+//!   test, by one call of `bulk_bw` after the other. The bandwidth of these calls is measured at
+//!   the client from the start of the test to the last of them.
 //! - A latency sample is the time between the timestamps taken before two consecutive posts. The
-//!   typical latency is the median; the slowest two samples are left out of maximum, mean and
-//!   deviation.
+//!   typical latency is the median; the slowest sample is left out of the maximum, and the slowest
+//!   two are left out of mean and deviation.
 //! - A bandwidth test keeps up to 128 messages (the depth of the send queue) in flight. One message
 //!   in 100 is signaled, or every message above 8 KiB. The average is over the time from the first
 //!   post to the last completion; the peak is the best rate between any post and any later

@@ -20,7 +20,8 @@ pub struct Machine {
     pub processors: usize,
     /// The clock source of the kernel.
     pub clock_source: String,
-    /// The duration of reading the clock once, in nanoseconds.
+    /// The duration of reading the clock once, in nanoseconds. Each latency sample contains one
+    /// such reading.
     pub timestamp_nanos: f64,
     /// The version of this program.
     pub version: &'static str,

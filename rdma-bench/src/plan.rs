@@ -42,7 +42,7 @@ impl fmt::Display for Layer {
     }
 }
 
-/// The kind of memory that holds messages, and data that peers access.
+/// The kind of memory that a test registers for its messages, and for data that peers access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Memory {
@@ -130,10 +130,11 @@ pub struct Plan {
 impl Plan {
     /// Minimum number of iterations of a test: the statistics of fewer samples mean nothing.
     pub const MIN_ITERATIONS: usize = 5;
-    /// Maximum number of queue pairs between a client and a server.
+    /// Maximum number of queue pairs between a client and a server. [`Self::checked`] refuses a
+    /// plan with more.
     pub const MAX_QUEUE_PAIRS: usize = 4096;
     /// The number of messages for which the [regions](Self::regions) of a process together have
-    /// room.
+    /// room, so that tests with different numbers of regions access the same amount of memory.
     pub const REGION_MESSAGES: usize = 10_000;
 
     /// Creates the plan of a test over rdma-core with perftest's defaults.
@@ -164,8 +165,9 @@ impl Plan {
         }
     }
 
-    /// Returns whether writes have immediate data: if [`immediate`](Self::immediate) is set, and in
-    /// latency tests of writes over rdma-async, whose receiver detects no other write.
+    /// Returns whether the writes of this test have immediate data: if
+    /// [`immediate`](Self::immediate) is set, or if the test measures the latency of writes over
+    /// rdma-async, where the receiver notices only writes with immediate data.
     pub fn has_immediate(&self) -> bool {
         let noticed = self.test.verb == Verb::Write && self.test.metric == Metric::Latency;
         self.immediate || (noticed && self.layer == Layer::Async)
@@ -176,7 +178,9 @@ impl Plan {
         self.sizes.iter().copied().max().unwrap_or(0)
     }
 
-    /// Returns whether a process with the role `role` posts receives in this test.
+    /// Returns whether a process with the role `role` posts receives in this test: both processes
+    /// in a latency test, and the server in a bandwidth test, if the messages are sends or writes
+    /// with immediate data.
     pub fn receives_at(&self, role: Role) -> bool {
         let takes_part = self.test.metric == Metric::Latency || role == Role::Server;
         takes_part && (self.test.verb == Verb::Send || self.has_immediate())
@@ -264,7 +268,7 @@ impl Plan {
         }
     }
 
-    /// Checks that the client's plan is the same as the server's.
+    /// Checks that server and client were started with equal plans, so that both run the same test.
     ///
     /// # Errors
     ///

@@ -28,7 +28,8 @@ enum Kept {
 }
 
 impl Recorder {
-    /// Creates a recorder for a test of this length.
+    /// Creates a recorder for a latency test with the given number of iterations or the given
+    /// duration.
     pub fn new(length: Length) -> Self {
         let now = Instant::now();
         let kept = match length {
@@ -46,7 +47,8 @@ impl Recorder {
         }
     }
 
-    /// Returns whether the test is not over: it needs another iteration.
+    /// Returns whether the test needs another iteration, because its number of iterations or its
+    /// duration is not reached.
     #[inline]
     pub fn needs_more(&self) -> bool {
         match &self.kept {

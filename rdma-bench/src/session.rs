@@ -74,7 +74,8 @@ fn latency(recorder: &Recorder, parts: u32) -> Result<Latency> {
     latency.ok_or_else(|| Error::Unsupported("the test ended with too few samples".into()))
 }
 
-/// A connection over one layer that can be measured.
+/// A connection between the two processes of a test. Each layer under test implements this trait
+/// for its connections, to measure its operations over them.
 pub trait Measure {
     /// Returns the properties of the connection for the report.
     fn properties(&self) -> &Properties;
@@ -88,8 +89,9 @@ pub trait Measure {
     fn measure(&mut self, size: usize, control: &mut Control) -> Result<Measured>;
 }
 
-/// Runs a test: as the server if `host` is `None`, else as the client of the server on `host`.
-/// Prints the report to `out`, and returns the results as JSON.
+/// Runs a test: as the server if `host` is `None`, else as the client of the server on `host`. The
+/// server listens on the TCP port `port`. Prints the report to `out` in the format `style`, and
+/// returns the results as JSON.
 ///
 /// # Errors
 ///

@@ -18,7 +18,8 @@ pub enum Completion {
     Busy,
 }
 
-/// The settings of one process of a test.
+/// The settings of one process of a test. They may differ from the settings of the peer, unlike the
+/// [`Plan`](crate::Plan).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The device's name; `None` for the device that `RDMA_DEVICE` selects, or the first usable
@@ -37,8 +38,8 @@ pub struct Settings {
     pub cq_moderation: Option<usize>,
     /// The number of requests that a bandwidth test posts in one call.
     pub post_list: usize,
-    /// The control ports of further servers on the server's host. The client of a bandwidth test of
-    /// writes also writes to these servers.
+    /// The TCP ports on which further servers on the server's host listen. The client of a
+    /// bandwidth test of writes also writes to these servers.
     pub further_servers: Vec<u16>,
     /// Maximum size in bytes of messages that are sent inline; `None` for perftest's default for
     /// the device.
@@ -54,7 +55,8 @@ pub struct Settings {
     /// The number of threads on which tokio runs the tasks of the layers above rdma-core. If more
     /// than 1, the test itself runs on another thread.
     pub threads: usize,
-    /// Set if one pipeline of rdma-async keeps all operations in flight.
+    /// Set if one pipeline of rdma-async keeps all operations in flight, instead of one task for
+    /// each operation in flight.
     pub pipeline: bool,
     /// The exponent N of the acknowledgement timeout, which is 4 us times 2^N.
     pub ack_timeout: u8,
@@ -95,9 +97,11 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Message size in bytes above which every request of a bandwidth test is signaled by default.
+    /// Message size in bytes above which every request of a bandwidth test is signaled by default,
+    /// as in perftest.
     const MODERATION_SIZE: usize = 8192;
-    /// Number of iterations above which the peak bandwidth is not measured.
+    /// Number of iterations above which the peak bandwidth is not measured, as in perftest: the
+    /// time to compute the peak grows with the square of the number of messages.
     const PEAK_ITERATIONS: usize = 20_000;
     /// The PCI vendor ID of Mellanox, on whose devices perftest sends small messages inline by
     /// default.
@@ -111,7 +115,8 @@ impl Settings {
             .traffic_class(self.traffic_class)
     }
 
-    /// Returns the maximum number of outstanding requests of each queue pair.
+    /// Returns the maximum number of outstanding requests of each queue pair: 1 in a latency test;
+    /// otherwise [`tx_depth`](Self::tx_depth), or the number of messages if that is lower.
     pub fn depth(&self, plan: &Plan) -> usize {
         match plan.test.metric {
             Metric::Latency => 1,
@@ -160,8 +165,9 @@ impl Settings {
         !self.no_peak && count.is_some_and(|count| count <= Self::PEAK_ITERATIONS)
     }
 
-    /// Returns the maximum size in bytes of messages that `test` sends inline. The default depends
-    /// on `vendor`, the vendor ID of the device.
+    /// Returns the maximum size in bytes of messages that `test` sends inline. `vendor` is the
+    /// vendor ID of the device: by default, only devices of Mellanox send inline. The result is 0
+    /// for reads and atomic operations, which send no data.
     pub fn inline_size(&self, test: Test, vendor: u32) -> u32 {
         let default = match (test.verb, test.metric) {
             (Verb::Send, Metric::Latency) => 236,

@@ -5,17 +5,19 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// The number of slowest samples that are left out of maximum, mean and deviation.
+/// The number of slowest samples that are left out of mean and deviation, as in perftest. The
+/// maximum is the fastest of these samples.
 const TAIL: usize = 2;
 
-/// The latency statistics of a run. Times are in microseconds.
+/// The latency statistics of a run. Times are in microseconds. If samples were not kept, all
+/// operations count in all statistics.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Number of operations.
     pub iterations: usize,
     /// The minimum latency.
     pub min: f64,
-    /// The maximum latency, without the slowest two samples.
+    /// The maximum latency, without the slowest sample.
     pub max: f64,
     /// The median latency.
     pub typical: f64,
@@ -133,10 +135,10 @@ impl Bandwidth {
         }
     }
 
-    /// Computes the average rate of the run, and the peak rate: the best rate between the post of
-    /// any message and the completion of the same or a later message. `posted` and `completed` have
-    /// one time for each message. A message counts as completed when the next signaled message
-    /// completes.
+    /// Computes the average and the peak rate of a run from two times for each message: when the
+    /// message was posted, and when it completed. The peak is the best rate between the post of any
+    /// message and the completion of this or a later message. An unsignaled message counts as
+    /// completed when the next signaled message completes.
     pub fn from_times(posted: &[Instant], completed: &[Instant]) -> Self {
         let (Some(first), Some(last)) = (posted.first(), completed.last()) else {
             return Self::over(0, Duration::ZERO);
@@ -175,12 +177,13 @@ impl Bandwidth {
     }
 }
 
-/// The result for the messages that were sent on a second queue pair during a latency test.
+/// The result for the messages that were sent, or the bulk memory that was transferred, during a
+/// latency test with `--beside`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bulk {
-    /// The size of a message in bytes.
+    /// The size in bytes of a message, or of the bulk memory.
     pub size: usize,
-    /// The bandwidth of these messages.
+    /// The bandwidth of these messages or transfers.
     pub bandwidth: Bandwidth,
 }
 
@@ -193,8 +196,8 @@ mod tests {
     }
 
     /// Checks that the statistics equal the summary that `ib_read_lat -n 20 -U` printed for these
-    /// samples. The slowest sample, the first, stands for one of the two samples that the
-    /// statistics leave out. That summary cuts the deviation to whole microseconds.
+    /// samples, except the deviation, which that program truncated to whole microseconds. The value
+    /// of the slowest sample, the first, affects no statistic.
     #[test]
     fn perftests_samples_give_perftests_summary() {
         let samples = [

@@ -37,7 +37,8 @@ impl Verb {
         !matches!(self, Self::Send | Self::Echo | Self::Item | Self::Bulk)
     }
 
-    /// Returns whether the operation belongs to remote procedure calls.
+    /// Returns whether the operation is a remote procedure call or an item of a stream that a call
+    /// returns. Only rdma-rpc has these operations.
     pub fn is_call(self) -> bool {
         matches!(self, Self::Echo | Self::Item | Self::Bulk)
     }
@@ -59,7 +60,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// Returns the unit of a test's main result.
+    /// Returns the unit of a test's main result, as tables and JSON documents show it.
     pub fn unit(self) -> &'static str {
         match self {
             Self::Latency => "usec",

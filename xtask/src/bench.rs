@@ -24,29 +24,30 @@ const VERBS: &str = "verbs";
 /// The benchmark that compares softroce with copies, system calls, sockets and other programs on
 /// the same machine, and judges the results by goals.
 const LIMITS: &str = "limits";
-/// The name of the kernel's Soft-RoCE device in the virtual machine.
+/// The name of the kernel's Soft-RoCE device in the virtual machine, whose results are the
+/// reference values there.
 const KERNEL_DEVICE: &str = "rxe_0";
 /// A processor feature that the virtual machine must not offer. With it, the kernel computes
 /// checksums by an instruction, which is slower under emulation than the kernel's other method, a
 /// table.
 const SLOW_WHEN_EMULATED: &str = "pclmulqdq";
 
-/// The environment variable that tells the benchmark [`LIMITS`] the path of the program `attacker`,
-/// which sends forged packets.
+/// The environment variable with the path of the program `attacker`, which sends forged packets,
+/// for the benchmark [`LIMITS`].
 const ATTACKER: &str = "RDMA_BENCH_ATTACKER";
 
-/// The environment variable that tells the benchmark [`LIMITS`] the path of the program that
-/// measures other RPC frameworks.
+/// The environment variable with the path of the program that measures other RPC frameworks, for
+/// the benchmark [`LIMITS`].
 const PEERS: &str = "RDMA_BENCH_PEERS";
 /// The manifest of the program that measures other RPC frameworks, which is in a workspace of its
 /// own.
 const PEERS_MANIFEST: &str = "rdma-bench/peers/Cargo.toml";
 
-/// The environment variable that tells the benchmark [`LIMITS`] the directory of rdma-async's
-/// examples.
+/// The environment variable with the directory of rdma-async's examples, for the benchmark
+/// [`LIMITS`].
 const EXAMPLES: &str = "RDMA_BENCH_EXAMPLES";
-/// The environment variable that tells the benchmark [`LIMITS`] the path of the program that
-/// measures web servers over streams of rdma-async.
+/// The environment variable with the path of the program that measures web servers over streams of
+/// rdma-async, for the benchmark [`LIMITS`].
 const WEB: &str = "RDMA_BENCH_WEB";
 /// The manifest of the program that measures web servers, which is in a workspace of its own.
 const WEB_MANIFEST: &str = "rdma-async/interop/Cargo.toml";
@@ -69,15 +70,16 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Returns whether the options select comparisons of rdma-rpc with other frameworks: those with
-    /// the letter F, and J7.
+    /// Returns whether the options select comparisons of rdma-rpc with other frameworks, for which
+    /// another program must be built: those with the letter F, and J7.
     fn compares_frameworks(&self) -> bool {
         let only = self.only.as_deref().unwrap_or_default();
         self.includes_rows(['F', 'f'])
             || ["J", "J7"].iter().any(|row| row.eq_ignore_ascii_case(only))
     }
 
-    /// Returns whether the options select comparisons of rdma-async: those with the letter E.
+    /// Returns whether the options select comparisons of rdma-async, for which examples and the
+    /// program for web servers must be built: those with the letter E.
     fn measures_streams(&self) -> bool {
         self.includes_rows(['E', 'e'])
     }
@@ -195,13 +197,15 @@ fn build_examples() -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Builds the program that measures other RPC frameworks, and returns its path.
+/// Builds the program that measures other RPC frameworks for the benchmark [`LIMITS`], and returns
+/// the path of the program.
 fn build_peers(shell: &Shell) -> anyhow::Result<PathBuf> {
     packages::install(shell, packages::PEERS)?;
     build_nested(PEERS_MANIFEST, "peers")
 }
 
-/// Builds the program that measures web servers over streams of rdma-async, and returns its path.
+/// Builds the program that measures web servers over streams of rdma-async and over TCP for the
+/// benchmark [`LIMITS`], and returns the path of the program.
 fn build_web() -> anyhow::Result<PathBuf> {
     build_nested(WEB_MANIFEST, "interop")
 }
@@ -228,7 +232,8 @@ fn build_nested(manifest: &str, directory: &str) -> anyhow::Result<PathBuf> {
     Ok(program.path)
 }
 
-/// A part of the benchmarks that can be run without the others.
+/// A part of the benchmarks that can be run without the others. The options of `cargo xtask bench`
+/// select the parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     /// The comparisons of the benchmark [`LIMITS`] that are measured on this machine.
@@ -296,7 +301,8 @@ fn is_row(name: &str) -> bool {
     rest.is_empty() || has_number && suffix.chars().all(|c| c.is_ascii_alphabetic())
 }
 
-/// The built benchmarks, with the environment, the directory and the options for running them.
+/// The built benchmarks, with the environment and the options for running them, and the directory
+/// for their results.
 struct Bench<'b> {
     shell: &'b Shell,
     built: Vec<Executable>,
@@ -403,7 +409,8 @@ impl Bench<'_> {
     }
 }
 
-/// Returns whether a file in `directory` was written at the time `begin` or later.
+/// Returns whether a file in `directory` was written at the time `begin` or later: whether a run
+/// that began then has left results.
 fn has_written_since(directory: &Path, begin: SystemTime) -> io::Result<bool> {
     for entry in fs::read_dir(directory)? {
         // File systems store times with a coarser resolution than the clock's.

@@ -36,7 +36,7 @@ const PACKAGES: Group = Group {
     purpose: "generate the bindings",
 };
 
-/// The directory of libclang 14 on Debian.
+/// The directory of libclang 14 on Debian, for the case that `LIBCLANG_PATH` is not set.
 const LIBCLANG: &str = "/usr/lib/llvm-14/lib";
 
 pub(crate) fn run(shell: &Shell, check: bool) -> anyhow::Result<()> {

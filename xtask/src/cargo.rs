@@ -11,7 +11,7 @@ use xshell::{Shell, cmd};
 
 use crate::{environment, project};
 
-/// The kind of an executable that cargo built.
+/// The kind of an executable that cargo built, derived from the kind of its cargo target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Unit tests of a library or of a binary.
@@ -24,7 +24,7 @@ pub(crate) enum Kind {
     Program,
 }
 
-/// An executable that cargo built.
+/// An executable that cargo built, with the target and the package that it was built from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Executable {
     /// The kind of the executable.
@@ -60,13 +60,14 @@ pub(crate) fn host_triple(shell: &Shell) -> anyhow::Result<String> {
     Ok(host.to_owned())
 }
 
-/// Runs a cargo build with `arguments`, and returns the executables that were built.
+/// Runs cargo with `arguments` (a command that builds, with its options), and returns the
+/// executables that were built.
 pub(crate) fn build(arguments: &[&str]) -> anyhow::Result<Vec<Executable>> {
     build_with(arguments, &[])
 }
 
-/// Runs a cargo build with `arguments` and the additional environment variables `environment`.
-/// Returns the executables that were built.
+/// Runs cargo with `arguments` (a command that builds, with its options) and the additional
+/// environment variables `environment`. Returns the executables that were built.
 pub(crate) fn build_with(
     arguments: &[&str],
     environment: &[(&str, &str)],
@@ -74,8 +75,8 @@ pub(crate) fn build_with(
     executables(&build_messages(arguments, environment)?)
 }
 
-/// Runs a cargo build with `arguments` and additional environment variables. Returns cargo's
-/// messages, one JSON object per line.
+/// Runs cargo with `arguments` (a command that builds, with its options) and the additional
+/// environment variables `environment`. Returns cargo's messages, one JSON object per line.
 fn build_messages(arguments: &[&str], environment: &[(&str, &str)]) -> anyhow::Result<String> {
     let arguments = [arguments, &["--message-format=json-render-diagnostics"]].concat();
     let output = cargo(&arguments)
@@ -88,7 +89,8 @@ fn build_messages(arguments: &[&str], environment: &[(&str, &str)]) -> anyhow::R
     String::from_utf8(output.stdout).context("the messages of cargo")
 }
 
-/// Runs a cargo build with `arguments`, and returns the path of the shared library of `package`.
+/// Runs cargo with `arguments` (a command that builds, with its options), and returns the path of
+/// the shared library of `package`.
 pub(crate) fn build_shared_library(arguments: &[&str], package: &str) -> anyhow::Result<PathBuf> {
     let messages = build_messages(arguments, &[])?;
     shared_library(&messages, package)

@@ -20,7 +20,7 @@ const CARGO_PREFIXES: &[&str] = &[
 /// The environment variable with the name of the device that tests and tools use by default.
 pub(crate) const DEVICE: &str = "RDMA_DEVICE";
 
-/// The name of softroce's device.
+/// The name of softroce's device, for the variable [`DEVICE`].
 pub(crate) const SOFTROCE: &str = "softroce0";
 
 /// The environment variable that selects the path by which softroce sends messages to a peer.

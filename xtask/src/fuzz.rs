@@ -36,7 +36,8 @@ const FLAGS: &[&str] = &[
     "-Zsanitizer=address",
 ];
 
-/// Maximum time that the target may take for a single input, in seconds.
+/// Maximum time that the target may take for a single input, in seconds. libFuzzer reports an input
+/// that takes longer as a failure.
 const INPUT_SECONDS: u64 = 10;
 
 /// Time for which a fuzzer may run beyond the requested time before it counts as hung: a fuzzer
@@ -172,7 +173,8 @@ fn build_package<'a>(
     )
 }
 
-/// Returns the directory for the files of fuzzers that are not checked in.
+/// Returns the directory for files of the fuzzers that are not checked in: executables, found
+/// inputs and failing inputs.
 fn directory() -> PathBuf {
     project::target().join("fuzz")
 }

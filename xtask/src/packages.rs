@@ -73,7 +73,8 @@ pub(crate) const PROGRAMS: &Group = &Group {
     purpose: "run the usual C programs on softroce",
 };
 
-/// The package with the C programs that the benchmarks compare rdma-core and softroce with.
+/// The package of perftest, whose C programs give the reference values for rdma-core and softroce
+/// in the benchmarks.
 pub(crate) const PERFTEST: &Group = &Group {
     names: &["perftest"],
     purpose: "compare the benchmarks with perftest",
@@ -98,7 +99,8 @@ pub(crate) const CALLGRIND: &Group = &Group {
     purpose: "count instructions",
 };
 
-/// The prefix of the packages that apt may remove to install another version of QEMU.
+/// The prefix of the packages that apt may remove to install another version of QEMU. If apt would
+/// remove any other package, nothing is installed.
 const REPLACEABLE: &str = "qemu-";
 
 /// For each package, a program that exists only if the contents of the package are installed, by
@@ -228,7 +230,8 @@ fn install_missing(shell: &Shell, group: &Group, missing: &[&str]) -> anyhow::Re
     })
 }
 
-/// Returns the shell command with which a user installs the packages `names`.
+/// Returns the shell command with which a user installs the packages `names`, for error messages
+/// and reports.
 pub(crate) fn install_line(names: &[&str]) -> String {
     format!(
         "sudo apt-get install --no-install-recommends {}",

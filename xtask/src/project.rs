@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// The name of this project's directory below the user's cache directory.
+/// The name of this project's directory below the user's cache directory. It contains the guest's
+/// kernels.
 const CACHE_NAME: &str = "rdma-softroce-guest";
 
-/// Returns the root of the workspace.
+/// Returns the root directory of the workspace.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()

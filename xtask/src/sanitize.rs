@@ -23,10 +23,11 @@ const LEAK_CHECKED: &[&str] = &["random_rounds", "dropped_futures"];
 /// sanitizer.
 const ROUNDS: &str = "100";
 
-/// Number of operations, on each runtime, of the test that drops futures.
+/// Number of operations, on each runtime, of the test that drops futures: few, because operations
+/// are much slower under the sanitizer.
 const OPERATIONS: &str = "10000";
 
-/// Time limit of a test program.
+/// Time limit of a test program. A program that takes longer counts as failed.
 const LIMIT: Duration = Duration::from_secs(1200);
 
 /// Builds the test programs `tests` (or the default ones) with the sanitizer, and runs all of them.

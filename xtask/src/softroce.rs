@@ -44,8 +44,8 @@ const LIBIBVERBS: &str = "libibverbs.so.1";
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
 /// Replaces this process by `command`, with softroce preloaded. If `as_library` is set, softroce is
-/// also the first libibverbs.so.1 in the search path. Returns only if `command` cannot be started:
-/// the exit status that a shell would return.
+/// also the first libibverbs.so.1 in the search path. Returns only if `command` cannot be started,
+/// with the exit status that a shell would return.
 pub(crate) fn run(shell: &Shell, as_library: bool, command: &[OsString]) -> anyhow::Result<u8> {
     ensure!(!command.is_empty(), "no command: put it after `--`");
     let library = library(shell)?;

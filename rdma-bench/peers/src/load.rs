@@ -134,7 +134,7 @@ impl Meter {
         }
     }
 
-    /// Records that a call has completed.
+    /// Records that a call has completed. Reads the clock only after every [`CLOCK_EVERY`] calls.
     fn complete(&self) {
         let done = self.done.get() + 1;
         self.done.set(done);

@@ -17,8 +17,8 @@ use crate::session::{Measure, Measured, Role};
 use crate::settings::Settings;
 use crate::test::{Metric, Verb};
 
-/// Minimum number of outstanding operations for which a connection is created: the default of
-/// rdma-async.
+/// Minimum send depth (number of outstanding operations) of a connection: the default of
+/// rdma-async, so that tests with few operations measure a connection of the usual size.
 const SEND_DEPTH: usize = 64;
 
 /// This process's side of the rdma-async connection that a test measures.

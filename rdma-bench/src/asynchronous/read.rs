@@ -22,8 +22,9 @@ pub(super) async fn latency(setup: &Setup, size: usize, recorder: &mut Recorder)
     Ok(())
 }
 
-/// Measures the bandwidth of concurrent reads of `size` bytes, each into its own memory. The reads
-/// are those of one pipeline, or each is that of a task.
+/// Measures the bandwidth of concurrent reads of `size` bytes, each into its own memory. If the
+/// test has a pipeline, one pipeline of rdma-async posts all reads; otherwise, concurrent loops
+/// each await one read after the other.
 pub(super) async fn bandwidth(setup: &Setup, size: usize, window: &Window) -> Result<()> {
     let depth = setup.depth.min(MAX_READ_MEMORY / size).max(1);
     let memory = (0..depth).map(|_| setup.allocate(size));

@@ -11,7 +11,8 @@ use tokio::time::sleep;
 use crate::control::{Control, Watch};
 use crate::error::{Error, Result};
 
-/// Interval between two checks whether the peer has finished or exited.
+/// Interval between two checks whether the peer has finished or exited: long, so that the checks do
+/// not disturb the measurement.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Builds a tokio runtime with `threads` worker threads in addition to this thread. With 0 or 1,
@@ -46,8 +47,9 @@ impl Progress {
     }
 }
 
-/// Runs the future `work` to completion, and returns its result. Returns `None` if `ends_with_peer`
-/// is set and the peer finishes first.
+/// Runs the future `work` to completion, and returns its result. Meanwhile, checks that the peer is
+/// alive and that `progress` counts operations. Returns `None` if `ends_with_peer` is set and the
+/// peer finishes first.
 ///
 /// # Errors
 ///
@@ -71,8 +73,9 @@ pub(crate) fn run<T>(
     })
 }
 
-/// Waits until the peer has finished. Fails if the peer has exited or no operation completes for
-/// too long.
+/// Waits until the peer has finished, if this process ends with its peer; otherwise, does not
+/// return without an error. Fails if the peer has exited, or if `progress` counts no operation for
+/// too long. Runs beside the operations of a test.
 async fn watch_peer(mut watch: Watch, progress: &Progress) -> Result<()> {
     let mut seen = progress.count();
     loop {

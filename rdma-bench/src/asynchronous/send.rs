@@ -9,7 +9,8 @@ use crate::session::Role;
 /// Size in bytes of the longest message that rdma-async sends in one piece by default. A longer
 /// message stays in the sender's memory, from which the receiver reads it.
 const MAX_PIECE: usize = 4352;
-/// Maximum number of long messages that the receiver reads concurrently.
+/// Maximum number of messages longer than [`MAX_PIECE`] that the receiver reads from the sender's
+/// memory concurrently, so that the reads overlap.
 const MAX_READERS: usize = 16;
 
 /// Measures half of the round trip of a message of `size` bytes and its echo.

@@ -30,8 +30,9 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Creates the state for a test of the given length. The measured time starts when
-    /// [`Self::begin`] is called, or otherwise when the first operation completes.
+    /// Creates the state for a test of the given length. `progress` counts the completed operations
+    /// for the detection of a stall. The measured time starts when [`Self::begin`] is called, or
+    /// otherwise when the first operation completes.
     pub(crate) fn new(length: Length, progress: &Progress) -> Self {
         let (left, limit) = match length {
             Length::Iterations(count) => (count, None),
@@ -98,8 +99,9 @@ impl Window {
         self.last.set(now);
     }
 
-    /// Records that all operations have completed, for a test that completes operations when they
-    /// are accepted.
+    /// Ends the measured time now. Called by a test with a pipeline after the last operation has
+    /// completed, because such a test calls [`Self::complete`] as soon as the pipeline accepts an
+    /// operation.
     pub(crate) fn end(&self) {
         self.last.set(Instant::now());
     }

@@ -31,8 +31,9 @@ pub(super) async fn latency(setup: &Setup, size: usize, recorder: &mut Recorder)
     Ok(())
 }
 
-/// Measures the bandwidth of concurrent writes of `size` bytes in one direction. The writes are
-/// those of one pipeline, or each is that of a task.
+/// Measures the bandwidth of concurrent writes of `size` bytes in one direction. If the test has a
+/// pipeline, one pipeline of rdma-async posts all writes; otherwise, concurrent loops each await
+/// one write after the other.
 pub(super) async fn bandwidth(setup: &Setup, size: usize, window: &Window) -> Result<()> {
     let message = setup.allocate(size)?;
     if setup.pipeline {

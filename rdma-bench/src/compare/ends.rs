@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 /// Interval between two checks whether a process has ended: long, so that the checks do not disturb
 /// the measurement.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
-/// Maximum time that a server process takes until it listens on its port.
+/// Maximum time until a server process listens on its port. After this time, the run fails.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A child process whose output is read while the process runs. The process is killed when this
@@ -179,7 +179,7 @@ impl Drop for Process {
     }
 }
 
-/// Returns a TCP port that is free at the time of the call.
+/// Returns a TCP port that is free at the time of the call, for a server that the caller starts.
 pub(crate) fn free_port() -> Result<u16> {
     let found = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     found
@@ -188,8 +188,8 @@ pub(crate) fn free_port() -> Result<u16> {
 }
 
 /// Runs a server and a client until both have ended, and returns the client's output. The server's
-/// command line is `argv`, the client's is `argv` followed by `client_args`. `name` is the
-/// program's name in errors.
+/// command line is `argv`, the client's is `argv` followed by `client_args`. The server listens on
+/// `port`. Fails if the client takes longer than `limit`. `name` is the program's name in errors.
 pub(super) fn run(
     argv: &[OsString],
     client_args: &[OsString],
@@ -207,7 +207,8 @@ pub(crate) type Companion<'a> = &'a dyn Fn(&str) -> Option<Vec<OsString>>;
 
 /// Runs servers and a client until all have ended, and returns the client's output. Each server is
 /// given with the port on which it listens. The servers share one processor, on which the
-/// `companion`, if given, runs too, until the client ends.
+/// `companion`, if given, runs too, until the client ends. Fails if the programs take longer than
+/// `limit`. `name` is the program's name in errors.
 pub(crate) fn run_with_servers(
     servers: &[(Vec<OsString>, u16)],
     client_args: &[OsString],
@@ -240,7 +241,8 @@ pub(crate) fn run_with_servers(
 }
 
 /// Runs several servers, each with a client, at the same time, until all have ended. Returns the
-/// outputs of the clients. The servers share one processor, and so do the clients.
+/// outputs of the clients. The servers share one processor, and so do the clients. Fails if the
+/// programs take longer than `limit`. `name` is the program's name in errors.
 pub(crate) fn run_together(flows: &[Flow], name: &str, limit: Duration) -> Result<Vec<String>> {
     let last = thread::available_parallelism().map_or(0, |count| count.get() - 1);
     let mut servers = Vec::new();
@@ -263,8 +265,9 @@ pub(crate) fn run_together(flows: &[Flow], name: &str, limit: Duration) -> Resul
     printed
 }
 
-/// Runs several programs at the same time until all have ended, and returns their outputs. No
-/// program is pinned to a processor.
+/// Runs several programs, each with its command line in `lines`, at the same time until all have
+/// ended, and returns their outputs. No program is pinned to a processor. Fails if the programs
+/// take longer than `limit`. `name` is their name in errors.
 pub(crate) fn run_group(
     lines: &[Vec<OsString>],
     name: &str,
@@ -288,8 +291,9 @@ pub(crate) struct Flow {
     pub(crate) client: Vec<OsString>,
 }
 
-/// Runs one program until it ends, and returns its output. Pins the program to `processor`, if one
-/// is given.
+/// Runs the program with the command line `argv` until it ends, and returns its output. Pins the
+/// program to `processor`, if one is given. Fails if the program takes longer than `limit`. `name`
+/// is its name in errors.
 pub(crate) fn run_alone(
     argv: &[OsString],
     processor: Option<usize>,

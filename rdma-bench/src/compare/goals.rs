@@ -17,7 +17,7 @@ pub enum Goal {
 }
 
 impl Goal {
-    /// The message sizes that have a goal, in bytes.
+    /// The message sizes that have a goal, in bytes. Comparisons with other sizes have no verdict.
     pub(super) const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
 
     /// Returns the goal of a test: at most ten percent worse than perftest. This margin suffices on

@@ -39,8 +39,8 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Name of the JSON format. The number at its end is incremented when the meaning of a field
-    /// changes.
+    /// Name of the JSON format, which each document contains. The number at its end is incremented
+    /// when the meaning of a field changes.
     pub const SCHEMA: &'static str = "rdma-bench/comparison/2";
 
     /// Returns the median of this program's results.

@@ -16,7 +16,7 @@ use super::{Case, Effort, Goal, Network};
 use crate::error::Result;
 use crate::limits::Verdict;
 
-/// Time limit of one run of a program.
+/// Time limit of one run of a program, from the start of its client. A longer run counts as failed.
 const RUN_TIMEOUT: Duration = Duration::from_secs(180);
 /// Maximum number of attempts of a perftest run: sometimes perftest cannot determine the
 /// processor's frequency.
@@ -26,9 +26,10 @@ const ATTEMPTS: usize = 3;
 /// default.
 const MALLOC: &[&str] = &["--memory", "malloc"];
 
-/// Measures `case` in pairs of runs, with the program `ours` and, if given, the program `peer`. The
-/// order within a pair alternates, so that neither program profits from the state in which the
-/// other leaves the machine.
+/// Measures `case` in pairs of runs, with the program `ours` and, if given, the program `peer`.
+/// `effort` determines the number of pairs: more pairs are measured while the results do not decide
+/// whether `goal` is met. The order within a pair alternates, so that neither program profits from
+/// the state in which the other leaves the machine.
 ///
 /// # Errors
 ///

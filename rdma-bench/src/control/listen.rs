@@ -11,9 +11,10 @@ use crate::error::{Error, Result};
 use crate::plan::Plan;
 
 /// Maximum time for which a client repeats connection attempts while the server does not listen
-/// yet.
+/// yet, so that both processes can be started together.
 const CONNECT_RETRY_TIME: Duration = Duration::from_secs(5);
-/// Maximum wait for the first message on a new connection.
+/// Maximum wait for the first message on a new connection, so that a program that connects and
+/// sends nothing does not block the server for long.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Listens for control connections on `port`, on all local addresses.
@@ -32,7 +33,8 @@ pub fn listen(port: u16) -> Result<TcpListener> {
 
 /// Waits for a client whose plan (the parameters of the test) equals `plan`. A client with another
 /// plan is refused, which fails the call. Other programs that connect are reported on standard
-/// error, and their connections are closed.
+/// error, and their connections are closed. `timeout` limits the wait for the client, and later
+/// each wait for a message of the client.
 pub fn accept(listener: &TcpListener, plan: &Plan, timeout: Duration) -> Result<Control> {
     let what = "waiting for the client";
     listener
@@ -81,7 +83,7 @@ fn greet(stream: TcpStream, plan: &Plan, timeout: Duration) -> Result<(Control, 
 }
 
 /// Connects to the server on `host`, and sends it `plan`, the parameters of the test. The server
-/// checks that they equal its own.
+/// checks that they equal its own. `timeout` limits each wait for the server.
 pub fn connect(host: &str, port: u16, plan: &Plan, timeout: Duration) -> Result<Control> {
     let what = format!("connecting to {host} port {port}");
     let addresses: Vec<_> = (host, port)

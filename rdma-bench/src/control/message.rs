@@ -29,7 +29,8 @@ pub enum Message {
 }
 
 impl Message {
-    /// The version of the protocol that this crate uses on control connections.
+    /// The version of the protocol that this crate uses on control connections. A process refuses a
+    /// peer that uses another version.
     pub const VERSION: u32 = 2;
 
     pub(super) fn name(&self) -> &'static str {

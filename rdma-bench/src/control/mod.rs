@@ -23,7 +23,7 @@ pub use watch::Watch;
 use crate::error::{Error, Result};
 use crate::statistics::Bandwidth;
 
-/// Maximum length of a message in bytes.
+/// Maximum length of a message in bytes. A greater length means that the peer is another program.
 const MAX_MESSAGE: usize = 1 << 16;
 
 /// This process's side of the control connection.
@@ -34,8 +34,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Maximum wait, after an error in this process, for a message from the peer that the peer
-    /// failed first.
+    /// Maximum time for which this process, after an error, waits for a report that the peer
+    /// failed. The failure of the peer may be the cause of the error.
     const PEER_FAILURE_WAIT: Duration = Duration::from_millis(200);
 
     /// Creates a control connection from a connected stream. `timeout` limits each wait for the
@@ -61,7 +61,8 @@ impl Control {
         self.timeout
     }
 
-    /// Returns the local IP address of the control connection.
+    /// Returns the local IP address of the control connection. For the layers above rdma-core, the
+    /// server also accepts connections on this address.
     ///
     /// # Errors
     ///
@@ -73,7 +74,7 @@ impl Control {
             .map_err(lost)
     }
 
-    /// Returns the IP address of the peer.
+    /// Returns the IP address of the peer. The client opens further connections to this address.
     ///
     /// # Errors
     ///
@@ -174,7 +175,8 @@ impl Control {
         }
     }
 
-    /// Waits until both processes have called this function.
+    /// Waits until both processes have called this function, so that neither sends the first
+    /// message of a test before its peer is ready.
     ///
     /// # Errors
     ///
@@ -198,8 +200,9 @@ impl Control {
         self.await_finish()
     }
 
-    /// Waits until the peer has finished measuring, and returns the peer's result. Replaces
-    /// [`Self::finish`] in a process that measures nothing itself.
+    /// Waits until the peer has finished measuring, and returns the peer's result; `None` if the
+    /// peer reports no bandwidth. A process that measures nothing itself calls this method instead
+    /// of [`Self::finish`].
     ///
     /// # Errors
     ///
@@ -218,7 +221,7 @@ impl Control {
     }
 
     /// Returns a [`Watch`], with which this process checks while it polls that the peer is alive.
-    /// `ends_with_peer` means that this process measures until the peer has finished.
+    /// `ends_with_peer` is set if this process measures until the peer has finished.
     ///
     /// # Errors
     ///

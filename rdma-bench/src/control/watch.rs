@@ -22,9 +22,11 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Number of empty polls between two checks of the clock.
+    /// Number of empty polls between two readings of the clock; large enough that the readings do
+    /// not slow down the polls.
     const POLLS_PER_CLOCK_READ: u32 = 1 << 10;
-    /// Minimum time between two checks of the control connection.
+    /// Minimum time between two checks of the control connection, because each check is a system
+    /// call.
     const CHECK_INTERVAL: Duration = Duration::from_millis(20);
     /// Maximum time without a message or completion after the peer has reported that it finished.
     /// The peer's last message may still be in flight during this time.
@@ -46,7 +48,8 @@ impl Watch {
         })
     }
 
-    /// Records that a message or a completion has arrived.
+    /// Records that a message or a completion has arrived, which ends the idle time of this
+    /// process.
     #[inline]
     pub fn busy(&mut self) {
         self.polls = 0;

@@ -16,7 +16,7 @@ pub(super) struct Completions {
 }
 
 impl Completions {
-    /// Maximum number of completions that one poll returns.
+    /// Maximum number of completions that one poll of a bandwidth test returns, as in perftest.
     pub(super) const BATCH: usize = 16;
     /// Maximum wait for a completion event, after which this process checks that the peer is alive.
     const EVENT_WAIT: Duration = Duration::from_millis(100);
@@ -39,8 +39,9 @@ impl Completions {
         })
     }
 
-    /// Waits until there are completions, writes them to `room`, and returns their number. Returns
-    /// 0 if the peer has finished, so that this process must stop, too.
+    /// Waits for completions, writes them to `room`, and returns their number. During the wait,
+    /// `watch` checks that the peer is alive. Returns 0 if the peer has finished and no completion
+    /// is left, so that this process must stop, too.
     #[inline]
     pub(super) fn wait(&self, room: &mut [WorkCompletion], watch: &mut Watch) -> Result<usize> {
         loop {

@@ -223,7 +223,8 @@ impl Connection {
         memory::messages(&[memory], stride, size)
     }
 
-    /// Returns whether this process measures until the peer has finished.
+    /// Returns whether this process measures until the peer has finished. This is so for the server
+    /// of a test with a duration, because only the client measures the duration.
     pub(super) fn ends_with_peer(&self) -> bool {
         self.role == Role::Server && matches!(self.plan.length, Length::Duration(_))
     }

@@ -35,9 +35,10 @@ pub(super) fn stride(plan: &Plan, size: usize) -> usize {
     }
 }
 
-/// Allocates the memory that peers may access with the rights `access`. Without regions in `plan`,
-/// it has one region with room for one message of each queue pair. With regions, these together
-/// have room for [`Plan::REGION_MESSAGES`] messages, each region for about the same number.
+/// Allocates the memory that peers may access with the rights `access`. If [`Plan::regions`] is
+/// `None`, the memory is one region with room for one message of each queue pair. Otherwise, the
+/// regions together have room for [`Plan::REGION_MESSAGES`] messages, and each region has room for
+/// about the same number.
 pub(super) fn expose(
     domain: &ProtectionDomain,
     plan: &Plan,
@@ -60,8 +61,8 @@ pub(super) fn expose(
     Ok(regions)
 }
 
-/// Splits this process's regions into the memory of messages: `size` bytes at each multiple of
-/// `stride`.
+/// Returns the memory of every message that has room in `regions`, the memory regions of this
+/// process. In each region, a message of `size` bytes begins at each multiple of `stride` bytes.
 pub(super) fn messages(
     regions: &[ExposedMemory],
     stride: usize,
@@ -76,7 +77,8 @@ pub(super) fn messages(
     Ok(messages)
 }
 
-/// Splits a peer's regions into the memory of messages: `size` bytes at each multiple of `stride`.
+/// Returns the memory of every message that has room in `regions`, the memory regions of a peer. In
+/// each region, a message of `size` bytes begins at each multiple of `stride` bytes.
 pub(super) fn remote_messages(
     regions: &[RemoteMemory],
     stride: usize,

@@ -17,7 +17,7 @@ use crate::session::Measured;
 use crate::statistics::Bandwidth;
 
 /// A queue pair of a bandwidth test, with the number of requests to post and the numbers posted and
-/// completed so far.
+/// completed so far. The function of the type `F` creates the requests; `T` is their memory.
 struct Sender<T: Send + 'static, F> {
     queue: SendQueue<T>,
     /// Creates the next request.
@@ -120,8 +120,9 @@ impl<T: Gather + 'static, F: FnMut() -> SendRequest<T>> Sender<T, F> {
     }
 }
 
-/// Returns `request` with its signaling set. The `moderation`-th request and its multiples, and the
-/// request with the number `goal`, are signaled. `number` is that of `request`, counted from 1.
+/// Returns `request` as a signaled or an unsignaled request. A request is signaled if its number
+/// `number`, counted from 1, is a multiple of `moderation` or equals `goal`, the number of the last
+/// request.
 #[inline(always)]
 fn signaled<T>(
     request: SendRequest<T>,
@@ -136,7 +137,8 @@ fn signaled<T>(
 }
 
 /// Measures latency: posts one request at a time, each when the previous one has completed. The
-/// function `request` creates a request from memory of `size` bytes, the same for all requests.
+/// function `request` creates a request from memory of `size` bytes. All requests use the same
+/// memory.
 pub(super) fn run_latency(
     connection: &Connection,
     size: usize,

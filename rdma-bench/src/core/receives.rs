@@ -27,7 +27,8 @@ pub(super) struct QueueReceives {
 }
 
 impl Receives {
-    /// Posts the first receives of a test. All receives of a queue pair use the same memory.
+    /// Posts the first receives of a test, for messages of `size` bytes. All receives of a queue
+    /// pair use the same memory, because the test does not read the messages.
     pub(super) fn post(connection: &Connection, size: usize) -> Result<Self> {
         let depth = connection.receive_depth;
         let memory = connection.allocate_scratch(size)?;

@@ -261,7 +261,8 @@ impl Exchange {
     }
 }
 
-/// The client's sender on the second queue pair. Every request is signaled.
+/// The client's end of the second queue pair. Keeps sends of one message outstanding, and counts
+/// the completed sends. Every send is signaled.
 struct BulkSender {
     queue: SendQueue<FrozenBuffer>,
     message: FrozenBuffer,
@@ -301,7 +302,8 @@ impl BulkSender {
     }
 }
 
-/// The server's receiver on the second queue pair.
+/// The server's end of the second queue pair. Keeps receives posted, and counts the messages that
+/// have arrived.
 struct BulkReceiver {
     queue: ReceiveQueue<ExposedMemory>,
     received: usize,

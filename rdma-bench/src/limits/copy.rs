@@ -13,12 +13,12 @@ use super::source::WITHOUT_PRELOAD;
 use crate::compare::ends::{free_port, run_with_servers};
 use crate::error::{Error, Result};
 
-/// Size of the copied file in bytes.
+/// Size of the copied file in bytes, which the description of the comparison (row E13) names.
 const SIZE: u64 = 1 << 30;
 const NAME: &str = "rdma_cp";
 
-/// Copies a file with the example at `program` and the options `args`. Returns the number of
-/// copied bytes per second.
+/// Copies a file from one process to another with the example `rdma_cp`, whose path is `program`.
+/// `args` are further options of both processes. Returns the number of copied bytes per second.
 pub(super) fn measure(program: &Path, args: &[&str]) -> Result<Reading> {
     let refuse = |reason: String| Error::Program {
         program: NAME.into(),

@@ -15,7 +15,8 @@ pub enum Distance {
 }
 
 impl Distance {
-    /// The round trip in microseconds above which two processors count as [`Self::Far`].
+    /// The round trip in microseconds from which two processors count as [`Self::Far`]. This value
+    /// lies between the typical round trips of the two distances.
     const THRESHOLD: f64 = 0.2;
 
     /// Returns the distance that `round_trip`, the round trip of a cache line in microseconds,

@@ -11,19 +11,19 @@ use crate::compare::Network;
 use crate::compare::ends::{Flow, free_port, run_together};
 use crate::error::{Error, Result};
 
-/// The program of perftest that each flow runs.
+/// The program of perftest that each flow (a server with its client) runs.
 const PROGRAM: &str = "ib_write_bw";
-/// The duration of each flow in seconds.
+/// The duration of each flow in seconds, for perftest's option `-D`.
 const SECONDS: &str = "1";
-/// The MTU of the network in bytes.
+/// The MTU in bytes of the network between the two simulated hosts: that of Ethernet.
 const NETWORK_MTU: usize = 1500;
 /// The path MTU of the flows in bytes: the largest that fits into the MTU of the network.
 const PATH_MTU: &str = "1024";
 
-/// Measures `count` flows at the same time, each of which writes messages of `size` bytes from one
-/// process to another. Returns the value of `statistic`. The typical value is the sum of the rates
-/// in messages per second. The counter `fairness` is the rate of the slowest flow divided by that
-/// of the fastest.
+/// Runs `count` flows between two simulated hosts at the same time. In each flow, a client on one
+/// host writes messages of `size` bytes to its server on the other host. Returns the value of
+/// `statistic`. The typical value is the sum of the rates in messages per second. The counter
+/// `fairness` is the rate of the slowest flow divided by that of the fastest.
 pub(super) fn measure(
     network: &Network,
     count: usize,

@@ -60,7 +60,8 @@ impl Goal {
         }
     }
 
-    /// Returns the goal as a JSON value, for documents.
+    /// Returns the goal as a JSON object: the kind of the number that the goal bounds, and the
+    /// bound.
     pub(super) fn document(self) -> Value {
         match self.bound() {
             Bound::AtMost(most) => json!({"of": self.name(), "at_most": most}),

@@ -13,7 +13,7 @@ pub(super) struct Hosts {
     names: [String; 2],
 }
 
-/// One of the two hosts.
+/// One of the two simulated hosts of [`Hosts`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Host {
     /// The host of the servers.
@@ -25,7 +25,8 @@ pub(super) enum Host {
 impl Host {
     const ALL: [Self; 2] = [Self::Server, Self::Client];
 
-    /// Returns the IPv4 address of the host on the network of the two hosts.
+    /// Returns the IPv4 address of this host on the network that joins the two simulated hosts.
+    /// Programs on the other host connect to this address.
     pub(super) const fn address(self) -> &'static str {
         match self {
             Self::Server => "10.79.0.1",

@@ -39,8 +39,9 @@ impl Interval {
     }
 }
 
-/// Returns the number k for `count` values: the confidence interval goes from the k-th smallest to
-/// the k-th largest value. Returns `None` if there are too few values.
+/// Returns the rank k of the two ends of the confidence interval for `count` values: the
+/// [`Interval`] goes from the k-th smallest to the k-th largest value. Returns `None` if there are
+/// so few values that no interval reaches [`Interval::CONFIDENCE`].
 fn rank(count: usize) -> Option<usize> {
     // The probability that exactly `k` values are below the true median, and that at most `k` are.
     let mut exactly = 0.5_f64.powi(i32::try_from(count).ok()?);

@@ -84,7 +84,8 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Returns the path of `attacker`. Fails if it was not built.
+    /// Returns the path of softroce's example `attacker`, which sends forged packets to a
+    /// connection. Fails if the example was not built.
     pub(super) fn attacker(&self) -> Result<&Path> {
         built("attacker", self.attacker.as_deref())
     }
@@ -135,7 +136,8 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Duration of one measurement of the cache line round trip.
+    /// Duration of one measurement of the cache line round trip. Short, because each pair needs two
+    /// of these measurements.
     const CACHE_LINE_TIME: Duration = Duration::from_millis(60);
 
     /// Creates a judge that runs comparisons on the devices `networks`, with the programs
@@ -149,8 +151,8 @@ impl Judge {
         }
     }
 
-    /// Runs the comparison `row`: measures pairs until its goal is met or missed, at most as many
-    /// as the effort allows.
+    /// Runs the comparison `row`: measures pairs of the value under test and the reference value,
+    /// until the goal of the row is met or missed, at most as many as the effort allows.
     ///
     /// # Errors
     ///

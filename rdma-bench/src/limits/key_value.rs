@@ -13,8 +13,9 @@ use crate::error::{Error, Result};
 
 const NAME: &str = "key_value";
 
-/// Runs a server and a client of the example at `program`. The client has the options `args`, and
-/// reads for about `time`. Returns the number of reads per second.
+/// Runs a server and a client of the example `key_value`, whose path is `program`. The client reads
+/// values from the server for about `time`; `args` are further options of the client. Returns the
+/// number of reads per second.
 pub(super) fn measure(program: &Path, args: &[&str], time: Duration) -> Result<Reading> {
     let port = free_port()?;
     let address = format!("127.0.0.1:{port}");

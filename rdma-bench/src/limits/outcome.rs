@@ -71,8 +71,8 @@ pub struct Judged {
 }
 
 impl Judged {
-    /// Name of the JSON format. The number at its end is incremented when the meaning of a field
-    /// changes.
+    /// Name of the JSON format, which each document contains. The number at its end is incremented
+    /// when the meaning of a field changes.
     pub const SCHEMA: &'static str = "rdma-bench/limit/2";
 
     /// Returns the median of the figures (the values under test) over all pairs.

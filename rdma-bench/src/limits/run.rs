@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::test::{Metric, Test, Verb};
 
-/// Time limit of one run of a program.
+/// Time limit of one run of a program. A longer run counts as failed.
 pub(super) const RUN_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A test of an RDMA device, with its operation, message size and options.
@@ -147,7 +147,8 @@ impl Run {
         }
     }
 
-    /// Returns the minimum and the maximum number of messages in a run of this test.
+    /// Returns the minimum and the maximum number of messages in a run of this test. Between these
+    /// limits, the judge chooses the number for which a run has the intended duration.
     pub(super) fn counts(self) -> (usize, usize) {
         match (self.metric, self.size) {
             (Metric::Latency, _) => (1000, 200_000),

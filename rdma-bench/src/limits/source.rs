@@ -22,7 +22,9 @@ use crate::compare::program::{Program, in_path};
 use crate::error::{Error, Result};
 use crate::plan::Layer;
 
-/// A program that the judge runs to measure a number, with the program's arguments.
+/// The source of a measured number: a program that the judge runs, with the arguments that select
+/// the test. Both values of a comparison, the value under test and the reference value, come from
+/// such programs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Source {
     /// `rdma-bench` over a layer. Tests of calls and of streamed items are those of rdma-rpc.
@@ -145,8 +147,8 @@ impl Source {
         }
     }
 
-    /// Returns the minimum and the maximum number of messages in a run of this program; `None` for
-    /// a program that takes a duration instead.
+    /// Returns the minimum and the maximum number of messages in a run of this program, between
+    /// which the judge chooses; `None` for a program that takes a duration instead.
     pub(super) fn counts(&self) -> Option<(usize, usize)> {
         match self {
             Self::Ours(_, run) | Self::Perftest(run) => Some(run.counts()),
@@ -165,8 +167,9 @@ impl Source {
         }
     }
 
-    /// Returns the duration of one message in seconds. `figure` is the result of this program: a
-    /// time in microseconds, or a rate per second.
+    /// Returns the time in seconds that this program takes for one message, computed from `figure`,
+    /// the result of a run: a time in microseconds, or a rate per second. The judge needs this time
+    /// to choose the number of messages of later runs.
     pub(super) fn seconds(&self, figure: f64) -> f64 {
         let times = match self {
             Self::Ours(_, run) | Self::Perftest(run) => run.times_per_message(),

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 pub(super) const PROGRAM: &str = "ucx_perftest";
 /// The environment variable that limits UCX to shared memory and copies between processes.
 const TRANSPORTS: &str = "UCX_TLS=posix,cma";
-/// The output column with the message rate.
+/// The name of the column with the message rate in the output of `ucx_perftest`.
 const RATE: &str = "overall_mr";
 
 /// Returns whether the result of UCX's test `test` is a time rather than a rate.

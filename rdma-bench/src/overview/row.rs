@@ -5,7 +5,8 @@ use std::fmt;
 use crate::plan::{Layer, Memory};
 use crate::test::Verb;
 
-/// The message sizes of the overview in bytes.
+/// The message sizes of the overview in bytes. The comparison with perftest has goals for the same
+/// sizes.
 const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
 
 /// A layer or program whose performance the overview shows.
@@ -26,7 +27,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// Every layer and program, in the order of the table.
+    /// All layers and programs that the overview shows, in the order of their lines in the table.
     const ALL: [Self; 6] = [
         Self::Core(Memory::Device),
         Self::Core(Memory::Malloc),
@@ -46,7 +47,7 @@ impl Subject {
         }
     }
 
-    /// Returns whether the overview has rows of the operation `verb` over this subject.
+    /// Returns whether the overview has rows of the operation `verb` for this layer or program.
     fn has(self, verb: Verb) -> bool {
         match self {
             Self::Rpc => verb.is_call(),
@@ -55,7 +56,7 @@ impl Subject {
         }
     }
 
-    /// Returns the options of `rdma-bench` for measuring the operation `verb` over this subject.
+    /// Returns the options with which `rdma-bench` measures the operation `verb` over this layer.
     pub(super) fn options(self, verb: Verb) -> &'static [&'static str] {
         match self {
             Self::Core(Memory::Malloc) => &["--memory", "malloc"],

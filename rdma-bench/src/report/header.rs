@@ -25,7 +25,8 @@ pub struct Address {
     pub gid: [u8; 16],
 }
 
-/// The properties of a connection, as the layer under test reports them.
+/// The properties of a connection that the header of a report shows, such as its device, path MTU
+/// and addresses. The layer under test provides them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Properties {
     /// The device's name.

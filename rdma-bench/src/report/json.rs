@@ -7,8 +7,8 @@ use crate::machine::Machine;
 use crate::session::Measured;
 use crate::statistics::Bandwidth;
 
-/// Name of the JSON format. The number at its end is incremented when the meaning of a field
-/// changes.
+/// Name of the JSON format, which each document contains. The number at its end is incremented when
+/// the meaning of a field changes.
 pub const SCHEMA: &str = "rdma-bench/result/1";
 
 /// Returns the results for messages of `size` bytes as a JSON object; `None` if this process

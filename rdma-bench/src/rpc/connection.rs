@@ -20,7 +20,8 @@ use crate::settings::Settings;
 use crate::statistics::{self, Bandwidth};
 use crate::test::{Metric, Verb};
 
-/// Size in bytes that is reserved for everything in a message except the echoed bytes.
+/// Number of bytes by which the maximum message length exceeds the largest number of echoed bytes,
+/// as room for the headers of requests and responses.
 const OVERHEAD: usize = 4096;
 
 /// The RPC service that the tests call.
@@ -37,7 +38,8 @@ trait Bench {
     async fn items(&self, size: u64, items: Sender<Payload>) -> Result<(), ()>;
 }
 
-/// The server's implementation of the service. Counts calls and items as progress.
+/// The server's implementation of the service. Counts calls and items in `progress`, so that a
+/// stalled connection is detected.
 struct EchoService {
     progress: Progress,
 }
@@ -85,8 +87,9 @@ enum End {
 }
 
 impl Connection {
-    /// Connects to the peer through rdma-async, once for each queue pair of the plan. In the server
-    /// process, also starts tasks that answer the calls.
+    /// Establishes as many connections of rdma-async to the peer as `plan` has queue pairs.
+    /// rdma-rpc sends its calls over these connections. The server also starts the tasks that
+    /// answer calls.
     ///
     /// # Errors
     ///
@@ -165,7 +168,8 @@ async fn latency(
     Ok(())
 }
 
-/// Measures the rate of calls, with `depth` calls outstanding on each connection.
+/// Measures the rate of calls, with `depth` calls outstanding on each connection. `window` ends the
+/// test and measures the rate.
 async fn bandwidth(
     clients: &[BenchClient],
     size: usize,
@@ -270,7 +274,8 @@ async fn bulks(client: &BenchClient, size: usize, depth: usize, window: &Window)
     window.run_all((0..depth).map(|_| client).map(call)).await
 }
 
-/// Measures the rate at which the items of one stream arrive.
+/// Measures the rate at which the items of one stream arrive, each of `size` bytes. `window` ends
+/// the test and measures the rate.
 async fn items(client: &BenchClient, size: usize, window: &Window) -> Result<()> {
     let mut items = client.items(size as u64).await?;
     window.begin();

@@ -43,34 +43,38 @@ const DIRECTORY: &str = "callgrind";
 /// in C.
 const PROGRAM: &str = "posting";
 
-/// Maximum number of instructions that a post and its poll over rdma-core may take in addition to
-/// those of the C program.
+/// The goal: maximum number of instructions that a post and its poll over rdma-core may take in
+/// addition to those of the C program.
 const GOAL: f64 = 30.0;
 
-/// The average number of calls per request below which calls of a library function are not
-/// reported: such calls happen once in a run, or in empty polls.
+/// Maximum average number of calls of a library function per request that is not reported and does
+/// not miss the goal. So few calls happen only once in a run, or in empty polls.
 const NEGLIGIBLE: f64 = 0.05;
 
-/// Number of requests in the shorter of two runs. The longer run has twice as many.
+/// Number of requests in the shorter of two runs. The longer run has twice as many, so that the
+/// difference of both is the cost of this number of requests.
 const COUNT: u64 = 2000;
 
 /// Maximum average number of empty polls (polls that find no completion) per request. A run with
-/// more empty polls is repeated.
+/// more empty polls is repeated, because their cost is subtracted only approximately.
 const MAX_EMPTY_POLLS: f64 = 0.02;
 
 /// Maximum number of runs to get one with at most [`MAX_EMPTY_POLLS`] empty polls per request.
 const MAX_RUNS: usize = 10;
 
-/// Time limit of one run of a program under callgrind.
+/// Time limit of one run of a program under callgrind. A run that takes longer counts as failed.
 const RUN_LIMIT: Duration = Duration::from_secs(120);
 
-/// The operations to post, each with its number of posts and polls.
+/// The operations to post, each with its number of posts, which is also its number of polls: a send
+/// needs a receive, too.
 const OPERATIONS: [(&str, u32); 4] = [("send", 2), ("write", 1), ("read", 1), ("atomic", 1)];
 
-/// The name of the operation that polls an empty queue.
+/// The name of the operation that polls an empty queue. Its cost is the cost of an empty poll,
+/// which is subtracted from the costs of the other operations.
 const IDLE: &str = "idle";
 
-/// The operations that are counted for most ways of posting: all operations.
+/// The names of all [`OPERATIONS`], for those ways of posting ([`WAYS`]) for which every operation
+/// is counted.
 const ALL: &[&str] = &["send", "write", "read", "atomic"];
 /// The operations that are counted for ways of posting that support neither reads nor atomics.
 const SENDS_WRITES: &[&str] = &["send", "write"];
@@ -201,7 +205,8 @@ fn line((operation, way): (&str, &str), c: &Cost, rust: &Cost, posts: Option<u32
     met
 }
 
-/// Builds the Rust program, which posts over rdma-core, and returns its path.
+/// Builds the Rust program whose instructions are counted (the example [`PROGRAM`], which posts
+/// over rdma-core), and returns the path of its executable.
 fn build_rust() -> anyhow::Result<PathBuf> {
     let build = ["build", "--release", "--package", PACKAGE];
     // Without its default features, the program uses the preloaded device, as the C program does.
@@ -215,7 +220,8 @@ fn build_rust() -> anyhow::Result<PathBuf> {
 }
 
 impl Bench {
-    /// Builds the C program with the C compiler, and returns its path.
+    /// Builds the C program whose instructions are counted (`posting.c`, which posts by
+    /// libibverbs), and returns the path of its executable.
     fn build_c(&self, shell: &Shell) -> anyhow::Result<PathBuf> {
         let source = project::root().join(PACKAGE).join(DIRECTORY);
         let source = source.join(PROGRAM).with_extension("c");

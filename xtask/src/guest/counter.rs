@@ -10,9 +10,9 @@ const MEASUREMENT: Duration = Duration::from_millis(100);
 
 /// Returns the frequency of this machine's time-stamp counter in kHz.
 ///
-/// The guest is told this frequency. By default, a guest measures the frequency against another
-/// clock when it boots. On a busy host, which interrupts the guest during that measurement, the
-/// result was wrong by a factor of 2.5, and so were all clocks of the guest.
+/// An emulated guest's kernel gets this frequency as a parameter. By default, a guest measures the
+/// frequency against another clock when it boots. On a busy host, which interrupts the guest during
+/// that measurement, the result was wrong by a factor of 2.5, and so were all clocks of the guest.
 pub(crate) fn kilohertz() -> u64 {
     let (begin, first) = reading();
     thread::sleep(MEASUREMENT);

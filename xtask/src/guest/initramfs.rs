@@ -15,7 +15,7 @@ use super::modules;
 /// The paths where Debian's package busybox-static installs a static busybox.
 const BUSYBOX: [&str; 2] = ["/usr/bin/busybox", "/bin/busybox"];
 
-/// The busybox commands that `init.sh` uses.
+/// The busybox commands that `init.sh` uses. The archive has a link to busybox for each.
 const APPLETS: &[&str] = &[
     "cp",
     "insmod",
@@ -27,8 +27,10 @@ const APPLETS: &[&str] = &[
     "switch_root",
 ];
 
-/// Builds the archive of the initial root file system for one boot. Building takes milliseconds, so
-/// the archive is not cached, and can contain files that only this boot needs.
+/// Builds the archive of the initial root file system for one boot. The guest loads the kernel
+/// modules `extra_modules` in addition to those that it always needs; `mark` is the text that ends
+/// each output of the command. Building takes milliseconds, so the archive is not cached, and can
+/// contain files that only this boot needs.
 pub(crate) fn build(
     shell: &Shell,
     kernel: &Kernel,

@@ -36,8 +36,10 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Returns the contents of a file that sets the shell variables which `init.sh` and
-    /// `session.sh` read. `mark` is the text that ends the command's output.
+    /// Returns the contents of the configuration file that the guest's scripts `init.sh` and
+    /// `session.sh` read, which sets shell variables. `module_tree` is the host's directory that
+    /// becomes `/lib/modules` in the guest; `mark` is the text that ends each output of the
+    /// command.
     pub(crate) fn config(&self, module_tree: &Path, mark: &str) -> Vec<u8> {
         let links = match self.guest_devices {
             GuestDevices::None => "none",
@@ -52,7 +54,8 @@ impl Job {
         config
     }
 
-    /// Returns shell code that calls the function `share` for each shared directory.
+    /// Returns shell code that calls the function `share` of the guest's script for each shared
+    /// directory, to mount the directory.
     pub(crate) fn share_calls(&self) -> Vec<u8> {
         let mut calls = Vec::new();
         for (index, directory) in self.shares.iter().enumerate() {
@@ -63,7 +66,8 @@ impl Job {
         calls
     }
 
-    /// Returns a shell script that executes the command of this job.
+    /// Returns a shell script that executes the command of this job in its directory and with its
+    /// environment.
     pub(crate) fn script(&self) -> Vec<u8> {
         let mut script = b"cd ".to_vec();
         quote(self.directory.as_os_str(), &mut script);

@@ -14,7 +14,8 @@ use super::modules::{self, Table};
 use crate::packages::{Privilege, run_quietly};
 use crate::project;
 
-/// The Debian package that depends on the package of the current kernel.
+/// The Debian package that depends on the package of the current kernel, and so determines the
+/// kernel of the guest.
 const META_PACKAGE: &str = "linux-image-amd64";
 
 /// A kernel for the guest, unpacked in the cache directory.
@@ -194,7 +195,8 @@ fn kernel_package(shell: &Shell) -> anyhow::Result<Option<String>> {
     ))
 }
 
-/// Returns the name of the kernel package in the output of `apt-cache depends`.
+/// Returns the name of the kernel package in `depends`, the output of `apt-cache depends` for
+/// [`META_PACKAGE`].
 fn dependency(depends: &str) -> Option<String> {
     let names = depends
         .lines()

@@ -43,8 +43,8 @@ pub(crate) enum Accelerator {
 }
 
 impl Accelerator {
-    /// Returns QEMU's arguments for this accelerator, and for a processor with all features except
-    /// those in `without`.
+    /// Returns the arguments of QEMU that select this accelerator, and a processor with all
+    /// features that the accelerator supports, except those in `without`.
     fn arguments(self, without: &[&str]) -> [String; 4] {
         let (accelerator, processor) = match self {
             Self::Kvm => ("kvm", "host"),
@@ -70,7 +70,7 @@ pub(crate) struct Machine {
     pub(crate) accelerator: Accelerator,
     /// Number of the guest's processors.
     pub(crate) cpus: u32,
-    /// Features that the guest's processors do not have.
+    /// Processor features that the guest's processors do not have, by the names that QEMU uses.
     pub(crate) without: Vec<&'static str>,
     /// The guest's memory in MiB.
     pub(crate) memory: u32,
@@ -225,7 +225,7 @@ impl Machine {
     }
 }
 
-/// A command line of QEMU under construction.
+/// A command line of QEMU under construction, without the name of the program.
 #[derive(Default)]
 struct Line(Vec<OsString>);
 

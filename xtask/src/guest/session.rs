@@ -23,7 +23,7 @@ const BOOT_LIMIT: Duration = Duration::from_secs(180);
 /// Maximum wait for the rest of the command's output after the command has ended.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
-/// Maximum number of bytes of console output that are kept for an error message.
+/// Maximum number of bytes that are kept of the last console output, for an error message.
 const CONSOLE_KEPT: usize = 16 << 10;
 
 /// End of the command in the guest.
@@ -174,8 +174,8 @@ fn mark() -> String {
     format!("<end-of-output-{now:x}-{}>", std::process::id())
 }
 
-/// Starts a thread that sends an event for each line from the status port `port`, and
-/// [`Event::EmulatorEnded`] at the end of the port.
+/// Starts a thread that sends an event to `events` for each line that the guest writes to its
+/// status port `port`, and [`Event::EmulatorEnded`] at the end of the port.
 fn report_status(port: UnixStream, events: mpsc::Sender<Event>) {
     thread::spawn(move || {
         for line in BufReader::new(port).lines() {

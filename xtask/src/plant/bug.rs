@@ -9,13 +9,13 @@ use anyhow::{Context, bail, ensure};
 
 use crate::project;
 
-/// The crates that have such bugs, relative to the root of the workspace.
+/// The crates for which known bugs are stored as patches, relative to the root of the workspace.
 const CRATES: [&str; 2] = ["ibverbs-sys/softroce", "rdma-core"];
 
 /// The directory with the patch files of a crate's bugs, relative to the crate.
 const PATCHES: &str = "tests/planted";
 
-/// The text before the name of the test, in a bug's patch file.
+/// The text before the name of the test, in the second line of a bug's patch file.
 const PREFIX: &str = "Caught by: ";
 
 /// The name, in patch files, of the test on softroce's simulated network.
@@ -135,7 +135,8 @@ fn read(package: &'static str, path: PathBuf) -> anyhow::Result<Bug> {
     })
 }
 
-/// Parses the text of a bug's patch file, and returns the test that it names.
+/// Parses `text`, the contents of a bug's patch file, and returns the test that its second line
+/// names. Fails if the first two lines do not have the form that [`Bug`] describes.
 fn parse(text: &str) -> anyhow::Result<Test> {
     let mut lines = text.lines();
     let description = lines.next().unwrap_or_default();

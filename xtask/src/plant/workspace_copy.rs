@@ -12,13 +12,15 @@ use super::mirror::mirror;
 use crate::limit::{ProcessGroup, exit_code};
 use crate::{cargo, environment, project};
 
-/// Names of files and directories that are not copied.
+/// Names of files and directories that are not copied, because the tests do not need them: the git
+/// repository and build results.
 const LEFT_OUT: &[&str] = &[".git", "target"];
 
-/// Time limit of the simulation with all its schedules.
+/// Time limit of the simulation with all its schedules. A simulation that takes longer counts as a
+/// detected bug.
 const SIMULATION_LIMIT: Duration = Duration::from_secs(1200);
 
-/// Time limit of one test.
+/// Time limit of one test. A test that takes longer counts as a detected bug.
 const TEST_LIMIT: Duration = Duration::from_secs(300);
 
 /// Compiler flags that disable warnings: with a bug applied, code may be unused.

@@ -14,8 +14,8 @@ use super::{gid, kernel_module};
 use crate::guest::kernel::Kernel;
 use crate::packages;
 
-/// The limit of locked memory, in bytes, that the check demands. All registered memory counts
-/// towards the limit.
+/// The minimum limit of locked memory, in bytes, with which the check succeeds. All registered
+/// memory counts towards the limit.
 const ENOUGH_MEMLOCK: u64 = 64 << 20;
 
 /// A line of the report: one requirement, and whether the machine meets it.

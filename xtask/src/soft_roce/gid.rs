@@ -7,7 +7,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// An entry of a port's GID table.
+/// An entry of a port's GID table, as sysfs shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gid {
     /// The index of the entry in the GID table.
@@ -61,7 +61,8 @@ fn table_in(port: &Path) -> Vec<Gid> {
 }
 
 /// Returns the best entry of `table`: RoCE v2 before v1, then an IPv4 address before a global IPv6
-/// address before a link-local one. Skips entries whose addresses are in `unusable`.
+/// address before a link-local one. Skips entries whose addresses are in `unusable`. Returns `None`
+/// if no entry is left.
 pub(crate) fn choose<'a>(table: &'a [Gid], unusable: &[Ipv6Addr]) -> Option<&'a Gid> {
     let usable = table.iter().filter(|gid| !unusable.contains(&gid.address));
     usable.min_by_key(|gid| {

@@ -12,7 +12,8 @@ use crate::packages::Privilege;
 /// use.
 const DUMMY: &str = "softroce0";
 
-/// The IPv4 address of the dummy network device, with the length of its prefix.
+/// The IPv4 address of the dummy network device, with the length of its prefix. The GID of the
+/// Soft-RoCE device is derived from this address.
 const DUMMY_ADDRESS: &str = "10.77.0.1/24";
 /// The MTU of the dummy network device in bytes: RoCE's largest path MTU and room for headers.
 const MTU: &str = "4200";

@@ -4,7 +4,8 @@ use xshell::Shell;
 
 use crate::packages::{self, Group};
 
-/// The groups of packages that this run has tried to install.
+/// The groups of packages that this run of the tests has tried to install, with the failures, so
+/// that each group is tried only once.
 #[derive(Debug, Default)]
 pub(crate) struct Installed {
     tried: Vec<&'static Group>,

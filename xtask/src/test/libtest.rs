@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-/// The numbers of tests with each outcome.
+/// The numbers of tests with each outcome: passed, failed or ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Tests that passed.
@@ -45,7 +45,7 @@ pub(crate) struct Results {
 
 impl Results {
     /// Parses the next line of the output. Names of failed tests are also taken from the list of
-    /// failures, because a test's own output may stand between its name and its result.
+    /// failures, because the output of a test may separate its name from its result.
     pub(crate) fn read(&mut self, line: &str) {
         let line = line.trim_end();
         if let Some(counts) = closing_line(line) {

@@ -36,7 +36,8 @@ use crate::cargo::{self, Executable};
 use crate::rxe::{self, Requirements};
 use crate::{packages, project, softroce};
 
-/// Time limit for all tests together on a device of the kernel.
+/// Time limit for all tests together on a device of the kernel. After this time, the tests that
+/// still run are killed.
 const DEVICE_LIMIT: Duration = Duration::from_secs(40 * 60);
 
 /// Runs the selected tests, prints the report, and returns the exit status.
@@ -198,8 +199,9 @@ fn run_at(
     Ok(())
 }
 
-/// Runs `programs` in a separate process, on the machine that has the device: this machine or the
-/// guest.
+/// Runs `programs` in a separate process, on a machine that meets `requirements`: this machine or
+/// the guest. The files of the run are in `directory`. Returns the outcomes of the programs. Adds a
+/// message to `problems` if the process ended with an error after a program had started.
 fn run_remotely(
     shell: &Shell,
     requirements: Requirements,

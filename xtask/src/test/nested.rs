@@ -8,7 +8,7 @@ use super::target::{PROGRAMS_OVER_STREAMS, Target};
 use crate::cargo::{self, Executable};
 use crate::project;
 
-/// The directory of the package, below the root of the workspace.
+/// The directory of the package with these tests, relative to the root of the workspace.
 const DIRECTORY: &str = "rdma-async/interop";
 
 /// Returns whether `selection` can include tests of the package, which then must be built. A quick

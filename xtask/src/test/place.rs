@@ -17,14 +17,15 @@ use crate::{project, rxe};
 /// the host's processor with other work.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(900);
 
-/// The name of softroce's test program that runs C programs.
+/// The name of softroce's test program that runs C programs, in the form "package target" of
+/// [`Program::name`].
 pub(crate) const C_PROGRAMS: &str = "softroce c_programs";
 
 /// The name of the test program that runs programs of other projects on softroce.
 pub(crate) const FOREIGN: &str = "softroce-preload foreign";
 
-/// The name of the test program that runs the commands in the documentation. Some of them are C
-/// programs.
+/// The name of the test program that runs the commands shown in the documentation. Some commands
+/// need the C programs in [`packages::PROGRAMS`].
 const DOCUMENTATION: &str = "xtask documentation";
 
 /// The name of the test program with softroce's unit tests, some of which capture packets.
@@ -49,7 +50,8 @@ impl Place {
             .collect()
     }
 
-    /// Returns the options of `cargo xtask test` with which tests run at this place only.
+    /// Returns the options of `cargo xtask test` with which tests run at this place only, for the
+    /// commands that the report shows.
     pub(crate) fn options(&self) -> String {
         match self {
             Self::Host => "--host-only".to_owned(),
@@ -57,7 +59,8 @@ impl Place {
         }
     }
 
-    /// Returns the name of the directory for the files of the tests at this place.
+    /// Returns the name of the directory, within the directory of the run, for the files of the
+    /// tests at this place.
     pub(crate) fn directory(&self) -> String {
         match self {
             Self::Host => "host".to_owned(),
@@ -157,8 +160,8 @@ fn program(executable: &Executable, selection: &Selection, built: &[Executable])
     }
 }
 
-/// Returns a program that stands for the examples in the documentation of all selected libraries:
-/// rustdoc, which builds and runs them. Returns `None` if no library is selected.
+/// Returns the command `cargo test --doc` as a test program: it builds and runs the examples in the
+/// documentation of all selected libraries. Returns `None` if no library is selected.
 fn doc_tests(selection: &Selection, built: &[Executable]) -> Option<Program> {
     if !selection.has_doc_tests() {
         return None;

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use super::libtest::Counts;
 use super::program::{Outcome, Program};
 
-/// Writes a list of test programs to the file `path`.
+/// Writes the test programs `programs` to the file `path`, from which `cargo xtask run-plan` reads
+/// them.
 pub(crate) fn write(path: &Path, programs: &[Program]) -> anyhow::Result<()> {
     let list: Vec<Value> = programs
         .iter()
@@ -23,7 +24,7 @@ pub(crate) fn write(path: &Path, programs: &[Program]) -> anyhow::Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
-/// Reads the list of test programs from the file `plan`.
+/// Reads the list of test programs that [`write()`] has written to the file `plan`.
 pub(crate) fn read(plan: &Path) -> anyhow::Result<Vec<Program>> {
     let text = fs::read(plan).with_context(|| format!("reading {}", plan.display()))?;
     let list: Vec<Value> = serde_json::from_slice(&text)?;
@@ -33,14 +34,15 @@ pub(crate) fn read(plan: &Path) -> anyhow::Result<Vec<Program>> {
         .context("the file is not a plan")
 }
 
-/// Appends the outcome of a test program to the file `path`.
+/// Appends the outcome of a test program to the file `path`, from which [`outcomes`] reads it.
 pub(crate) fn append(path: &Path, outcome: &Outcome) -> anyhow::Result<()> {
     let mut file = OpenOptions::new().append(true).create(true).open(path)?;
     writeln!(file, "{}", outcome_to_json(outcome))?;
     Ok(())
 }
 
-/// Reads the outcomes from the file `path`. Returns none if the file does not exist.
+/// Reads the outcomes of test programs that [`append`] has written to the file `path`. Returns an
+/// empty list if the file does not exist, which means that no program has ended.
 pub(crate) fn outcomes(path: &Path) -> anyhow::Result<Vec<Outcome>> {
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),

@@ -20,7 +20,7 @@ use crate::limit::ProcessGroup;
 /// were killed.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Time limit for listing the tests of a program.
+/// Time limit for listing the tests of a program, which runs none of them.
 const LIST_LIMIT: Duration = Duration::from_secs(60);
 
 /// A test program, whose output has the format of libtest.
@@ -38,7 +38,7 @@ pub(crate) struct Program {
     pub(crate) limit: Duration,
 }
 
-/// The outcome of a test program.
+/// The outcome of running a test program once.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
     /// The name of the program in the report.

@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 
-/// Test programs that a quick run leaves out: package, program, and a description.
+/// Test programs that a quick run leaves out: package, program, and a description for the report.
 const PROGRAMS: &[(&str, &str, &str)] = &[
     (
         "softroce",
@@ -33,7 +33,7 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Tests that a quick run leaves out: package, program, test, and a description.
+/// Tests that a quick run leaves out: package, program, test, and a description for the report.
 const TESTS: &[(&str, &str, &str, &str)] = &[(
     "softroce",
     "same_host",
@@ -76,7 +76,8 @@ const REPETITIONS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Descriptions of the other tests that a quick run leaves out.
+/// Descriptions of what a quick run leaves out in addition to [`PROGRAMS`], [`TESTS`] and
+/// [`REPETITIONS`]: whole devices, and tests of other kinds. The report lists all descriptions.
 const OTHERS: &[&str] = &[
     "the kernel's Soft-RoCE, and the guest that has it",
     "softroce by packets and by shared memory",
@@ -105,7 +106,7 @@ pub(crate) fn environment() -> impl Iterator<Item = (OsString, OsString)> {
     variables.map(|(name, value, _)| (OsString::from(name), OsString::from(value)))
 }
 
-/// Returns the descriptions of everything that a quick run leaves out.
+/// Returns the descriptions of everything that a quick run leaves out, for the report.
 pub(crate) fn left_out() -> impl Iterator<Item = &'static str> {
     let programs = PROGRAMS.iter().map(|(_, _, words)| *words);
     let repetitions = REPETITIONS.iter().map(|(_, _, words)| *words);

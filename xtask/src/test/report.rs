@@ -34,13 +34,14 @@ impl PlaceResults {
         total.passed + total.failed > 0
     }
 
-    /// Returns whether this place has results: a test passed, failed or was ignored.
+    /// Returns whether this place had a test to run, which passed, failed or was ignored. If no
+    /// place had one, the selection named no existing test.
     pub(crate) fn has_tests(&self) -> bool {
         self.has_run() || self.total().ignored > 0
     }
 
-    /// Returns the command that repeats the program of `outcome`, or only its test `test` if a test
-    /// is given.
+    /// Returns the `cargo xtask test` command that repeats the test program of `outcome` at this
+    /// place, or only its test `test` if a test is given.
     fn repeat(&self, outcome: &Outcome, test: Option<&str>) -> String {
         let (package, program) = outcome.package_and_program();
         let mut command = "cargo xtask test".to_owned();
@@ -61,7 +62,7 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// The results of a test run.
+/// The results of a test run, which are printed at its end.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     /// The outcomes of each place: the host or a device.

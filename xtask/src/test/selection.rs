@@ -6,8 +6,8 @@ use super::quick;
 use super::target::{Target, XTASK};
 use crate::cargo::{Executable, Kind};
 
-/// The name, for `--program`, of the program that stands for the examples in the documentation:
-/// rustdoc builds and runs them.
+/// The name by which the option `--program` selects the examples in the documentation, which
+/// rustdoc builds and runs.
 pub(crate) const DOC_TESTS: &str = "doc-tests";
 
 /// The tests that a run includes, by machine, package, program and name.

@@ -7,7 +7,8 @@ use crate::environment;
 use crate::rxe::Requirements;
 use crate::soft_roce::device;
 
-/// A device that tests and benchmarks use.
+/// A device on which tests and benchmarks run. softroce with a fixed path of its messages counts as
+/// a device of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// softroce, the user-space device, with its own choice of how messages are sent.
@@ -25,19 +26,19 @@ pub(crate) enum Target {
     Named(String),
 }
 
-/// The name of softroce's package.
+/// The name of softroce's package, whose test programs run on softroce only.
 const SOFTROCE: &str = "softroce";
 
 /// The name of the package with softroce's library for other programs. It has no interface for
 /// Rust.
 pub(crate) const SOFTROCE_PRELOAD: &str = "softroce-preload";
 
-/// The name of xtask's package, whose integration tests need no device.
+/// The name of this package. Its integration tests need no device, and run only on the host.
 pub(crate) const XTASK: &str = "xtask";
 
 /// The test programs, each with its package, that also run on [`Target::Packets`] and
-/// [`Target::Shared`]. Together they use every kind of message and every way in which a message can
-/// end.
+/// [`Target::Shared`], which fix the path of messages. Together, these programs send every kind of
+/// message, and make messages succeed and fail in every possible way.
 const ON_ALL_PATHS: [(&str, &str); 4] = [
     ("ibverbs-sys", "conformance"),
     (SOFTROCE, "direct"),
@@ -58,8 +59,9 @@ pub(crate) const PROGRAMS_OVER_STREAMS: &str = "rdma-async-interop";
 const COMPILE_FAIL: &str = "compile_fail";
 
 impl Target {
-    /// Returns the devices to test: the device called `name` or named by `RDMA_DEVICE`; otherwise
-    /// softroce in all its modes, and the kernel's Soft-RoCE.
+    /// Returns the devices to test: only the device called `name` (the value of `--device`), if
+    /// given, or the device named by `RDMA_DEVICE`. Without a name, returns softroce with each path
+    /// of its messages, the kernel's Soft-RoCE, and both on one network.
     pub(crate) fn chosen(name: Option<String>) -> Vec<Self> {
         match name.or_else(by_environment) {
             Some(name) if name == "packets" => vec![Self::Packets],
@@ -76,8 +78,9 @@ impl Target {
         }
     }
 
-    /// Returns the device to measure: the device called `name` or named by `RDMA_DEVICE`; otherwise
-    /// the first device of this machine, or softroce if the machine has none.
+    /// Returns the device to measure: the device called `name` (the value of `--device`), if given,
+    /// or the device named by `RDMA_DEVICE`. Without a name, returns the first device of this
+    /// machine, or softroce if the machine has none.
     pub(crate) fn measured(name: Option<String>) -> Self {
         match name.or_else(by_environment).or_else(device::first) {
             Some(name) => Self::named(name),
@@ -85,7 +88,8 @@ impl Target {
         }
     }
 
-    /// Returns the value of `--device` that selects this device alone.
+    /// Returns the value of the option `--device` of `cargo xtask test` that selects this device
+    /// alone.
     pub(crate) fn option(&self) -> &str {
         match self {
             Self::Softroce => "softroce",

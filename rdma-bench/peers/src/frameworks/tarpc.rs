@@ -29,7 +29,8 @@ impl Bench for Served {
     }
 }
 
-/// Returns tarpc's transport over the connection `stream`, with bincode as its format.
+/// Returns tarpc's transport over the connection `stream`, with bincode as its format. `I` is the
+/// type of received messages, `O` the type of sent messages.
 fn transport<I, O>(stream: TcpStream) -> Transport<TcpStream, I, O, Bincode<I, O>>
 where
     I: for<'de> ::tarpc::serde::Deserialize<'de>,

@@ -7,7 +7,8 @@ use tokio::sync::Semaphore;
 use crate::connection;
 use crate::load::{Load, Measured};
 
-/// Maximum length of a message in bytes.
+/// Length of the server's receive buffer in bytes. The server echoes a longer message in several
+/// parts.
 const MAX_LENGTH: usize = 1 << 20;
 
 pub(super) async fn serve(port: u16) -> anyhow::Result<()> {
@@ -35,8 +36,9 @@ pub(super) async fn measure(load: &Load, target: (&str, u16)) -> anyhow::Result<
     .await
 }
 
-/// Measures the rate of messages and their echoes, with as many in flight as the load defines. One
-/// future writes the messages while another future reads the echoes.
+/// Connects to the server `target`, and measures the rate of messages and their echoes, with up to
+/// `load.depth` messages in flight. One future writes the messages while another future reads the
+/// echoes.
 pub(super) async fn rate(load: &Load, target: (&str, u16)) -> anyhow::Result<Measured> {
     let (mut reader, mut writer) = connection::open(target).await?.into_split();
     let room = Semaphore::new(0);
@@ -58,7 +60,8 @@ pub(super) async fn rate(load: &Load, target: (&str, u16)) -> anyhow::Result<Mea
     }
 }
 
-/// Writes messages for as long as there is room for them. Returns only errors.
+/// Writes messages of `size` bytes, each as soon as `room` has a permit. The permits limit the
+/// number of messages in flight. Returns only errors.
 async fn write(
     writer: &mut OwnedWriteHalf,
     room: &Semaphore,

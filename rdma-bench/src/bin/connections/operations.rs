@@ -15,7 +15,8 @@ use crate::idle::{pairs, runtime};
 use crate::result::Samples;
 
 const SIZE: usize = 8;
-/// Number of writes that one sample measures together.
+/// Number of writes that one sample measures together, so that the time to read the clock does not
+/// matter.
 const BATCH: usize = 1000;
 
 /// Measures the time of a write by rdma-core: the process posts the write and polls for its

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// Name of the JSON format. The number at its end is incremented when the meaning of a field
-/// changes.
+/// Name of the JSON format, which each result contains. The number at its end is incremented when
+/// the meaning of a field changes.
 pub(crate) const SCHEMA: &str = "rdma-bench/connections/1";
 
 /// The samples of one measurement, and the duration after which the measurement ends.

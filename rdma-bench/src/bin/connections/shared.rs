@@ -22,7 +22,8 @@ use crate::result::Samples;
 const VALUE_SIZE: usize = 64;
 /// Size in bytes of the memory to which access is granted.
 const GRANTED_SIZE: usize = 4096;
-/// Number of operations that one sample measures together.
+/// Number of operations that one sample measures together, so that the time to read the clock does
+/// not matter.
 const BATCH: usize = 500;
 /// Time limit of a reservation: so long that no reservation expires during the measurement.
 const TIME_LIMIT: Duration = Duration::from_secs(10);

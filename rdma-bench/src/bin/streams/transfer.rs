@@ -9,12 +9,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::Quantity;
 
-/// Name of the JSON format. The number at its end is incremented when the meaning of a field
-/// changes.
+/// Name of the JSON format, which each result contains. The number at its end is incremented when
+/// the meaning of a field changes.
 const SCHEMA: &str = "rdma-bench/streams/1";
-/// Number of round trips before the measured ones.
+/// Number of round trips before the measured ones, so that the first, slower round trips do not
+/// count.
 const WARM_UP: usize = 200;
-/// Number of writes between two checks of the clock.
+/// Number of writes between two readings of the clock, so that the readings take little of the
+/// measured time.
 const BATCH: usize = 16;
 
 /// A byte stream over RDMA or TCP.

@@ -10,7 +10,7 @@ use anyhow::ensure;
 
 use super::Measured;
 
-/// Number of elements that are copied and added together.
+/// Number of elements that a thread copies at once, before it adds the copies to its own elements.
 const PIECE: usize = 1 << 16;
 
 /// Measures the time in which `ranks` threads, each with a vector of `size` bytes, perform the
@@ -50,7 +50,7 @@ pub(crate) fn measure(size: usize, ranks: usize, time: Duration) -> anyhow::Resu
     }))
 }
 
-/// Memory of one rank.
+/// The memory of one rank, which is a thread of the measurement.
 struct Vectors {
     own: Vec<f32>,
     /// Vector of the rank whose chunks this one gets.

@@ -13,8 +13,8 @@ use anyhow::Context;
 use super::Measured;
 use super::udp::round_trips;
 
-/// Number of consecutive empty polls (polls that return no datagram) between two checks whether the
-/// client has ended.
+/// Number of empty polls (polls that return no datagram) between two checks whether the client has
+/// ended, so that the checks hardly delay the polls.
 const POLLS_PER_CHECK: u32 = 1024;
 
 /// Runs the server: returns each datagram of a client to the client, until the client closes its

@@ -35,7 +35,8 @@ pub(crate) fn measure(time: Duration) -> anyhow::Result<Measured> {
 }
 
 /// Measures the round trip of a wakeup between this process and a second process for about `time`.
-/// In both processes a tokio task waits for the wakeup.
+/// Unlike in [`measure`], a tokio task of each process waits for the wakeup, so that the result
+/// contains the costs of the tokio runtime.
 pub(crate) fn measure_tasks(time: Duration) -> anyhow::Result<Measured> {
     let flags = EventfdFlags::NONBLOCK;
     let (there, back) = (eventfd(flags)?, eventfd(flags)?);

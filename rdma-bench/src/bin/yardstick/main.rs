@@ -143,7 +143,8 @@ enum What {
     },
 }
 
-/// The task of the other process of a measurement.
+/// The task of the second process of a measurement. The measuring process starts the second
+/// process, and passes it this task as an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Role {
     /// Process that answers writes to a shared cache line.

@@ -66,7 +66,7 @@ impl Other {
         Ok(Self { child, shared })
     }
 
-    /// Returns the memory that both processes share.
+    /// Returns the memory that both processes share. Its first words have the indices in [`word`].
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
     }

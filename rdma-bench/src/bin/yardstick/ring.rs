@@ -8,7 +8,8 @@ use super::other::{spin, word};
 use super::system::Shared;
 use super::{Measured, Other, Role};
 
-/// Number of writes that fit into the ring.
+/// Number of writes that fit into the ring: several, so that both processes can copy at the same
+/// time.
 const DEPTH: u64 = 16;
 
 /// Copies writes of `size` bytes into the ring for about `time`. Returns the number of writes per

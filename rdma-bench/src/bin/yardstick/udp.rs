@@ -14,11 +14,13 @@ use super::other::{spin, word};
 use super::system::{self, Shared, UdpOption};
 use super::{Measured, Other, Role};
 
-/// Size of the receive buffer in bytes that the socket requests. The kernel may grant less.
+/// Size of the receive buffer in bytes that the socket requests. The kernel may grant less. A
+/// larger buffer allows more datagrams in flight.
 const BUFFER: usize = 8 << 20;
-/// Maximum payload in bytes of a datagram, and of all segments that one system call sends together.
+/// Maximum payload in bytes of a datagram, and of all segments that one system call sends together:
+/// 65,535 bytes less the IPv4 and UDP headers.
 const MAX_LEN: usize = 65_507;
-/// Maximum number of segments that one system call sends together.
+/// Maximum number of segments that one system call sends together. Older kernels allow no more.
 const MAX_SEGMENTS: usize = 64;
 
 /// Path of datagrams through the kernel.
@@ -156,8 +158,8 @@ fn socket() -> anyhow::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Starts the other process. Returns this process's handle to it, and a socket connected to its
-/// socket.
+/// Starts the other process with the task `role`, for datagrams of `size` bytes. Returns a handle
+/// to the other process, and a socket that is connected to the socket of that process.
 fn connected(role: Role, size: usize) -> anyhow::Result<(Other, UdpSocket)> {
     let socket = socket()?;
     let mut other = Other::start(role, size, [Stdio::null(), Stdio::inherit()])?;

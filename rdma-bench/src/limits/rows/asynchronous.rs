@@ -37,30 +37,31 @@ macro_rules! async_beside_core {
     };
 }
 
-/// Returns the term with the rate of 8-byte writes over rdma-async, with an artificial latency of
-/// 20 us in softroce. `args` are further arguments.
+/// Returns the [`Term`] that measures the rate of 8-byte writes over rdma-async, with an artificial
+/// latency of 20 us in softroce. `args` are further arguments.
 const fn rate_with_latency(args: &'static [&'static str]) -> Term {
     let run = Run::new(Write, Bandwidth, 8).with(args);
     of_async(run.with_variables(&["SOFTROCE_LATENCY=20us"]))
 }
 
-/// Returns the term with the result of the program `streams`, called with the arguments `args`.
+/// Returns the [`Term`] that measures with the program `streams`, called with the arguments `args`.
 const fn streams(args: &'static [&'static str]) -> Term {
     Term::of(Source::Streams(args))
 }
 
-/// Returns the term with the result of the program `web`, called with the arguments `args`.
+/// Returns the [`Term`] that measures with the program `web`, called with the arguments `args`.
 const fn web(args: &'static [&'static str]) -> Term {
     Term::of(Source::Web(args))
 }
 
-/// The arguments for 64 outstanding operations of one pipeline.
+/// The arguments of `rdma-bench` with which one pipeline of rdma-async keeps 64 operations
+/// outstanding.
 const PIPELINE_64: &[&str] = &["-t", "64", "--completion", "busy", "--pipeline"];
 
 /// The arguments of `streams` for the bandwidth of writes of 64 KiB over RDMA.
 const STREAM_BANDWIDTH: &[&str] = &["bandwidth", "--by", "rdma", "--size", "65536"];
 
-/// All comparisons with the letter E.
+/// The comparisons of rdma-async, whose names begin with E.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "E1",

@@ -19,12 +19,13 @@ const fn peer(args: &'static [&'static str]) -> Term {
     Term::of(Source::Peer(args))
 }
 
-/// Returns the term with the rate of calls of 32 bytes. `args` are further arguments.
+/// Returns the [`Term`] that measures the rate of calls of 32 bytes. `args` are further arguments.
 const fn echo_rate(args: &'static [&'static str]) -> Term {
     of_rpc(Run::new(Echo, Bandwidth, 32).with(args))
 }
 
-/// Calls of 32 bytes while bulk memory of 64 MiB is transferred on the same connection.
+/// The measurement of the latency of calls of 32 bytes while bulk memory of 64 MiB is transferred
+/// on the same connection.
 const BESIDE_BULK: Term = of_rpc(Run::new(Echo, Latency, 32).with(&["--beside", "67108864"]));
 
 /// Defines a row that compares the rate of rdma-rpc's calls, 64 in flight on one connection, with
@@ -57,7 +58,7 @@ macro_rules! bulks_beside {
     };
 }
 
-/// All comparisons with the letter F.
+/// The comparisons of rdma-rpc, whose names begin with F.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "F1",

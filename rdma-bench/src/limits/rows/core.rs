@@ -26,7 +26,7 @@ macro_rules! beside_perftest {
     };
 }
 
-/// All comparisons with the letter C.
+/// The comparisons of rdma-core with perftest, whose names begin with C.
 pub(super) const ROWS: &[Row] = &[
     beside_perftest!(
         "C1a",

@@ -9,7 +9,7 @@ use super::{KIB, ours, perftest};
 use crate::test::Metric::{Bandwidth, Latency};
 use crate::test::Verb::{Send, Write};
 
-/// All comparisons of the goal G11.
+/// The comparisons of softroce with the kernel's Soft-RoCE device, whose names begin with G11.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "G11a",

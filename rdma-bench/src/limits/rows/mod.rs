@@ -16,7 +16,8 @@ use crate::test::Verb::Send;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
-/// Message size in bytes of the bandwidth tests over UDP.
+/// Message size in bytes of the bandwidth tests over UDP and between two simulated hosts. Large, so
+/// that each message has many packets.
 const LARGE: usize = 64 * KIB;
 
 const fn ours(run: Run) -> Term {
@@ -31,15 +32,16 @@ const fn raw(args: &'static [&'static str]) -> Term {
     Term::of(Source::Yardstick(args))
 }
 
-/// The arguments for 64 outstanding operations, in the comparisons of rdma-async.
+/// The arguments of `rdma-bench` for 64 outstanding operations, in the comparisons of rdma-async
+/// and rdma-rpc.
 const DEPTH_64: &[&str] = &["-t", "64"];
 
-/// The arguments for 64 outstanding operations, in whose test the tasks of rdma-async poll without
-/// sleeping, as the test of rdma-core does.
+/// The arguments of `rdma-bench` for 64 outstanding operations whose tasks poll without sleeping,
+/// as the test of rdma-core does.
 const BUSY_DEPTH_64: &[&str] = &["-t", "64", "--completion", "busy"];
 
-/// Returns the term with the round trip of a message of 8 bytes over `layer`: twice the latency
-/// that the test reports. `args` are further arguments.
+/// Returns the [`Term`] that measures the round trip of a message of 8 bytes over `layer`: twice
+/// the latency that the test reports. `args` are further arguments.
 const fn round_trip(layer: Layer, args: &'static [&'static str]) -> Term {
     let run = Run::new(Send, Latency, 8).with(args);
     Term::times(2.0, Source::Ours(layer, run))

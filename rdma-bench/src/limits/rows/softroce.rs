@@ -23,15 +23,15 @@ const fn ucx_of(test: &'static str, size: usize) -> Term {
     Term::of(Source::Ucx { test, size })
 }
 
-/// Returns the term with perftest's packets per second over UDP. `mtu` is the path MTU in bytes;
-/// the rate of writes is multiplied by the number of packets in a write.
+/// Returns the [`Term`] that measures perftest's packets per second over UDP. `mtu` is the path MTU
+/// in bytes; the rate of writes is multiplied by the number of packets in a write.
 const fn packets(mtu: usize) -> Term {
     let run = Run::new(Write, Bandwidth, LARGE).path(Path::Udp).mtu(mtu);
     Term::times((LARGE / mtu) as f64, Source::Perftest(run))
 }
 
-/// Returns the term with the rate of 8-byte writes from one client to `servers` servers. `args`
-/// are further arguments, such as the number of queue pairs or regions.
+/// Returns the [`Term`] that measures the rate of 8-byte writes from one client to `servers`
+/// servers. `args` are further arguments, such as the number of queue pairs or regions.
 const fn writes_to_servers(args: &'static [&'static str], servers: usize) -> Term {
     let run = Run::new(Write, Bandwidth, 8).with(args).servers(servers);
     ours(run)
@@ -39,8 +39,8 @@ const fn writes_to_servers(args: &'static [&'static str], servers: usize) -> Ter
 
 const ONE: &[Term] = &[writes_to_servers(&["-l", "32", "--regions", "1"], 1)];
 
-/// The term with the latency of sends of 8 bytes while the same thread sends messages of 1 MiB on
-/// another queue pair.
+/// The measurement of the latency of sends of 8 bytes while the same thread sends messages of 1 MiB
+/// on another queue pair.
 const BESIDE_LONG: Term = ours(Run::new(Send, Latency, 8).with(&["--beside", "1048576"]));
 
 /// Defines a row that compares the bandwidth of perftest's sends with that of UCX's tagged
@@ -88,7 +88,8 @@ macro_rules! attacked {
     };
 }
 
-/// All comparisons with the letters G (except G11) and S.
+/// The comparisons of softroce with what the machine does without RDMA, whose names begin with G
+/// (except G11), and its comparisons under attack, whose names begin with S.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "G1",

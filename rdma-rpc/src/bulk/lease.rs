@@ -19,8 +19,8 @@ use crate::error::{BulkError, Error, Result};
 use crate::outbox::AppendError;
 use crate::wire::{Header, LeaseId, Violation};
 
-/// Time that the peer has to stop an access in progress before the lease ends at the device. Long
-/// enough for a piece in flight. A later access ends the connection.
+/// Time that the peer has to finish the pieces that it is transferring, before the lease ends at
+/// the device. Long enough for one piece. A later RDMA access fails and ends the connection.
 const RELEASE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Lease of one bulk to the peer of a connection. Dropping this value ends the access at the device
@@ -33,7 +33,7 @@ struct Lease {
     state: Arc<LeaseState>,
 }
 
-/// State of a lease that frames of the peer can change.
+/// Part of a lease that received frames of the peer read or change.
 pub(super) struct LeaseState {
     is_writable: bool,
     /// The leased memory; `None` once the lease has ended.
@@ -65,8 +65,9 @@ impl fmt::Debug for LeaseState {
 }
 
 impl LeaseState {
-    /// Passes `len` bytes at the offset `at` to `place`; returns `None` if the lease has ended.
-    /// Fails if the range exceeds the memory, or if the memory is not transferred by messages.
+    /// Passes the `len` bytes at the offset `at` of the leased memory to `place`, and returns its
+    /// result; returns `None` if the lease has ended. Fails if the range exceeds the memory, or if
+    /// the peer must use one-sided operations instead.
     pub(super) fn read<T>(
         &self,
         at: u64,
@@ -83,8 +84,9 @@ impl LeaseState {
         }
     }
 
-    /// Writes `bytes` at the offset `at`; returns `false` if the lease has ended. Fails if the
-    /// range exceeds the memory, or if the peer may not write the memory by messages.
+    /// Writes `bytes` at the offset `at` of the leased memory; returns `false` if the lease has
+    /// ended. Fails if the range exceeds the memory, or if the peer may not write the memory by
+    /// messages.
     pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<bool, Violation> {
         match &mut *self.held.lock() {
             Some(LeasedMemory::Streamed(memory)) if self.is_writable => {
@@ -116,14 +118,15 @@ impl LeaseState {
     }
 }
 
-/// Returns the range of `len` bytes at `at`; `None` if the range exceeds `usize`.
+/// Returns the range of the `len` bytes at the offset `at`; `None` if the range exceeds `usize`.
 fn range(at: u64, len: usize) -> Option<std::ops::Range<usize>> {
     let start = usize::try_from(at).ok()?;
     Some(start..start.checked_add(len)?)
 }
 
 impl Lease {
-    /// Lends the memory of a bulk to the peer of a connection.
+    /// Lends the memory of a bulk to the peer of the connection `core`. Fails if another call is
+    /// lending the memory, or if the peer owns the bulk.
     fn open(core: &Arc<Core>, bulk: Bulk) -> Result<Self> {
         let BulkKind::Own(own) = &*bulk.0 else {
             return Err(BulkError::Foreign.into());
@@ -164,7 +167,8 @@ impl Lease {
         })
     }
 
-    /// Ends the access at the device, and returns the memory to the bulk.
+    /// Ends the access at the device, and returns the memory to the bulk. Does nothing if the lease
+    /// has already ended.
     fn end(&self) {
         let held = self.state.held.lock().take();
         let Some(held) = held else { return };
@@ -202,7 +206,8 @@ impl Drop for Lease {
     }
 }
 
-/// Makes memory accessible to the peer. Returns the memory with the error if this fails.
+/// Makes memory accessible to the peer: over RDMA by lending registered memory, which may be a
+/// copy; over other transports nothing is needed. Returns the memory with the error if this fails.
 fn make_accessible(
     core: &Core,
     memory: BulkMemory,
@@ -247,8 +252,9 @@ fn make_accessible(
     }
 }
 
-/// Ends the access at the device. Returns the memory of the bulk, or `None` if the device could not
-/// end the access.
+/// Ends the peer's access to `held`, the leased memory of the bulk `own`. If a registered copy was
+/// lent, copies the bytes that the peer may have written back. Returns the memory of the bulk, or
+/// `None` if the device could not end the access.
 fn end_access(held: LeasedMemory, own: &OwnBulk) -> Option<BulkMemory> {
     match held {
         LeasedMemory::Streamed(memory) => Some(memory),
@@ -300,7 +306,9 @@ impl CallLeases {
         self.0.clear();
     }
 
-    /// Ends the leases, after waiting a short time for the peer to release the memory.
+    /// Requests that the peer release the memory, and ends the leases after the release or after
+    /// [`RELEASE_TIMEOUT`]. For a call without a response, whose handler may still access the
+    /// memory.
     pub(crate) async fn close(mut self) {
         let leases = std::mem::take(&mut self.0);
         close(leases).await;
@@ -326,10 +334,11 @@ async fn close(leases: Vec<Lease>) {
     }
 }
 
-/// Appends a frame whose body may contain bulks. `attempt` encodes and appends the frame. If the
-/// value contains bulks that were not lent, the bulks are lent to the peer and `attempt` is called
-/// again. Several repetitions may be needed, because an attempt can fail before all bulks were
-/// encoded. At most `most` bulks are lent, and at most [`MAX_BULKS`].
+/// Appends a frame whose body may contain bulks to the outbox, and lends these bulks to the peer.
+/// `attempt` encodes and appends the frame. If an attempt finds bulks that were not lent yet, they
+/// are lent and `attempt` is called again. Several repetitions may be needed, because an attempt
+/// can fail before all bulks were encoded. Lends at most `most` bulks, and at most [`MAX_BULKS`].
+/// Returns the result of the last attempt and the leases.
 pub(crate) fn append_with_bulks<T>(
     core: &Arc<Core>,
     most: usize,
@@ -358,8 +367,8 @@ pub(crate) fn append_with_bulks<T>(
     }
 }
 
-/// Leases of a result. If the caller cancels the call before decoding the result, these leases are
-/// released.
+/// References to the leases of a result, which the server keeps for the case that the caller
+/// cancels the call and never decodes the result. The leases then end early.
 #[derive(Debug)]
 pub(crate) struct ResultLeases(Vec<Weak<LeaseState>>);
 
@@ -371,8 +380,8 @@ impl ResultLeases {
     }
 }
 
-/// Spawns a task for each lease of a result that ends the lease when the caller has dropped the
-/// bulk, or after `limit`.
+/// Spawns a task for each lease of a result, which ends the lease when the caller has dropped the
+/// bulk, when the connection ends, or after `limit`.
 pub(crate) fn expire_results(mut leased: CallLeases, limit: Duration) -> ResultLeases {
     let states = leased.0.iter().map(|lease| Arc::downgrade(&lease.state));
     let results = ResultLeases(states.collect());

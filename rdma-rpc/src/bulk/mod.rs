@@ -99,7 +99,7 @@ use crate::error::{BulkError, Error, Result};
 #[derive(Clone)]
 pub struct Bulk(Arc<BulkKind>);
 
-/// Bulk of this end or of the peer.
+/// Owner of a bulk's memory: this end of the connection or the peer.
 enum BulkKind {
     /// This end owns the memory.
     Own(OwnBulk),
@@ -164,6 +164,7 @@ impl Bulk {
         Self::new(memory, true)
     }
 
+    /// Creates a bulk that this end owns. `is_writable` allows the peer to write the memory, too.
     fn new(memory: BulkMemory, is_writable: bool) -> Self {
         Self(Arc::new(BulkKind::Own(OwnBulk {
             len: memory.len(),
@@ -172,11 +173,13 @@ impl Bulk {
         })))
     }
 
+    /// Creates a bulk whose memory the peer owns.
     fn of_peer(peer: PeerBulk) -> Self {
         Self(Arc::new(BulkKind::Peer(peer)))
     }
 
-    /// Returns whether two values are clones of the same bulk.
+    /// Returns whether two values are clones of the same bulk, so that a bulk that occurs twice in
+    /// a message is lent only once.
     fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -282,8 +285,8 @@ impl Bulk {
         self.transfer(Direction::Write, parts).await
     }
 
-    /// Returns the number of bytes that reads and writes of this bulk have transferred so far, to
-    /// show the progress of a running transfer.
+    /// Returns the number of bytes that reads and writes of this bulk of the peer have transferred
+    /// so far, to show the progress of a running transfer. Always 0 for a bulk that this end owns.
     pub fn transferred(&self) -> u64 {
         match &*self.0 {
             BulkKind::Own(_) => 0,
@@ -291,7 +294,8 @@ impl Bulk {
         }
     }
 
-    /// Checks that `len` bytes at the offset `at` are within the bulk.
+    /// Returns [`BulkError::OutOfRange`] unless the `len` bytes at the offset `at` are within the
+    /// bulk.
     fn check(&self, at: usize, len: usize) -> Result<()> {
         let end = at.checked_add(len).filter(|&end| end <= self.len());
         let outside = BulkError::OutOfRange {
@@ -315,8 +319,9 @@ impl Bulk {
         }
     }
 
-    /// Transfers parts of the bulk after checking their ranges. Returns the memories of the parts,
-    /// also after an error.
+    /// Reads or writes parts of the bulk. Each part is an offset in the bulk, and local memory that
+    /// is filled or sent. Nothing is transferred if a part exceeds the bulk. Returns the outcome
+    /// and the local memory of all parts, also after an error.
     async fn transfer(
         &self,
         direction: Direction,
@@ -340,12 +345,14 @@ impl Bulk {
     }
 }
 
+/// Returns the local memory of each part, without the offsets.
 fn memories(parts: Vec<(usize, BulkMemory)>) -> Vec<BulkMemory> {
     parts.into_iter().map(|(_, memory)| memory).collect()
 }
 
 impl OwnBulk {
-    /// Takes the memory, and sets a new state; returns `None` if the memory is not available.
+    /// Takes the memory if it is available, and then sets `state`. Otherwise returns `None` and
+    /// leaves the state unchanged.
     fn take(&self, state: MemoryState) -> Option<BulkMemory> {
         let mut memory = self.memory.lock();
         match std::mem::replace(&mut *memory, state) {
@@ -363,8 +370,8 @@ impl OwnBulk {
         *self.memory.lock() = memory.map_or(MemoryState::Taken, MemoryState::Available);
     }
 
-    /// Copies parts of the bulk within this process. Used if a program calls its own service
-    /// directly, without a connection.
+    /// Reads or writes parts of the bulk by copying within this process. Used if a program calls
+    /// its own service directly, without a connection.
     fn copy(
         &self,
         direction: Direction,

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 /// Length in bytes of the encoded address, length and remote key of memory.
 const REMOTE_MEMORY_LEN: usize = 20;
 
-/// Encoded bulk: its lease, its length, and its remote memory.
+/// Representation of a bulk in an encoded value: what the borrower needs in order to access the
+/// memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename = "Bulk")]
 pub(super) struct Token {

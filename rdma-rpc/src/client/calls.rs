@@ -26,14 +26,15 @@ pub(crate) struct Calls {
     free: Mutex<Vec<u32>>,
     /// One permit for each free slot.
     permits: Semaphore,
-    /// Number of occupied slots.
+    /// Number of calls in progress. A call without others is sent immediately.
     active: AtomicU32,
     /// Set once the server accepts no new calls.
     is_closing: AtomicBool,
 }
 
 #[derive(Debug)]
-/// State of one call slot.
+/// State of one call slot. The generation is incremented at the end of each call, so that a late
+/// answer does not match the next call in the slot.
 pub(super) struct Slot {
     pub(super) generation: u32,
     pub(super) phase: Phase,
@@ -92,14 +93,16 @@ impl Calls {
         }
     }
 
-    /// Makes slots available to calls, as many as the server allows.
+    /// Makes slots available to calls, after the server has sent its settings. `allowed` is the
+    /// maximum number of concurrent calls that the server accepts on this connection.
     pub(super) fn open_slots(&self, allowed: u32) {
         let count = allowed.min(u32::try_from(self.slots.len()).unwrap_or(u32::MAX));
         self.free.lock().extend((0..count).rev());
         self.permits.add_permits(count as usize);
     }
 
-    /// Refuses new calls from now on.
+    /// Refuses new calls from now on, because the server is shutting down or the connection has
+    /// ended.
     pub(super) fn close(&self) {
         self.is_closing.store(true, Ordering::Release);
         self.permits.close();
@@ -110,7 +113,8 @@ impl Calls {
         self.is_closing.load(Ordering::Acquire)
     }
 
-    /// Acquires the permit for a free slot without waiting. Returns whether a slot was free.
+    /// Reserves a free slot without waiting, for a subsequent [`Self::begin`]. Returns whether a
+    /// slot was free.
     pub(super) fn try_permit(&self) -> bool {
         let permit = self.permits.try_acquire();
         permit.map(SemaphorePermit::forget).is_ok()
@@ -121,7 +125,8 @@ impl Calls {
         self.permits.available_permits() > 0
     }
 
-    /// Waits until a slot is free, and acquires its permit.
+    /// Waits until a slot is free, and reserves it for a subsequent [`Self::begin`]. Fails if new
+    /// calls are refused.
     pub(super) async fn permit(&self, core: &Core) -> Result<(), Error> {
         match self.permits.acquire().await {
             Ok(permit) => {
@@ -133,7 +138,9 @@ impl Calls {
         }
     }
 
-    /// Begins a call in a free slot. The caller must have acquired a permit.
+    /// Begins a call in a free slot, which the caller must have reserved by [`Self::permit`] or
+    /// [`Self::try_permit`]. `deadline` is in the unit of
+    /// [`Deadlines`](crate::deadlines::Deadlines).
     pub(super) fn begin<C: Deref<Target = Core>>(
         core: C,
         deadline: u64,
@@ -167,7 +174,8 @@ impl Calls {
         CallId { index, generation }
     }
 
-    /// Returns whether exactly one call is in progress.
+    /// Returns whether exactly one call is in progress, so that its request need not wait for
+    /// others.
     pub(super) fn has_one_call(&self) -> bool {
         self.active.load(Ordering::Relaxed) == 1
     }
@@ -196,7 +204,7 @@ impl Calls {
         next
     }
 
-    /// Fails all calls with this error.
+    /// Fails all calls with this error, because the connection has ended.
     pub(crate) fn fail(&self, error: &Error) {
         self.close();
         for slot in &self.slots {
@@ -237,7 +245,8 @@ impl Calls {
 }
 
 impl Slot {
-    /// Stores the answer if the call waits for one, and returns the waker of the caller.
+    /// Stores the answer if the call waits for one. Returns the waker of the caller, which must be
+    /// woken after the slot was unlocked.
     pub(super) fn answer(&mut self, answer: Answer) -> Option<Waker> {
         if !matches!(self.phase, Phase::Waiting) {
             return None;
@@ -269,7 +278,8 @@ impl<C: Deref<Target = Core>> PendingCall<C> {
         self.core.deadlines.time(deadline)
     }
 
-    /// Waits for the answer, and passes the answer and the body of the response to `take`.
+    /// Polls for the answer. When the answer has arrived, calls `take` with the answer and the
+    /// encoded response, and returns the result of `take`.
     pub(super) fn poll_answer<T>(
         &self,
         cx: &mut Context<'_>,

@@ -85,13 +85,14 @@ impl<T: ToAddress + ?Sized> ToEndpoint for T {
 pub(super) struct Reconnect {
     /// Pause after the end of a connection.
     pub(super) first_pause: Duration,
-    /// Maximum pause after failed attempts.
+    /// Maximum pause. The pause is doubled after each failed attempt.
     pub(super) longest_pause: Duration,
     /// Time between two health checks, and timeout of each check; `None` without checks.
     pub(super) health_check: Option<Duration>,
 }
 
-/// State of an endpoint: its connection, and the number of calls in progress.
+/// State of an endpoint: the connection to its server, and the number of calls in progress. Shared
+/// by the calls and the task that reconnects.
 #[derive(Debug)]
 pub(super) struct EndpointState {
     state: Mutex<State>,
@@ -119,7 +120,8 @@ impl EndpointState {
         }
     }
 
-    /// Returns the connection if calls can be made on it.
+    /// Returns the connection if it accepts calls: it has not ended, and the server is healthy and
+    /// not shutting down.
     pub(super) fn usable(&self) -> Option<Arc<Connection>> {
         let state = self.state.lock();
         let connection = state.connection.as_ref().filter(|_| !state.is_unhealthy)?;
@@ -128,7 +130,8 @@ impl EndpointState {
         is_usable.then(|| Arc::clone(connection))
     }
 
-    /// Returns the connection, even if no calls can be made on it.
+    /// Returns the connection, even if it does not accept calls; `None` if the endpoint is not
+    /// connected.
     pub(super) fn connection(&self) -> Option<Arc<Connection>> {
         self.state.lock().connection.clone()
     }
@@ -145,7 +148,8 @@ impl EndpointState {
         state.error.clone()
     }
 
-    /// Connects to an endpoint, and reconnects whenever the connection has ended. Never returns.
+    /// Connects to an endpoint, and reconnects whenever the connection has ended. Notifies
+    /// `changed` after each change of the state. Never returns.
     pub(super) async fn keep_connected(
         self: Arc<Self>,
         endpoint: Endpoint,
@@ -205,8 +209,9 @@ impl EndpointState {
         ))
     }
 
-    /// Checks the health of a connection periodically until the connection ends. Returns the reason
-    /// for the end.
+    /// Waits until a connection ends, and returns the reason. If health checks are enabled, also
+    /// calls the server's health service periodically, and ends the connection if the server does
+    /// not answer.
     async fn watch(
         &self,
         connection: &Arc<Connection>,

@@ -54,7 +54,7 @@ pub struct Client {
     session: Arc<Session>,
 }
 
-/// Function of the program that is called before each call.
+/// Function of the program that is called before each call, see [`ClientBuilder::intercept`].
 #[derive(Clone)]
 struct Interceptor(Arc<Intercept>);
 
@@ -67,7 +67,7 @@ impl fmt::Debug for Interceptor {
     }
 }
 
-/// One connection, or connections to several servers.
+/// Connections on which a client makes its calls.
 #[derive(Clone)]
 enum Route {
     One(Arc<Connection>),
@@ -150,9 +150,9 @@ impl Client {
         Some(connection.core.peer.clone())
     }
 
-    /// Returns the numbers of frames and messages that this end of the connection has sent. Several
-    /// requests of one turn of the scheduler share a message. For a client of several servers,
-    /// returns the sums over its current connections.
+    /// Returns the numbers of frames and messages that this end of the connection has sent. Each
+    /// request is a frame, and requests share a message if tasks that are ready at the same time
+    /// send them. For a client of several servers, returns the sums over its current connections.
     pub fn sent(&self) -> SendCounts {
         let connections: Vec<_> = match &self.route {
             Route::One(connection) => return connection.core.outbox.counts(),
@@ -212,7 +212,7 @@ impl Client {
         Self::on(Route::One(connection), deadline)
     }
 
-    /// Creates a client with default settings.
+    /// Creates a client with default settings. `deadline` is the time limit of its unary calls.
     fn on(route: Route, deadline: Duration) -> Self {
         Self {
             route,
@@ -225,7 +225,8 @@ impl Client {
         }
     }
 
-    /// Returns the metadata of the request for a call of `method`.
+    /// Returns the metadata to be sent with a request for `method`: the client's metadata and the
+    /// trace context, as changed by the interceptor.
     fn metadata_of(&self, method: &str) -> Result<Metadata> {
         let metadata = observe::with_trace(self.observe, self.metadata.clone());
         match &self.interceptor {
@@ -234,7 +235,8 @@ impl Client {
         }
     }
 
-    /// Returns the connection of a client of a single server.
+    /// Returns the connection of a client of a single server. Fails for a client of several
+    /// servers.
     fn into_connection(self) -> Result<Arc<Connection>> {
         match self.route {
             Route::One(connection) => Ok(connection),
@@ -242,7 +244,8 @@ impl Client {
         }
     }
 
-    /// Returns any connection of the client; `None` without a connection.
+    /// Returns any connection of the client; `None` if a client of several servers is not connected
+    /// to any of them.
     fn any(&self) -> Option<Arc<Connection>> {
         match &self.route {
             Route::One(connection) => Some(Arc::clone(connection)),

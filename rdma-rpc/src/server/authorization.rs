@@ -34,13 +34,14 @@ pub(super) struct Authorization {
 }
 
 impl Authorization {
-    /// Returns whether a connection may make calls: authentication is not required, or the client
-    /// has an identity.
+    /// Returns whether a connection may make calls: authentication is not required, or has returned
+    /// the identity of the client.
     pub(super) fn admits(&self, identity: Option<&Metadata>) -> bool {
         self.authenticate.is_none() || identity.is_some()
     }
 
-    /// Calls the interceptors in order. Returns the reason of the first refusal as the error.
+    /// Calls the interceptors in order, and returns the reason of the first refusal as the error. A
+    /// panic of an interceptor is a refusal.
     pub(super) fn check(&self, info: &CallInfo<'_>) -> Result<(), String> {
         for interceptor in &self.interceptors {
             let checked = catch_unwind(AssertUnwindSafe(|| interceptor(info)));

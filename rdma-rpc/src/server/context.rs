@@ -41,7 +41,7 @@ impl Context {
         &ServerConnection::of(&self.core).shared.once
     }
 
-    /// Returns the connection and the ID of the call.
+    /// Returns the connection and the ID of the call, for the call's streams.
     pub(super) fn parts(&self) -> (Arc<Core>, CallId) {
         (Arc::clone(&self.core), self.id)
     }

@@ -103,8 +103,8 @@ impl Server {
         self
     }
 
-    /// Adds the [reflection service](crate::Reflection), which describes all services that were
-    /// added before it.
+    /// Adds the [reflection service](crate::Reflection), through which tools list and call the
+    /// methods of the server. It describes all services that were added before it.
     #[cfg(feature = "reflection")]
     pub fn reflection(self) -> Self {
         let (methods, type_uses) = self.shared.methods.descriptions();
@@ -315,8 +315,8 @@ impl Server {
         accept::start(self, Listener::Rdma(listener))
     }
 
-    /// Serves one client until the connection ends, and returns the reason. Dropping the future
-    /// ends the connection.
+    /// Serves the client of an existing RDMA connection until the connection ends, and returns the
+    /// reason. Dropping the future ends the connection.
     pub async fn serve_connection(self, rdma: Rdma) -> Error {
         let link = Accepted::Link(Link::over_rdma(rdma));
         accept::serve_one(Arc::new(self.shared), link).await

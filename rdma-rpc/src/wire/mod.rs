@@ -13,7 +13,8 @@ pub(crate) use self::header::{Header, write_message_header};
 pub(crate) use self::received::{BulkFrame, Frame};
 pub(crate) use self::settings::Settings;
 
-/// Version of the wire format, in the first byte of every message.
+/// Version of the wire format, in the first byte of every message. An end refuses messages of any
+/// other version.
 pub(crate) const VERSION: u8 = 2;
 
 /// Length of a message header in bytes.
@@ -22,7 +23,8 @@ pub(crate) const MESSAGE_HEADER_LEN: usize = 4;
 /// Length of a frame header in bytes, without the fields that only some kinds of frames have.
 pub(crate) const FRAME_HEADER_LEN: usize = 16;
 
-/// Call index of a one-way request. A one-way call occupies no slot and gets no answer.
+/// Call index of a one-way request, which occupies no slot and gets no answer. Higher than any
+/// index of a slot.
 pub(crate) const ONE_WAY: u32 = u32::MAX;
 
 /// Identifier of a call on its connection: the index of its slot in the caller's table, and the
@@ -111,7 +113,7 @@ pub(crate) enum Violation {
     /// A field of a frame has an invalid value.
     #[error("the peer sent a frame with a wrong field")]
     Fields,
-    /// Only the receiver may send frames of this kind.
+    /// The client sent a frame that only a server may send, or the reverse.
     #[error("the peer sent a frame that only the other end may send")]
     Direction,
     /// A call index exceeds the number of slots.
@@ -120,7 +122,7 @@ pub(crate) enum Violation {
     /// A call ID, settings or stream items were sent twice.
     #[error("the peer used a call number twice, or sent an item or its settings twice")]
     Repeated,
-    /// A call has no such stream, or an item exceeds the window.
+    /// A frame refers to a stream that its call does not have, or a stream item exceeds the window.
     #[error("the peer sent a stream item to a call that takes none, or beyond the window")]
     Window,
     /// A message exceeds the limit of the receiver.

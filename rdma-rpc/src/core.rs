@@ -1,4 +1,4 @@
-//! [`Core`]: the state of one connection, which its tasks and calls share.
+//! [`Core`]: the state of one connection, which the tasks and calls of the connection share.
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,7 +19,8 @@ use crate::payload::Message;
 use crate::server::ServerConnection;
 use crate::wire::{Header, Settings, Violation};
 
-/// State of one connection, at the client or the server.
+/// State of one connection, at the client or the server: its send queue, its timer, the settings of
+/// both ends, its bulk memory, and the calls in progress.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) outbox: Outbox,
@@ -28,7 +29,7 @@ pub(crate) struct Core {
     /// Runtime on which the connection's tasks and handlers run.
     pub(crate) runtime: Handle,
     pub(crate) side: Side,
-    /// Settings that this end has sent or will send.
+    /// Limits that this end has sent or will send to the peer.
     pub(crate) own_settings: Settings,
     pub(crate) bulks: bulk::BulkTable,
     peer_settings: OnceLock<Settings>,
@@ -149,7 +150,8 @@ impl Core {
         }
     }
 
-    /// Ends the calls whose deadlines have passed at `now`, and returns the next deadline.
+    /// Ends the calls whose deadlines have passed at the time `now`. Returns the earliest deadline
+    /// of the other calls.
     fn expire(self: &Arc<Self>, now: u64) -> u64 {
         match &self.side {
             Side::Client(calls) => calls.expire(now),
@@ -157,7 +159,8 @@ impl Core {
         }
     }
 
-    /// Stores the instance ID of the server, which arrives with its settings.
+    /// Stores the instance ID of the server process, which arrives with its settings. See
+    /// [`crate::once`].
     pub(crate) fn set_instance_id(&self, instance_id: u64) {
         // Repeated settings are refused by `set_peer_settings`.
         let _ = self.instance_id.set(instance_id);
@@ -182,7 +185,7 @@ impl Core {
         self.peer_settings.get()
     }
 
-    /// Waits until the peer's settings have arrived.
+    /// Waits until the peer's settings have arrived. Fails if the connection ends before.
     pub(crate) async fn wait_for_settings(&self) -> Result<()> {
         self.wait_until(|| self.peer_settings.get().is_some() || self.end.get().is_some())
             .await;
@@ -194,7 +197,8 @@ impl Core {
         self.own_settings.message_limit as usize
     }
 
-    /// Returns the maximum length in bytes of a message to the peer.
+    /// Returns the maximum length in bytes of a message to the peer: the lower limit of the two
+    /// ends.
     pub(crate) fn send_limit(&self) -> usize {
         let peer_limit = self
             .peer_settings
@@ -248,7 +252,8 @@ impl Core {
         self.changed.notify_waiters();
     }
 
-    /// Sends the reason for which this end closes the connection.
+    /// Sends the reason for which this end closes the connection. `status` is the number of the
+    /// kind of reason in the wire format.
     fn say_goodbye(&self, status: u16, reason: &str) {
         let (goodbye, reason) = (Header::Goodbye { status }, reason.as_bytes());
         let reason = reason.get(..512).unwrap_or(reason);
@@ -258,7 +263,7 @@ impl Core {
         drop(appended.map(|_| self.outbox.flush()));
     }
 
-    /// Returns the error that ended the connection.
+    /// Returns the error that ended the connection; `None` while the connection is open.
     pub(crate) fn end(&self) -> Option<&Error> {
         self.end.get()
     }
@@ -276,6 +281,7 @@ impl Core {
         self.end.get().cloned().unwrap_or_else(unknown)
     }
 
+    /// Waits until `is_done` returns `true`. Checks again after each notification `changed`.
     async fn wait_until(&self, is_done: impl Fn() -> bool) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());

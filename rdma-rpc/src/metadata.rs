@@ -28,7 +28,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Metadata without values.
+    /// Metadata without any name or value.
     pub(crate) const EMPTY: Self = Self { encoded: None };
 
     /// Adds a value. A later value of the same name does not replace an earlier one.
@@ -83,7 +83,7 @@ impl Metadata {
         })
     }
 
-    /// Returns the encoded pairs.
+    /// Returns the encoded pairs of names and values, which are sent in a frame.
     pub(crate) fn encoded(&self) -> &[u8] {
         self.encoded.as_deref().unwrap_or_default()
     }

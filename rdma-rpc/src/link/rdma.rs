@@ -26,7 +26,7 @@ impl RdmaLink {
         &self.rdma
     }
 
-    /// Allocates registered memory, which may contain bytes of earlier messages.
+    /// Allocates `len` bytes of registered memory, which may contain bytes of earlier messages.
     pub(super) fn allocate(&self, len: usize) -> Result<Buffer, Error> {
         let layout = Layout::from_size_align(len.max(1), 8).map_err(|_| Error::TooLarge {
             len,
@@ -49,9 +49,9 @@ impl RdmaLink {
         Ok(self.rdma.post(&message_of(batch)?).await?)
     }
 
-    /// Registers a handler that passes each message of one piece to the connection, within the poll
-    /// that receives the message. While the connection cannot handle messages, they are left to
-    /// [`Self::receive`].
+    /// Registers a function with rdma-async that passes each message of one piece to the
+    /// connection, within the poll that receives the message, so that no task must be woken. While
+    /// the connection cannot handle messages, they are left to [`Self::receive`].
     pub(super) fn handle_messages(&self, core: &Arc<Core>) {
         // The connection owns this link, so a strong reference would form a cycle.
         let weak = Arc::downgrade(core);

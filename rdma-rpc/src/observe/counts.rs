@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Numbers of started and ended calls of a method.
+/// Numbers of started and ended calls of a method. The difference is the number of running calls.
 #[derive(Debug, Default)]
 pub(crate) struct CallCounters {
     started: AtomicU64,

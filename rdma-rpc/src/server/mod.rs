@@ -103,8 +103,8 @@ impl Server {
         self
     }
 
-    /// Adds the [reflection service](crate::Reflection), through which tools list and call the
-    /// methods of the server. It describes all services that were added before it.
+    /// Adds the [reflection service](crate::Reflection), through which tools learn the methods of
+    /// the server. The description contains all services that were added before it.
     #[cfg(feature = "reflection")]
     pub fn reflection(self) -> Self {
         let (methods, type_uses) = self.shared.methods.descriptions();

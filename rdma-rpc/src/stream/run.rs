@@ -23,8 +23,9 @@ pub(crate) struct Run {
     has_lengths: bool,
 }
 
-/// Encoded bytes of a received item.
+/// Encoded bytes of a received item, as they are passed to the decoder.
 pub(crate) enum EncodedItem<'e> {
+    /// Bytes in a buffer that is used again after the item was decoded.
     Bytes(&'e [u8]),
     /// Bytes with the receive buffer, which the decoded item may retain.
     Retained(RetainedBytes),

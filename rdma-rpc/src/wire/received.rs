@@ -97,7 +97,8 @@ pub(crate) enum BulkFrame {
 }
 
 impl Frame {
-    /// Parses a frame of `message`. `rest` is the range of the frame behind its header.
+    /// Parses a frame of `message`. `header` are the fields that every frame has, and `rest` is the
+    /// range of the bytes after them.
     pub(super) fn parse(
         header: &[u8; FRAME_HEADER_LEN],
         message: &[u8],

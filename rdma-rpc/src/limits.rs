@@ -16,8 +16,8 @@ const MIN_MESSAGE_LEN: usize = 8 << 10;
 /// format.
 const MAX_MESSAGE_LEN: usize = 1 << 30;
 
-/// Default maximum length in bytes of a bulk that the peer sends. A handler that reads a whole bulk
-/// allocates this much memory.
+/// Default maximum length in bytes of a bulk that the peer sends. Limited because a program that
+/// reads a whole bulk allocates memory of this length.
 pub(crate) const BULK_LEN: usize = 1 << 30;
 
 /// Timeout for connecting, and for the arrival of the peer's settings. Long enough for a slow

@@ -56,7 +56,7 @@ impl Status {
     }
 
     /// Decodes the status with this number and body from a received frame, which may contain
-    /// arbitrary bytes. Returns `None` if the number is unknown or the body is too short.
+    /// arbitrary bytes. Returns `None` if the number is unknown or the body is malformed.
     pub(crate) fn from_parts(number: u16, body: &[u8]) -> Option<Self> {
         let text = || {
             let body = body.get(..MAX_TEXT_LEN).unwrap_or(body);

@@ -7,11 +7,11 @@ use serde_json::Value;
 use crate::list::methods;
 use crate::transcode::{decode, encode};
 
-/// Codec number of unencoded bytes.
+/// Number of the codec for unencoded bytes, in the description of a method.
 const BYTES: u8 = 0;
-/// Codec number of Postcard.
+/// Number of the codec Postcard.
 const POSTCARD: u8 = 1;
-/// Codec number of JSON.
+/// Number of the codec JSON.
 const JSON: u8 = 2;
 
 /// Calls the method `name` with `arguments` in JSON, and prints the result as JSON.
@@ -44,7 +44,8 @@ pub(crate) async fn run(client: Client, name: &str, arguments: &str) -> anyhow::
     Ok(())
 }
 
-/// Encodes the arguments of a method with its codec.
+/// Encodes the arguments of a method, given as JSON, with the codec of the method. Returns the body
+/// of the request.
 fn body(method: &MethodDescription, arguments: &Value) -> anyhow::Result<Vec<u8>> {
     match method.codec {
         BYTES => match arguments {
@@ -75,7 +76,7 @@ fn body(method: &MethodDescription, arguments: &Value) -> anyhow::Result<Vec<u8>
     }
 }
 
-/// Decodes the result or the error of a method.
+/// Decodes the body of a reply to JSON. `described` is the description of the result or error type.
 fn value(codec: u8, body: &[u8], described: Option<&TypeDescription>) -> anyhow::Result<Value> {
     match codec {
         BYTES => Ok(Value::String(String::from_utf8_lossy(body).into_owned())),

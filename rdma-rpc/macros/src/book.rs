@@ -1,5 +1,5 @@
-//! Test that the book shows the generated code. The book shortens paths and omits some function
-//! bodies.
+//! Test that the code that the book shows equals the code that the attribute generates. The book
+//! shortens paths and omits some function bodies.
 
 use std::path::Path;
 

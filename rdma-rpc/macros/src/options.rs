@@ -27,8 +27,8 @@ impl Parse for ServiceOptions {
     }
 }
 
-/// Options of the attribute `rpc` of a method. The identifiers are the positions of the options for
-/// error messages.
+/// Options of the attribute `rpc` of a method. An option without a value is stored as its
+/// identifier, which contains the position for error messages.
 #[derive(Default)]
 pub(crate) struct MethodOptions {
     pub(crate) one_way: Option<Ident>,

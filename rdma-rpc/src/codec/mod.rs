@@ -74,7 +74,7 @@ pub trait Encode<T: ?Sized>: Codec {
     fn encode(value: &T, room: &mut [u8]) -> Result<Option<usize>, CodecError>;
 
     /// Returns the encoded length of a value in bytes: the length that [`Self::encode`] returns.
-    /// Called for values that do not fit into a batch, to allocate their message.
+    /// Called in order to allocate memory for a value that does not fit into a short message.
     ///
     /// # Errors
     ///

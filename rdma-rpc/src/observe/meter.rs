@@ -19,7 +19,7 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Counts a call as in progress, and starts its timer.
+    /// Begins the metrics of a call. `side` is the label of the end: `client` or `server`.
     pub(super) fn begin(side: &'static str, method: Cow<'static, str>) -> Self {
         gauge!("rdma_rpc_calls_in_flight", "side" => side, "method" => method.clone())
             .increment(1.0);
@@ -31,7 +31,7 @@ impl Meter {
         }
     }
 
-    /// Ends the call with this outcome.
+    /// Records the metrics of the call, with this outcome.
     pub(super) fn end(mut self, outcome: Outcome) {
         self.outcome = Some(outcome);
     }

@@ -24,7 +24,7 @@ pub struct TypeDescription {
     pub schema: Option<Schema>,
 }
 
-/// Description of a method.
+/// Description of a method of a server, for tools that list or call methods.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MethodDescription {
@@ -64,8 +64,8 @@ pub struct CallCounts {
     pub ended: u64,
 }
 
-/// Reflection service, which describes the services of a server. [`Server::reflection`] adds this
-/// service to a server.
+/// Reflection service, which describes the services of a server to tools such as the command
+/// `rdma-rpc`. [`Server::reflection`] adds this service to a server.
 ///
 /// [`Server::reflection`]: crate::Server::reflection
 ///
@@ -102,7 +102,8 @@ pub trait Reflection {
     async fn calls(&self) -> Result<Vec<CallCounts>, ()>;
 }
 
-/// Implementation of the reflection service. The descriptions are created at the first request.
+/// Implementation of the reflection service for the methods of a server. The descriptions are
+/// created at the first request, because decoding sample values of all types takes time.
 #[derive(Debug)]
 pub(crate) struct ReflectionService {
     methods: Vec<CountedMethod>,
@@ -111,6 +112,7 @@ pub(crate) struct ReflectionService {
 }
 
 impl ReflectionService {
+    /// Creates the service. `uses` are the types in the signatures of the methods.
     pub(crate) fn new(mut methods: Vec<CountedMethod>, uses: Vec<TypeUse>) -> Self {
         methods.sort_by_key(|(info, _, _)| info.name);
         Self {
@@ -120,7 +122,7 @@ impl ReflectionService {
         }
     }
 
-    /// Describes a method.
+    /// Creates the description of a method. `codec` is the number of the codec of its requests.
     fn describe(&self, info: &'static MethodInfo, codec: u8) -> MethodDescription {
         let uses = self.uses.iter().filter(|used| used.method.id == info.id);
         let with = |role: Role| {

@@ -1,4 +1,4 @@
-//! [`Schema`]: the structure of a type.
+//! [`Schema`]: the structure of a type, by which tools convert its values.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Maximum nesting depth of a decoded format. Each level needs stack memory.
+/// Maximum nesting depth of a decoded format. Limited because the format comes from the peer and
+/// each level needs stack memory; deeper than the types of real programs.
 const MAX_DEPTH: u32 = 128;
 
-/// Structure of a type according to its `Deserialize` implementation.
+/// Structure of a type according to its `Deserialize` implementation, in terms of the serde data
+/// model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Schema {
@@ -84,13 +86,13 @@ pub enum Fields {
     Named(Vec<(String, Format)>),
 }
 
-/// Decodes the inner format of a format, up to a nesting depth of [`MAX_DEPTH`].
+/// Decodes a format within another format. Fails at a nesting depth above [`MAX_DEPTH`].
 fn inner<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     thread_local! {
         static DEPTH: Cell<u32> = const { Cell::new(0) };
     }
 
-    /// Guard that restores the outer nesting depth.
+    /// Guard that restores the nesting depth of the outer format when it is dropped.
     struct RestoreDepth(u32);
 
     impl Drop for RestoreDepth {

@@ -41,7 +41,8 @@ pub(crate) struct Core {
     changed: Notify,
 }
 
-/// State that differs between the client's end and the server's end of a connection.
+/// State that differs between the client's end and the server's end of a connection: the calls that
+/// the client makes, or the calls that the server executes.
 #[derive(Debug)]
 pub(crate) enum Side {
     Client(Calls),
@@ -101,7 +102,8 @@ impl Core {
         core
     }
 
-    /// Sends the settings of this end, with the metadata of the connection.
+    /// Sends the settings of this end, together with `metadata`: a client's credentials, or a
+    /// server's instance ID.
     pub(crate) fn send_settings(self: &Arc<Self>, metadata: &Metadata) {
         let header = Header::Settings(self.own_settings);
         let appended = self.outbox.append(
@@ -171,7 +173,7 @@ impl Core {
         self.instance_id.get().copied().unwrap_or_default()
     }
 
-    /// Stores the peer's settings. Repeated settings violate the protocol.
+    /// Stores the peer's settings, which it sends once. Fails if they are repeated.
     pub(crate) fn set_peer_settings(&self, settings: Settings) -> Result<(), Violation> {
         self.peer_settings
             .set(settings)
@@ -208,12 +210,13 @@ impl Core {
     }
 
     /// Returns whether messages of the peer may be handled now. A server handles no message while
-    /// too many of its own messages wait to be sent.
+    /// too many of its own messages wait to be sent, because further answers would need more
+    /// memory.
     pub(crate) fn has_room(&self) -> bool {
         matches!(self.side, Side::Client(_)) || self.outbox.has_room()
     }
 
-    /// Waits until messages of the peer may be handled.
+    /// Waits until messages of the peer may be handled, see [`Self::has_room`].
     pub(crate) async fn wait_for_room(&self) {
         if let Side::Server(_) = self.side {
             self.outbox.wait_for_room().await;

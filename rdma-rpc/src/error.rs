@@ -174,7 +174,7 @@ impl Error {
         matches!(self, Self::Transport(rdma_async::Error::Refused { .. }))
     }
 
-    /// Creates an [`Error::Disconnected`].
+    /// Creates an [`Error::Disconnected`] with this reason for the end of the connection.
     pub(crate) fn disconnected(reason: impl Into<Arc<str>>) -> Self {
         Self::Disconnected {
             reason: reason.into(),

@@ -7,7 +7,8 @@ use rdma_async::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Memory of one message: registered memory for RDMA, or heap memory.
+/// Memory of one message to be sent or received: registered memory for RDMA, heap memory for other
+/// transports.
 #[derive(Debug)]
 pub(crate) enum Buffer {
     Region(LocalMr),
@@ -15,7 +16,7 @@ pub(crate) enum Buffer {
 }
 
 impl Buffer {
-    /// Returns the bytes for reading.
+    /// Returns all bytes of the memory for reading.
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Region(region) => region.as_slice(),

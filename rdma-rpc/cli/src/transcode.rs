@@ -213,7 +213,7 @@ fn encode_fields(
     }
 }
 
-/// Converts an array of JSON numbers to bytes.
+/// Converts an array of JSON numbers to bytes. Fails if an element is not a number up to 255.
 fn numbers(values: &[Value]) -> anyhow::Result<Vec<u8>> {
     let byte = |value: &Value| value.as_u64().and_then(|byte| u8::try_from(byte).ok());
     let bytes: Option<Vec<u8>> = values.iter().map(byte).collect();
@@ -249,7 +249,7 @@ pub(crate) fn decode(bytes: &[u8], format: &Format, types: &Types) -> anyhow::Re
     decode_in(Scope::new(types), &mut input, format)
 }
 
-/// The unread bytes of an encoded value.
+/// The unread bytes of an encoded value, and a limit for the size of the decoded value.
 struct Input<'i> {
     bytes: &'i [u8],
     /// Number of values that may still be decoded.

@@ -75,7 +75,8 @@ fn conditions(method: &Method) -> impl Iterator<Item = &syn::Attribute> {
     attributes.filter(|attribute| attribute.path().is_ident("cfg"))
 }
 
-/// Generates the type of a request: the type of a single argument, or a tuple of none or several.
+/// Generates the type of a request: the type of a single argument, or a tuple of the types of no
+/// argument or several.
 fn request_type(method: &Method) -> TokenStream {
     let types = method.values.iter().map(|value| &value.ty);
     match &method.values[..] {

@@ -11,7 +11,8 @@ use syn::{
 
 use crate::options::{MethodOptions, ServiceOptions};
 
-/// Names of the generated client's own functions, which methods cannot have.
+/// Names of the functions that every generated client has. The methods of a service cannot have
+/// these names.
 const RESERVED: [&str; 5] = ["new", "connect", "client", "with_deadline", "with_metadata"];
 
 /// A trait with the attribute `service`, after all checks.

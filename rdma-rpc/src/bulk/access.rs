@@ -84,7 +84,7 @@ impl Access {
         drop(self.core.outbox.append_empty(&Header::Release { lease }));
     }
 
-    /// Waits until no piece is in flight.
+    /// Waits until no piece is being transferred.
     async fn idle(&self) {
         loop {
             let mut idle = std::pin::pin!(self.idle.notified());
@@ -96,7 +96,7 @@ impl Access {
         }
     }
 
-    /// Returns whether no piece is in flight.
+    /// Returns whether no piece is being transferred.
     fn is_idle(&self) -> bool {
         self.state.lock().in_flight == 0
     }
@@ -111,7 +111,7 @@ impl Drop for Access {
     }
 }
 
-/// Guard that counts a piece as in flight until it is dropped.
+/// Guard that counts a piece as being transferred until it is dropped.
 pub(super) struct PieceInFlight(Arc<Access>);
 
 impl Drop for PieceInFlight {
@@ -140,17 +140,17 @@ impl Accesses {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Refuses further pieces of all bulks from now on.
+    /// Refuses the transfer of further pieces of all bulks from now on, because the call ends.
     pub(crate) fn close(&self) {
         self.all().iter().for_each(|access| access.close());
     }
 
-    /// Returns whether no piece is in flight.
+    /// Returns whether no piece of any of the bulks is being transferred.
     pub(crate) fn is_idle(&self) -> bool {
         self.all().iter().all(|access| access.is_idle())
     }
 
-    /// Waits until no piece is in flight.
+    /// Waits until no piece of any of the bulks is being transferred.
     pub(crate) async fn idle(&self) {
         for access in self.all() {
             access.idle().await;

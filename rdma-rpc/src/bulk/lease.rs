@@ -23,8 +23,8 @@ use crate::wire::{Header, LeaseId, Violation};
 /// the device. Long enough for one piece. A later RDMA access fails and ends the connection.
 const RELEASE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Lease of one bulk to the peer of a connection. Dropping this value ends the access at the device
-/// immediately.
+/// Lease of one bulk: the permission of the peer to access its memory. Dropping this value ends the
+/// access at the device immediately.
 struct Lease {
     core: Arc<Core>,
     id: LeaseId,
@@ -99,7 +99,7 @@ impl LeaseState {
         }
     }
 
-    /// Records that the peer has released the memory.
+    /// Records that the peer has released the memory: it no longer accesses the memory.
     pub(super) fn set_released(&self) {
         self.is_released.store(true, Ordering::Release);
         self.changed.notify_waiters();
@@ -178,7 +178,8 @@ impl Lease {
         }
     }
 
-    /// Requests that the peer release the memory, unless the peer has already done so.
+    /// Requests that the peer stop accessing the memory and release it, unless the peer has already
+    /// done so.
     fn revoke(&self) {
         if !self.state.is_released.load(Ordering::Acquire) {
             // If the connection has ended, the request is not needed.
@@ -283,13 +284,13 @@ fn end_access(held: LeasedMemory, own: &OwnBulk) -> Option<BulkMemory> {
     }
 }
 
-/// Leases of one call. Dropping this value spawns a task that ends the leases after the peer has
-/// released the memory.
+/// Leases of the bulks in one request or result. Dropping this value spawns a task that ends the
+/// leases after the peer has released the memory.
 #[derive(Default)]
 pub(crate) struct CallLeases(Vec<Lease>);
 
 impl CallLeases {
-    /// Returns the leased bulks with their tokens.
+    /// Returns the leased bulks with the tokens that represent them in the encoded value.
     fn tokens(&self) -> Vec<(Bulk, Token)> {
         let tokens = self.0.iter().map(|lease| (lease.bulk.clone(), lease.token));
         tokens.collect()
@@ -301,7 +302,7 @@ impl CallLeases {
     }
 
     /// Ends the leases immediately. The caller must know that the peer has stopped accessing the
-    /// memory.
+    /// memory, for example because it has sent the response.
     pub(crate) fn end(mut self) {
         self.0.clear();
     }
@@ -325,7 +326,8 @@ impl Drop for CallLeases {
     }
 }
 
-/// Ends leases, after waiting at most [`RELEASE_TIMEOUT`] for the peer to release the memory.
+/// Requests that the peer release the memory, and ends the leases after the release or after
+/// [`RELEASE_TIMEOUT`].
 async fn close(leases: Vec<Lease>) {
     leases.iter().for_each(Lease::revoke);
     let latest = Instant::now() + RELEASE_TIMEOUT;
@@ -373,7 +375,8 @@ pub(crate) fn append_with_bulks<T>(
 pub(crate) struct ResultLeases(Vec<Weak<LeaseState>>);
 
 impl ResultLeases {
-    /// Ends the leases, because the caller will not decode the result.
+    /// Makes the leases end now, because the caller has cancelled the call and will not decode the
+    /// result.
     pub(crate) fn release(&self) {
         let leases = self.0.iter().filter_map(Weak::upgrade);
         leases.for_each(|lease| lease.set_released());
@@ -401,12 +404,13 @@ pub(crate) fn expire_results(mut leased: CallLeases, limit: Duration) -> ResultL
     results
 }
 
-/// Returns the number of bulks that results of this connection may still contain.
+/// Returns the number of bulks that further results of this connection may contain before
+/// [`MAX_RESULTS`] is reached.
 pub(crate) fn results_left(core: &Core) -> usize {
     MAX_RESULTS.saturating_sub(core.bulks.results.load(Ordering::Relaxed))
 }
 
-/// Guard that counts a lease of a result until it is dropped.
+/// Guard that counts a lease of a result against [`MAX_RESULTS`] until it is dropped.
 struct CountedResultLease(Arc<Core>);
 
 impl CountedResultLease {

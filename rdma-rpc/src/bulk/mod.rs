@@ -107,7 +107,7 @@ enum BulkKind {
     Peer(PeerBulk),
 }
 
-/// Bulk whose memory this end owns.
+/// Bulk whose memory this end owns and can lend to the peer.
 struct OwnBulk {
     len: usize,
     is_writable: bool,
@@ -124,7 +124,7 @@ enum MemoryState {
     Taken,
 }
 
-/// Bulk whose memory the peer owns.
+/// Bulk whose memory the peer owns and this end may access.
 struct PeerBulk {
     token: Token,
     /// Access to the memory; set after the value that contains the bulk was decoded.
@@ -184,7 +184,7 @@ impl Bulk {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the bulk in bytes.
     pub fn len(&self) -> usize {
         match &*self.0 {
             BulkKind::Own(own) => own.len,
@@ -205,7 +205,8 @@ impl Bulk {
         }
     }
 
-    /// Returns the memory from which the bulk was created.
+    /// Returns the memory from which the bulk was created, after the call that lent the memory has
+    /// ended.
     ///
     /// # Errors
     ///
@@ -306,7 +307,8 @@ impl Bulk {
         end.map(drop).ok_or_else(|| outside.into())
     }
 
-    /// Allocates `len` bytes into which the bulk can be read.
+    /// Allocates `len` bytes of local memory into which this bulk can be read. The memory may
+    /// contain bytes of earlier transfers.
     fn allocate(&self, len: usize) -> Result<BulkMemory> {
         match &*self.0 {
             BulkKind::Own(_) => Ok(vec![0; len].into()),
@@ -364,8 +366,8 @@ impl OwnBulk {
         }
     }
 
-    /// Stores the memory after the end of its lease. `memory` is `None` if the lease could not be
-    /// ended.
+    /// Makes the memory available again after the end of its lease. `memory` is `None` if the lease
+    /// could not be ended at the device, so that the memory is lost.
     fn put(&self, memory: Option<BulkMemory>) {
         *self.memory.lock() = memory.map_or(MemoryState::Taken, MemoryState::Available);
     }

@@ -48,7 +48,8 @@ impl PieceTransfer {
         self.access.core()
     }
 
-    /// Returns the maximum length of a piece in bytes.
+    /// Returns the maximum length of a piece in bytes over this transport and with the peer's
+    /// limits.
     pub(super) fn len(&self) -> usize {
         match self.link.rdma() {
             Some(_) => MAX_PIECE_LEN,

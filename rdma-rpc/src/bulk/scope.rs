@@ -26,7 +26,8 @@ struct EncodingScope {
     missing: Vec<Bulk>,
 }
 
-/// Maximum number of bulks in a value, which limits the leases that a single message can cause.
+/// Maximum number of bulks in a value, which limits the leases and permissions that a single
+/// message can cause.
 pub(super) const MAX_BULKS: usize = 1 << 10;
 
 /// Error text for a bulk that is encoded or decoded outside of a call.
@@ -62,7 +63,8 @@ impl Drop for RestoreEncoding {
     }
 }
 
-/// Returns whether the value that is being encoded contains bulks that were not lent yet.
+/// Returns whether the value that this thread is encoding contains bulks that were not lent yet, so
+/// that the encoded value is not usable.
 pub(crate) fn is_incomplete() -> bool {
     ENCODING.with_borrow(|scope| {
         let scope = scope.as_ref();

@@ -56,7 +56,7 @@ pub(crate) struct BulkTable {
     served: Arc<AtomicUsize>,
 }
 
-/// Answer to the read or write of a piece.
+/// Answer of the bulk's owner to a request to read or write a piece.
 #[derive(Debug)]
 pub(super) struct PieceAnswer {
     /// Set if the lease has ended, so that no byte was read or written.
@@ -81,7 +81,7 @@ impl BulkTable {
         }
     }
 
-    /// Returns the maximum length in bytes of a bulk of the peer.
+    /// Returns the maximum length in bytes of a bulk that this end accepts from the peer.
     pub(super) fn limit(&self) -> usize {
         self.limit
     }
@@ -121,12 +121,12 @@ impl BulkTable {
         (tag, receiver)
     }
 
-    /// Stops waiting for the answer with this tag.
+    /// Stops waiting for the answer with this tag, which is then ignored.
     pub(super) fn forget_answer(&self, tag: u32) {
         self.answers.lock().remove(&tag);
     }
 
-    /// Ends all waits for answers, because the connection has ended.
+    /// Fails all transfers that wait for an answer, because the connection has ended.
     pub(crate) fn fail(&self) {
         self.answers.lock().clear();
     }
@@ -258,7 +258,7 @@ impl BulkTable {
     }
 }
 
-/// Guard that counts a piece as being sent until it is dropped.
+/// Guard that counts a piece against [`MAX_PIECES_BEING_SENT`] until it is dropped.
 struct PieceBeingSent(Arc<AtomicUsize>);
 
 impl PieceBeingSent {

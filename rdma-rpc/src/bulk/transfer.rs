@@ -53,7 +53,8 @@ impl PeerBulk {
     }
 }
 
-/// Guard that stops a transfer when the future that waits for the transfer is dropped.
+/// Guard that stops a transfer after its current piece, when the future that waits for the transfer
+/// is dropped.
 #[derive(Default)]
 struct StopOnDrop(Arc<AtomicBool>);
 

@@ -45,7 +45,7 @@ pub(super) struct Slot {
 }
 
 #[derive(Debug)]
-/// Progress of the call in a slot.
+/// Use of a call slot: whether a call occupies the slot, and whether its answer has arrived.
 pub(super) enum Phase {
     /// No call occupies the slot.
     Free,
@@ -55,7 +55,8 @@ pub(super) enum Phase {
     Answered(Answer),
 }
 
-/// Answer to a call. The body of a response is stored in the slot.
+/// Answer to a call: the response, or the reason for which there is none. The encoded body of a
+/// response is stored in the call's slot.
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// The result or the service's error.
@@ -70,7 +71,7 @@ pub(crate) enum Answer {
 
 impl Calls {
     /// Creates slots for at most `capacity` concurrent calls. No slot can be used before
-    /// [`Self::open_slots`].
+    /// [`Self::open_slots`], because the server may allow fewer.
     pub(crate) fn new(capacity: u32) -> Self {
         let slot = || {
             Mutex::new(Slot {
@@ -108,7 +109,7 @@ impl Calls {
         self.permits.close();
     }
 
-    /// Returns whether new calls are refused.
+    /// Returns whether new calls are refused, because of [`Self::close`].
     pub(crate) fn is_closing(&self) -> bool {
         self.is_closing.load(Ordering::Acquire)
     }
@@ -161,7 +162,8 @@ impl Calls {
         }
     }
 
-    /// Occupies a free slot, and returns the ID of its call.
+    /// Occupies a free slot for a call with this deadline and these streams, and returns the ID of
+    /// the call.
     fn occupy(&self, deadline: u64, streams: Streams) -> CallId {
         let popped = self.free.lock().pop();
         let index = popped.expect("there are no more permits than free slots");
@@ -180,8 +182,8 @@ impl Calls {
         self.active.load(Ordering::Relaxed) == 1
     }
 
-    /// Ends the calls whose deadlines have passed at `now`, and returns the earliest remaining
-    /// deadline.
+    /// Ends the calls whose deadlines have passed at the time `now`, in the unit of `Deadlines`.
+    /// Returns the earliest deadline of the other calls.
     pub(crate) fn expire(&self, now: u64) -> u64 {
         let mut next = NO_DEADLINE;
         for slot in &self.slots {
@@ -220,7 +222,8 @@ impl Calls {
         }
     }
 
-    /// Frees the slot of a call. Returns whether the server may still be executing the call.
+    /// Frees the slot of a call. Returns whether the server may still be executing the call, so
+    /// that the call must be cancelled.
     fn release(&self, id: CallId) -> bool {
         let (was_waiting, left) = {
             let mut slot = self.slots[id.index as usize].lock();
@@ -256,8 +259,8 @@ impl Slot {
     }
 }
 
-/// A call in progress. Dropping this value before the answer has arrived cancels the call at the
-/// server.
+/// A call in progress of a client, which occupies a call slot. Dropping this value frees the slot,
+/// and cancels the call at the server if no answer has arrived.
 #[derive(Debug)]
 #[must_use = "a call that is dropped is cancelled"]
 pub(super) struct PendingCall<C: Deref<Target = Core>> {
@@ -322,7 +325,7 @@ impl<C: Deref<Target = Core>> Drop for PendingCall<C> {
     }
 }
 
-/// Returns the call slots of a client's connection.
+/// Returns the call slots of the connection `core`, which must be a client's end.
 pub(super) fn calls(core: &Core) -> &Calls {
     match &core.side {
         Side::Client(calls) => calls,

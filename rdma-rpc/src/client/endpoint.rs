@@ -58,7 +58,8 @@ impl Endpoint {
     }
 }
 
-/// Conversion to an [`Endpoint`] from an address or another endpoint.
+/// Conversion to an [`Endpoint`] from an address or another endpoint, for the arguments of
+/// [`ClientBuilder::connect_any`].
 pub trait ToEndpoint {
     /// Converts the value to an endpoint.
     ///
@@ -80,7 +81,8 @@ impl<T: ToAddress + ?Sized> ToEndpoint for T {
     }
 }
 
-/// Settings for reconnecting to endpoints and for checking their health.
+/// Settings of a client of several servers for reconnecting and for checking the health of the
+/// servers.
 #[derive(Debug, Clone)]
 pub(super) struct Reconnect {
     /// Pause after the end of a connection.
@@ -262,7 +264,7 @@ fn jittered(pause: Duration) -> Duration {
     pause / 2 + (pause / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
 }
 
-/// Guard that counts a call in progress at an endpoint until it is dropped.
+/// Guard that counts a call as in progress at an endpoint until it is dropped.
 #[derive(Debug)]
 pub(super) struct InFlight(Arc<AtomicUsize>);
 

@@ -74,7 +74,8 @@ enum Route {
     Several(Arc<Endpoints>),
 }
 
-/// Connection of a client and its clones, which ends when this value is dropped.
+/// Connection to a server, which a client and its clones share and which ends when this value is
+/// dropped.
 #[derive(Debug)]
 struct Connection {
     core: Arc<Core>,

@@ -31,7 +31,7 @@ use crate::wire::{CallId, Header, MESSAGE_HEADER_LEN};
 /// call has no response.
 pub(super) type Outcome<T, E> = Result<T, CallError<E>>;
 
-/// Method and time limit of a call, for error messages.
+/// Name of the method and time limit of a call, for the texts of errors.
 #[derive(Debug, Clone)]
 pub(super) struct ErrorInfo {
     pub(super) method: Cow<'static, str>,
@@ -175,7 +175,7 @@ impl Client {
         sent
     }
 
-    /// Sends a one-way request on a connection.
+    /// Sends a one-way request on the connection `core`, after waiting for room in its outbox.
     async fn send_one_way<F: MethodCodecs, Q>(
         &self,
         core: &Arc<Core>,
@@ -276,7 +276,7 @@ impl Client {
         Ok((sender, Streaming::new::<F>(begun)))
     }
 
-    /// Begins a call with streams and records its metrics.
+    /// Begins a call with streams: sends its request, and begins its metrics.
     async fn begin_stream<F: MethodCodecs, Q>(
         &self,
         method: &'static MethodInfo,
@@ -298,8 +298,8 @@ impl Client {
         }
     }
 
-    /// Begins a call with streams. If no part of the request was sent, a client of several servers
-    /// tries another server.
+    /// Begins a call with streams, without metrics. If no part of the request was sent, a client of
+    /// several servers tries another server.
     async fn begin_stream_balanced<F: MethodCodecs, Q>(
         &self,
         method: &'static MethodInfo,
@@ -376,7 +376,8 @@ const WINDOW: Window = Window {
     bytes: WINDOW_BYTES,
 };
 
-/// A streaming call whose request was sent.
+/// A call with streams whose request was sent. [`Response`] and [`Streaming`] are created from this
+/// value.
 pub(super) struct StreamingCall {
     pub(super) pending: PendingCall<Arc<Core>>,
     pub(super) streams: Streams,
@@ -401,7 +402,8 @@ pub(super) fn outcome_of<T, E>(outcome: &Outcome<T, E>) -> observe::Outcome {
 /// call to another server without the risk of executing it twice.
 pub(super) struct Unstarted(pub(super) Error);
 
-/// Error of a call whose request was not sent completely.
+/// Error of a call whose request was not sent completely, which determines whether the call may be
+/// sent to another server.
 enum SendError {
     /// The server has not started the call, and another server may be able to.
     Unstarted(Unstarted),
@@ -627,7 +629,8 @@ async fn by_deadline(
     }
 }
 
-/// Returns the error of a request that the peer refused because of its length.
+/// Returns the error of a request that the peer refused because of its length. `header` is the
+/// length of the frame's header, and `limit` the peer's limit, in bytes.
 fn too_large<Q: ?Sized>(value: &TypedBody<'_, Q>, header: usize, limit: usize) -> Error {
     let front = MESSAGE_HEADER_LEN + header;
     let len = value.encoded_len().map_or(0, |len| front + len);

@@ -163,7 +163,8 @@ impl Reply {
         self.codec
     }
 
-    /// Returns the encoded result or error.
+    /// Returns the encoded result, or the encoded error of the service if [`Self::is_error`] is
+    /// true.
     pub fn into_body(self) -> Payload {
         self.body
     }

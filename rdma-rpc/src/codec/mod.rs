@@ -63,7 +63,8 @@ pub trait Codec: 'static {
     const ID: u8;
 }
 
-/// A codec that can encode values of type `T`.
+/// A codec that can encode values of type `T`, such as the requests and responses that a program
+/// sends.
 pub trait Encode<T: ?Sized>: Codec {
     /// Encodes a value into the start of `room` and returns the encoded length in bytes; `None` if
     /// `room` is too short.
@@ -82,7 +83,8 @@ pub trait Encode<T: ?Sized>: Codec {
     fn encoded_len(value: &T) -> Result<usize, CodecError>;
 }
 
-/// A codec that can decode values of type `T`.
+/// A codec that can decode values of type `T`, such as the requests and responses that a program
+/// receives.
 pub trait Decode<T>: Codec {
     /// Decodes a value from `bytes`, which must contain exactly one value. The bytes come from the
     /// peer and may be arbitrary.
@@ -136,7 +138,8 @@ impl CodecError {
     }
 }
 
-/// Codecs of the request, response and error of a method. Generated code names an implementation.
+/// Codecs of the request, response and error of a method. Generated code names one of the
+/// implementations, `ServiceCodec` or `RawCodec`.
 #[doc(hidden)]
 pub trait MethodCodecs: 'static {
     /// Codec of the request.
@@ -147,7 +150,8 @@ pub trait MethodCodecs: 'static {
     type Error: Codec;
 }
 
-/// Codecs of a typed method: the service's codec `C` for the request, the response and the error.
+/// Codecs of a method without `#[rpc(raw)]`: the service's codec `C` for the request, the response
+/// and the error.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct ServiceCodec<C>(std::marker::PhantomData<C>);
@@ -174,7 +178,7 @@ impl<C: Codec> MethodCodecs for RawCodec<C> {
 pub(crate) trait Encodable {
     /// Encodes the body into `room` and returns its length in bytes; `None` if `room` is too short.
     fn encode(&self, room: &mut [u8]) -> Result<Option<usize>, CodecError>;
-    /// Returns the encoded length in bytes.
+    /// Returns the encoded length of the body in bytes, for a frame that does not fit into a batch.
     fn encoded_len(&self) -> Result<usize, CodecError>;
 }
 

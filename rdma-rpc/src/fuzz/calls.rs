@@ -14,7 +14,7 @@ use crate::method::MethodInfo;
 use crate::payload::Payload;
 use crate::server::{Call, Methods, Service};
 
-/// Returns the properties of a unary method.
+/// Returns the properties of a unary method with this number and name.
 const fn unary(id: u32, name: &'static str) -> MethodInfo {
     MethodInfo {
         id,

@@ -24,11 +24,11 @@ const BACKLOG: usize = 128;
 /// and the sender takes them for the next messages.
 type Spare = Arc<ArrayQueue<Vec<u8>>>;
 
-/// Sending and receiving channel of one end.
+/// Channels by which one end of a connection sends and receives messages.
 #[cfg(any(test, fuzzing))]
 pub(crate) type Channels = (mpsc::Sender<Vec<u8>>, mpsc::Receiver<Vec<u8>>);
 
-/// One end of a connection within this process.
+/// One end of a connection within this process: channels of messages in both directions.
 #[derive(Debug)]
 pub(crate) struct MemoryLink {
     sender: mpsc::Sender<Vec<u8>>,
@@ -41,7 +41,7 @@ pub(crate) struct MemoryLink {
 }
 
 impl MemoryLink {
-    /// Creates the two ends of a connection.
+    /// Creates the two ends of a new connection.
     fn pair() -> (Self, Self) {
         let [(a_sender, a_receiver), (b_sender, b_receiver)] =
             [(); 2].map(|()| mpsc::channel(CHANNEL_DEPTH));
@@ -128,12 +128,13 @@ fn message(batch: &mut Batch) -> Vec<u8> {
     }
 }
 
-/// Returns the error of a connection that the peer has closed.
+/// Returns the error with which a connection ends after the peer has closed it.
 fn closed_by_peer() -> Error {
     Error::disconnected("closed by the peer")
 }
 
-/// Address within this process at which a server listens and clients connect.
+/// Address within this process at which one server listens and clients connect. Clones are the same
+/// address.
 #[derive(Debug, Clone)]
 pub(crate) struct MemoryPort {
     clients: mpsc::Sender<MemoryLink>,

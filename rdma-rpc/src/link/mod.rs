@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::outbox::Batch;
 use crate::payload::Buffer;
 
-/// Transport of one connection.
+/// Transport of one connection, which sends batches and receives messages.
 #[derive(Debug)]
 pub(crate) enum Link {
     Rdma(RdmaLink),
@@ -103,8 +103,8 @@ impl Link {
         }
     }
 
-    /// Returns the number of bytes that precede each message: its length over TCP, nothing over
-    /// other transports.
+    /// Returns the number of bytes of the prefix of each message: 4 bytes over TCP and TLS, which
+    /// contain the length of the message; 0 over other transports.
     pub(crate) fn prefix(&self) -> usize {
         match self {
             Self::Tcp(_) => tcp::PREFIX_LEN,
@@ -239,7 +239,8 @@ fn with_certificate(link: tls::TlsLink, peer: Peer) -> (Link, Peer) {
     (Link::Tls(link), peer)
 }
 
-/// Connection of a client that a listener has accepted.
+/// Connection of a client that a listener has accepted. A TCP connection may still need a TLS
+/// handshake.
 #[derive(Debug)]
 pub(crate) enum Accepted {
     /// A connection that is ready.
@@ -270,7 +271,7 @@ impl Accepted {
     }
 }
 
-/// Listener of a server.
+/// Listener of a server, which accepts clients over one transport.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Rdma(RdmaListener),

@@ -35,8 +35,8 @@ impl RdmaLink {
         Ok(Buffer::Region(self.rdma.alloc_local_mr_stale(layout)?))
     }
 
-    /// Posts a batch without waiting. Returns `false` if the peer has no credit left or accepts
-    /// only shorter pieces; the flusher then sends the batch.
+    /// Posts a batch without waiting. Returns `false` if the peer has no receive buffer left for
+    /// the message, or only shorter ones; the flusher then sends the batch.
     pub(super) fn try_send(&self, batch: &mut Batch) -> Result<bool, Error> {
         match self.rdma.try_post(&message_of(batch)?) {
             Err(rdma_async::Error::InvalidArgument { .. }) => Ok(false),

@@ -21,8 +21,8 @@ pub(super) const PREFIX_LEN: usize = 4;
 /// longer message needs its own buffer.
 const READ_BUFFER_LEN: usize = 64 << 10;
 
-/// Approximate time after which an idle connection fails if the peer's host does not respond. Equal
-/// to the timeout for connecting.
+/// Approximate time after which an idle connection fails if the peer's host does not respond to
+/// keepalive probes. Equal to the timeout for connecting.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
 /// Transport over a TCP connection.

@@ -7,7 +7,8 @@ use metrics::{counter, gauge, histogram};
 
 use super::Outcome;
 
-/// Metrics of a call in progress, recorded when this value is dropped.
+/// Metrics of a call in progress: its labels, and the time of its beginning. Recorded when this
+/// value is dropped.
 #[derive(Debug)]
 pub(super) struct Meter {
     /// Label of the end: `client` or `server`.
@@ -55,7 +56,7 @@ impl Drop for Meter {
     }
 }
 
-/// Increments the counter of calls with this outcome.
+/// Increments the metric `rdma_rpc_calls_total` with these labels.
 fn count(side: &'static str, method: Cow<'static, str>, outcome: &'static str) {
     counter!(
         "rdma_rpc_calls_total",

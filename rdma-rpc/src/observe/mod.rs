@@ -28,7 +28,7 @@ pub(crate) struct ObserveOptions {
     pub(crate) has_traces: bool,
 }
 
-/// Outcome of a call in metrics.
+/// Outcome of a call, as metrics distinguish it by the label `outcome`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Outcome {
     /// The handler returned a result.
@@ -88,7 +88,7 @@ impl ServerObservation {
         }
     }
 
-    /// Calls `poll` within the span of the call.
+    /// Calls `poll`, which polls the handler, within the span of the call, if traces are enabled.
     pub(crate) fn within<T>(&self, poll: impl FnOnce() -> T) -> T {
         #[cfg(feature = "trace")]
         if let Some(trace) = &self.trace {
@@ -138,8 +138,8 @@ impl ClientObservation {
     }
 }
 
-/// Returns a future that runs in the span of the handler that this thread is polling, for a task
-/// that continues the call.
+/// Returns `future` in a form that runs in the span of the handler that this thread is polling, for
+/// a task that continues the handler's call.
 pub(crate) fn in_current_call<F: Future>(future: F) -> impl Future<Output = F::Output> {
     let future = future.in_current_span();
     #[cfg(feature = "trace")]
@@ -156,7 +156,7 @@ pub(crate) fn count_refused(observe: ObserveOptions, method: &'static str) {
     let _ = (observe, method);
 }
 
-/// Adds a trace context to the metadata of a request, if traces are enabled.
+/// Returns the metadata of a request with a trace context added, if `observe` enables traces.
 pub(crate) fn with_trace(observe: ObserveOptions, metadata: Metadata) -> Metadata {
     #[cfg(feature = "trace")]
     if observe.has_traces {

@@ -62,12 +62,12 @@ impl TraceContext {
         }
     }
 
-    /// Returns the ID of the trace.
+    /// Returns the ID of the trace, which all calls of the trace share.
     pub fn trace_id(&self) -> u128 {
         self.trace_id
     }
 
-    /// Returns the ID of the span.
+    /// Returns the ID of the span, which identifies the span within its trace.
     pub fn span_id(&self) -> u64 {
         self.span_id
     }
@@ -77,7 +77,8 @@ impl TraceContext {
         CURRENT.get()
     }
 
-    /// Runs a future in this span, for example in a task that a handler spawns.
+    /// Runs a future in this span, for example in a task that a handler spawns. Calls of the future
+    /// belong to the same trace.
     pub async fn scope<F: Future>(self, future: F) -> F::Output {
         let mut future = pin!(future);
         std::future::poll_fn(|cx| within(self, || future.as_mut().poll(cx))).await
@@ -185,7 +186,7 @@ pub(super) fn propagate(metadata: Metadata) -> Metadata {
     traced.unwrap_or(metadata)
 }
 
-/// Span of a running handler.
+/// Span of a running handler, and its position in the trace of the call.
 #[derive(Debug)]
 pub(super) struct HandlerSpan {
     context: TraceContext,
@@ -193,7 +194,8 @@ pub(super) struct HandlerSpan {
 }
 
 impl HandlerSpan {
-    /// Creates the span of a handler, as a child of the span in the metadata of its request.
+    /// Creates the span of a handler. Its parent is the span of the caller, if the metadata of the
+    /// request contains a trace context.
     pub(super) fn begin(method: &'static str, peer: &Peer, metadata: &Metadata) -> Self {
         let parent = of(metadata);
         let context = parent.map_or_else(TraceContext::new, |parent| parent.child());

@@ -58,7 +58,7 @@ struct State {
     answer_bytes: usize,
 }
 
-/// Calls of one client and their answers.
+/// Running calls of one client, and stored answers of its executed calls.
 #[derive(Debug, Default)]
 struct ClientAnswers {
     /// Lowest sequence number of a call that may still be executed. The client has received the
@@ -74,7 +74,7 @@ struct ClientAnswers {
     is_whole: bool,
 }
 
-/// A call that is running or that has been executed.
+/// A call that is running, or that has been executed and whose answer is stored.
 #[derive(Debug)]
 struct CallEntry {
     answer: watch::Sender<StoredAnswer>,
@@ -83,7 +83,7 @@ struct CallEntry {
 }
 
 #[derive(Debug, Clone)]
-/// State of the answer to a call.
+/// Answer to a call, as far as the handler has finished.
 enum StoredAnswer {
     /// The handler is running.
     Running,
@@ -291,7 +291,7 @@ impl ClientAnswers {
 }
 
 impl CallEntry {
-    /// Returns whether the handler has finished.
+    /// Returns whether the handler has finished, so that the entry contains the answer.
     fn is_done(&self) -> bool {
         !matches!(*self.answer.borrow(), StoredAnswer::Running)
     }
@@ -301,8 +301,10 @@ impl CallEntry {
     }
 }
 
-/// Runs the handler of a call at most once, in a task that outlives the connection. Returns the
-/// handler's result for the call and for each repetition.
+/// Runs the handler of a call of a method with `#[rpc(once)]`: at most once, in a task that
+/// continues after the end of the connection. Repeated requests of the same call get the stored
+/// result. `handle` calls the method; `F` are its codecs, and `Q`, `T` and `E` the types of its
+/// request and its result.
 #[doc(hidden)]
 pub async fn execute_once<F, Q, T, E, Fut>(
     mut call: Call<Q>,

@@ -18,7 +18,7 @@ pub(crate) struct Session {
 }
 
 #[derive(Debug, Default)]
-/// Sequence numbers of the calls of a client.
+/// Sequence numbers of a client's calls: the next number, and the numbers of the calls in progress.
 struct Numbers {
     next: u64,
     in_progress: BTreeSet<u64>,
@@ -33,7 +33,8 @@ impl Session {
         }
     }
 
-    /// Assigns a number to a new call. The call is in progress until the returned value is dropped.
+    /// Assigns the next sequence number to a new call. The call is in progress until the returned
+    /// value is dropped.
     pub(crate) fn begin(&self) -> NumberedCall<'_> {
         let mut numbers = self.numbers.lock();
         let call = numbers.next;
@@ -85,7 +86,8 @@ impl NumberedCall<'_> {
         self.sent_to = Some(instance_id);
     }
 
-    /// Returns whether a server may have received the request.
+    /// Returns whether a server may have received the request, so that the call may be repeated
+    /// only at this server.
     pub(crate) fn is_sent(&self) -> bool {
         self.sent_to.is_some()
     }

@@ -14,7 +14,8 @@ use crate::wire::{CallId, Header, ITEM_PREFIX_LEN, MESSAGE_HEADER_LEN, write_mes
 /// of send requests that can be in flight.
 const MAX_SPARE_BUFFERS: usize = 64;
 
-/// A message that is under construction or waits to be sent.
+/// A message that is under construction or waits to be sent. It contains the frames of several
+/// calls, or one long frame.
 ///
 /// ```text
 /// byte 0..4              4..8               8..
@@ -56,8 +57,8 @@ pub(crate) struct ItemHeader {
 }
 
 impl ItemHeader {
-    /// Returns the header of a frame with `count` items, each with its length. This item is the
-    /// first item of the frame.
+    /// Returns the header of a frame with `count` items, each of which follows its length. The
+    /// first of these items has this header's sequence number.
     fn run_header(&self, count: u16) -> Header<'static> {
         Header::Items {
             id: self.id,
@@ -74,8 +75,8 @@ impl ItemHeader {
 }
 
 impl ItemFrame {
-    /// Returns whether the item `header` is the next item of this frame's stream and the frame is
-    /// not full.
+    /// Returns whether the item with the header `header` can be added to this frame: it is the next
+    /// item of the same stream, and the frame is not full.
     fn is_followed_by(&self, header: &ItemHeader) -> bool {
         let next = ItemHeader {
             sequence: self.header.sequence.wrapping_add(self.count.into()),
@@ -101,7 +102,8 @@ impl Batch {
         Ok(Self::new(buffer, prefix))
     }
 
-    /// Creates a message with a single frame that is longer than a batch.
+    /// Creates a separate message for a frame that does not fit into a batch. Fails if the message
+    /// would have more than `limit` bytes.
     pub(super) fn new_long(
         link: &Link,
         header: &Header<'_>,
@@ -234,7 +236,7 @@ impl Batch {
         }
     }
 
-    /// Completes the message by writing its length and its header.
+    /// Completes the message by writing its length and its header, so that it can be sent.
     pub(super) fn finish(mut self) -> Self {
         self.end_items();
         let (prefix, len, frames) = (self.prefix, self.len - self.prefix, self.frames);
@@ -246,7 +248,7 @@ impl Batch {
         self
     }
 
-    /// Returns the number of frames.
+    /// Returns the number of frames in the message.
     pub(super) fn frames(&self) -> u16 {
         self.frames
     }
@@ -265,7 +267,7 @@ impl Batch {
         self.body
     }
 
-    /// Returns the bytes that were not sent yet.
+    /// Returns the bytes of the message that were not written to the socket yet.
     pub(crate) fn rest(&self) -> &[u8] {
         self.buffer
             .bytes()

@@ -51,7 +51,7 @@ pub(crate) struct Outbox {
 }
 
 #[derive(Debug)]
-/// Mutable state of an [`Outbox`].
+/// State of an [`Outbox`] under its lock: the transport, the batches and the free buffers.
 struct State {
     /// Transport; `None` once the connection has ended.
     link: Option<Arc<Link>>,
@@ -74,7 +74,8 @@ struct State {
     sent: SendCounts,
 }
 
-/// Numbers of frames and messages that one end of a connection has sent.
+/// Numbers of frames and messages that one end of a connection has sent, which show how many frames
+/// share a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct SendCounts {
@@ -96,7 +97,8 @@ pub(crate) enum SendAt {
     TurnEnd,
 }
 
-/// Place of an appended frame: a batch, or a separate message.
+/// Place of an appended frame: a batch, which the outbox sends, or a separate message, which the
+/// caller must send.
 #[derive(Debug)]
 pub(crate) enum Appended {
     /// The frame was appended to a batch.
@@ -106,7 +108,7 @@ pub(crate) enum Appended {
     Long(Batch),
 }
 
-/// Reason for which a frame was not appended.
+/// Reason for which a frame was not appended to the outbox.
 #[derive(Debug)]
 pub(crate) enum AppendError {
     /// The body cannot be encoded.
@@ -127,7 +129,8 @@ impl AppendError {
         }
     }
 
-    /// Converts the error to the status that is sent instead of the response.
+    /// Converts the error to the status that the server sends instead of the response that was not
+    /// appended.
     pub(crate) fn into_status(self) -> Status {
         match self {
             Self::Codec(error) => Status::BadResponse(error.to_string().into()),
@@ -188,7 +191,7 @@ impl Outbox {
         }
     }
 
-    /// Locks the open batch, to append several frames in sequence.
+    /// Locks the outbox, in order to append several items of a stream in sequence.
     pub(crate) fn lock_batch(&self) -> OpenBatch<'_> {
         OpenBatch {
             outbox: self,
@@ -196,8 +199,8 @@ impl Outbox {
         }
     }
 
-    /// Encodes a frame that is longer than a batch as a separate message, to be sent by
-    /// [`send_long`].
+    /// Encodes a frame that is longer than a batch as a separate message of at most `limit` bytes,
+    /// which the caller must send by [`send_long`].
     pub(crate) fn encode_long(
         &self,
         header: &Header<'_>,
@@ -323,7 +326,8 @@ impl Outbox {
         }
     }
 
-    /// Drops the transport and all frames that were not sent.
+    /// Drops the transport and all frames that were not sent, because the connection has ended.
+    /// Wakes all tasks that wait for room.
     pub(crate) fn close(&self) {
         let (link, queue) = {
             let mut state = self.state.lock();
@@ -339,7 +343,7 @@ impl Outbox {
     }
 }
 
-/// Lock guard of the open batch, for appending frames.
+/// Lock guard of the outbox, through which frames are appended to the open batch.
 pub(crate) struct OpenBatch<'o> {
     outbox: &'o Outbox,
     state: MutexGuard<'o, State>,
@@ -392,7 +396,7 @@ impl OpenBatch<'_> {
 }
 
 impl State {
-    /// Returns the open batch, or opens a new batch.
+    /// Returns the batch to which frames are appended, after creating it if necessary.
     fn open_batch(&mut self) -> Result<&mut Batch, Error> {
         let Some(link) = &self.link else {
             return Err(ended());
@@ -403,7 +407,7 @@ impl State {
         }
     }
 
-    /// Moves the open batch to the queue, unless it is empty.
+    /// Completes the open batch and moves it to the queue, unless it is empty.
     fn close_batch(&mut self) {
         if let Some(batch) = self.open.take_if(|batch| !batch.is_empty()) {
             self.queued += batch.len();

@@ -12,7 +12,8 @@ pub use self::schema::{Fields, Format, Schema, TypeFormat};
 use crate::method::MethodInfo;
 use crate::server::{CountedMethod, Role, TypeUse};
 
-/// Description of the type of an argument, a result, an error or a stream item.
+/// Description of the type of an argument, a result, an error or a stream item in the signature of
+/// a method.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TypeDescription {
@@ -52,7 +53,8 @@ pub struct MethodDescription {
     pub error: Option<TypeDescription>,
 }
 
-/// Numbers of the calls of a method since the start of the server.
+/// Numbers of the calls of a method since the start of the server. Their difference is the number
+/// of running calls.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CallCounts {

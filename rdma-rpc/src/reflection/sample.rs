@@ -68,13 +68,13 @@ struct SchemaBuilder {
 
 impl SchemaBuilder {
     /// Returns whether a type is being decoded within itself. Sequences and options must then be
-    /// empty.
+    /// empty, because the sample value would otherwise have no end.
     fn is_recursive(&self) -> bool {
         let is_repeated = |(at, name): (usize, &&str)| self.stack[..at].contains(name);
         self.stack.len() > MAX_DEPTH || self.stack.iter().enumerate().any(is_repeated)
     }
 
-    /// Returns whether every variant of every enum was used.
+    /// Returns whether every variant of every enum was used, so that no further pass is needed.
     fn is_complete(&self) -> bool {
         self.types.values().all(|format| match format {
             TypeFormat::Struct(_) => true,
@@ -98,7 +98,8 @@ impl SchemaBuilder {
         decoded
     }
 
-    /// Adds a struct, or merges its fields with those of an earlier sample.
+    /// Adds a struct, or merges its fields with the fields that an earlier sample value had. Fails
+    /// if the fields contradict each other.
     fn add_struct(&mut self, name: &str, fields: Fields) -> Result<(), Error> {
         let is_same = match self.types.get_mut(name) {
             None => {
@@ -113,7 +114,8 @@ impl SchemaBuilder {
     }
 }
 
-/// Returns the error of two different types with the same name.
+/// Returns the error for two different types with the same name, which the structure cannot
+/// distinguish.
 fn same_name() -> Error {
     Error::custom("two different types have the same name")
 }

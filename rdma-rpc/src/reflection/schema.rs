@@ -21,7 +21,7 @@ pub struct Schema {
     pub types: BTreeMap<String, TypeFormat>,
 }
 
-/// Format of a value, in terms of the serde data model.
+/// Format of a value, in terms of the [serde data model](https://serde.rs/data-model.html).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the variants have the names of Rust's types")]
@@ -110,8 +110,8 @@ fn inner<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D
 }
 
 impl Format {
-    /// Merges the format of another sample value of the same type. Returns `false` if the formats
-    /// contradict each other.
+    /// Completes the unknown parts of the format by the format of another sample value of the same
+    /// type. Returns `false` if the formats contradict each other.
     pub(super) fn merge(&mut self, other: Self) -> bool {
         match (self, other) {
             (_, Self::Unknown) => true,
@@ -131,7 +131,8 @@ impl Format {
     }
 }
 
-/// Merges several formats pairwise. Returns `false` if the formats contradict each other.
+/// Merges the formats of two lists pairwise. Returns `false` if the formats contradict each other
+/// or the lists have different lengths.
 fn merge_all(this: &mut [Format], other: Vec<Format>) -> bool {
     let is_same_length = this.len() == other.len();
     let mut pairs = this.iter_mut().zip(other);
@@ -139,8 +140,8 @@ fn merge_all(this: &mut [Format], other: Vec<Format>) -> bool {
 }
 
 impl Fields {
-    /// Merges the fields of another sample value of the same type. Returns `false` if the fields
-    /// contradict each other.
+    /// Completes the fields by those of another sample value of the same type. Returns `false` if
+    /// the fields contradict each other.
     pub(super) fn merge(&mut self, other: Self) -> bool {
         match (self, other) {
             (Self::Unit, Self::Unit) => true,

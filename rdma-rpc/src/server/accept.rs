@@ -107,7 +107,7 @@ pub(super) async fn serve_one(shared: Arc<Shared>, client: Accepted) -> Error {
     serve(shared, client, closed).await
 }
 
-/// Guard that ends a connection when it is dropped.
+/// Guard that ends a connection when the task that serves the client is dropped.
 struct EndOnDrop(Arc<Core>);
 
 impl Drop for EndOnDrop {

@@ -26,7 +26,8 @@ type Authenticate = dyn Fn(&Peer, &Metadata) -> Result<Metadata, String> + Send 
 /// Function that allows a call, or returns the reason for a refusal.
 type Intercept = dyn Fn(&CallInfo<'_>) -> Result<(), String> + Send + Sync;
 
-/// Functions that the program has set in order to authenticate connections and intercept calls.
+/// Functions that the program has set with [`Server::authenticate`](crate::Server::authenticate)
+/// and [`Server::intercept`](crate::Server::intercept).
 #[derive(Default)]
 pub(super) struct Authorization {
     pub(super) authenticate: Option<Box<Authenticate>>,

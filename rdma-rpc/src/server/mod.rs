@@ -50,7 +50,7 @@ pub struct Server {
     connections: usize,
 }
 
-/// State that all connections of a server share.
+/// Services and settings of a server, and its other state that all connections share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     methods: Methods,

@@ -272,7 +272,8 @@ fn precedes(generation: u32, other: u32) -> bool {
 }
 
 impl Slot {
-    /// Returns whether the slot was used for a newer generation.
+    /// Returns whether the client has already used the slot for a newer call than that with this
+    /// generation.
     fn is_stale(&self, generation: u32) -> bool {
         self.newest
             .is_some_and(|newest| precedes(generation, newest))

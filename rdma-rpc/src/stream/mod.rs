@@ -43,7 +43,7 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// Ends both streams with `error`, and closes the access to the bulks.
+    /// Ends both streams with `error`, and refuses further transfers of the bulks.
     pub(crate) fn fail(&self, error: &Error) {
         self.bulks.close();
         if let Some(incoming) = &self.incoming {

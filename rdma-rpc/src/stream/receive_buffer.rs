@@ -22,7 +22,7 @@ pub(crate) struct ReceiveBuffer {
 }
 
 #[derive(Debug)]
-/// Mutable state of a [`ReceiveBuffer`]. Sequence numbers wrap around.
+/// State of a [`ReceiveBuffer`] under its lock. Sequence numbers of items wrap around.
 struct State {
     /// Runs (items of one frame) up to `arrived` without a gap, which the program can take.
     ready: VecDeque<Run>,

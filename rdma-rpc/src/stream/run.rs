@@ -73,7 +73,7 @@ impl Run {
         self.bytes
     }
 
-    /// Drops all items after the first `count` items.
+    /// Drops all items after the first `count` items, because the stream ends there.
     pub(super) fn truncate(&mut self, count: u32) {
         self.count = self.count.min(count);
     }

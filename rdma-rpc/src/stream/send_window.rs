@@ -17,7 +17,7 @@ pub(crate) struct SendWindow {
 }
 
 #[derive(Debug)]
-/// Mutable state of a [`SendWindow`].
+/// State of a [`SendWindow`] under its lock.
 struct State {
     window: RemainingWindow,
     /// Error with which sending fails; `None` while the stream is open.
@@ -36,12 +36,12 @@ pub(crate) struct RemainingWindow {
 }
 
 impl RemainingWindow {
-    /// Returns whether an item may be sent.
+    /// Returns whether an item of any length may be sent.
     pub(crate) fn is_open(&self) -> bool {
         self.items > 0 && self.bytes > 0
     }
 
-    /// Returns the sequence number of the next item.
+    /// Returns the sequence number of the next item to be sent.
     pub(crate) fn next(&self) -> u32 {
         self.next
     }

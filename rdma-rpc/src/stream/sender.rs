@@ -90,7 +90,7 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Sends an item. Waits while the receiver's window is exhausted.
+    /// Sends an item. Waits while the receiver has not taken enough of the earlier items.
     ///
     /// # Errors
     ///
@@ -102,8 +102,8 @@ impl<T> Sender<T> {
     }
 
     /// Sends the items of an iterator, at less cost per item than [`Self::send`]. Waits while the
-    /// receiver's window is exhausted. If an item fails, all items before it were sent, and up to
-    /// 64 further items were taken from the iterator.
+    /// receiver has not taken enough of the earlier items. If an item fails, all items before it
+    /// were sent, and up to 64 further items were taken from the iterator.
     ///
     /// # Errors
     ///
@@ -129,7 +129,8 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Sends as many of `items` as the window allows, at least one. Returns their number.
+    /// Sends as many of the first `items` as the window allows, at least one. Returns their number.
+    /// Waits while the window is exhausted.
     async fn send_some<I: Borrow<T>>(&self, items: &[I]) -> Result<usize, Error> {
         if !self.core.outbox.has_room() {
             self.core.outbox.wait_for_room().await;

@@ -33,7 +33,7 @@ impl Settings {
         bytes
     }
 
-    /// Decodes settings; returns `None` if `bytes` are too short.
+    /// Decodes settings at the start of `bytes`; returns `None` if `bytes` are too short.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.first_chunk::<{ Self::LEN }>()?;
         let number = |at| super::read_u32(bytes, at);

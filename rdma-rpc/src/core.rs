@@ -134,8 +134,8 @@ impl Core {
         });
     }
 
-    /// Handles a received message, which may contain arbitrary bytes. Runs within the poll that
-    /// received the message.
+    /// Handles a received message, which may contain arbitrary bytes; a violation of the protocol
+    /// ends the connection. Runs within the poll that received the message.
     pub(crate) fn handle(self: &Arc<Self>, message: Message<'_>) {
         if self.end.get().is_some() {
             return;

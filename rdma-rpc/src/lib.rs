@@ -57,8 +57,8 @@
 //!   ([`ServerHandle::shutdown`]).
 //! - **Few copies and no allocations.** A value is encoded directly into the send buffer. A request
 //!   is decoded from the receive buffer and its handler is polled for the first time within the
-//!   poll that receives the request. Requests and responses of one turn of the scheduler share a
-//!   message. Byte strings are not encoded (`#[rpc(raw)]`, [`Payload`]).
+//!   poll that receives the request. Requests and responses of tasks that are ready at the same
+//!   time share a message. Byte strings are not encoded (`#[rpc(raw)]`, [`Payload`]).
 //! - **Long data is not copied**: the peer reads or writes an argument or result of type [`Bulk`]
 //!   one-sided, under a lease that ends with the call.
 //! - **Several servers**: [`ClientBuilder::connect_any`] distributes calls and reconnects. A call

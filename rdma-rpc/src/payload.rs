@@ -76,7 +76,8 @@ impl RetainedBytes {
 }
 
 impl Payload {
-    /// Converts the payload to a vector, without a copy if the payload is a whole heap buffer.
+    /// Converts the payload to a vector. Copies the bytes, unless the payload is a whole heap
+    /// buffer, for example because it was created from a vector.
     pub fn into_vec(self) -> Vec<u8> {
         match self.0 {
             PayloadMemory::Retained(RetainedBytes {
@@ -258,8 +259,8 @@ pub(crate) struct BodyBuffer {
     retained: Option<RetainedBytes>,
 }
 
-/// Capacity in bytes above which memory is freed instead of reused. Otherwise one long body would
-/// occupy memory for the whole connection.
+/// Capacity in bytes above which a [`BodyBuffer`] frees its memory instead of keeping it for the
+/// next body. Otherwise one long body would occupy memory until the end of the connection.
 const MAX_REUSED_LEN: usize = 16 << 10;
 
 impl BodyBuffer {

@@ -1,4 +1,4 @@
-//! The subcommand `call`.
+//! The subcommand `call`, which calls a method with arguments in JSON.
 
 use anyhow::{Context, bail};
 use rdma_rpc::{Client, MethodDescription, Request, TypeDescription};
@@ -9,12 +9,13 @@ use crate::transcode::{decode, encode};
 
 /// Number of the codec for unencoded bytes, in the description of a method.
 const BYTES: u8 = 0;
-/// Number of the codec Postcard.
+/// Number of the codec Postcard, in the description of a method.
 const POSTCARD: u8 = 1;
-/// Number of the codec JSON.
+/// Number of the codec JSON, in the description of a method.
 const JSON: u8 = 2;
 
-/// Calls the method `name` with `arguments` in JSON, and prints the result as JSON.
+/// Calls the method `name` with `arguments` in JSON, and prints the result as JSON. Fails if the
+/// method has streams or no response.
 pub(crate) async fn run(client: Client, name: &str, arguments: &str) -> anyhow::Result<()> {
     let methods = methods(&client).await?;
     let method = methods.iter().find(|method| method.name == name);
@@ -76,7 +77,8 @@ fn body(method: &MethodDescription, arguments: &Value) -> anyhow::Result<Vec<u8>
     }
 }
 
-/// Decodes the body of a reply to JSON. `described` is the description of the result or error type.
+/// Converts the body of a reply to JSON. `codec` is the number of its codec, and `described` the
+/// description of the result or error type.
 fn value(codec: u8, body: &[u8], described: Option<&TypeDescription>) -> anyhow::Result<Value> {
     match codec {
         BYTES => Ok(Value::String(String::from_utf8_lossy(body).into_owned())),

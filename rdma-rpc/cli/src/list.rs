@@ -1,4 +1,4 @@
-//! The subcommand `list`.
+//! The subcommand `list`, which prints the methods of a server.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The subcommand `ping`.
+//! The subcommand `ping`, which measures round-trip times.
 
 use std::time::Instant;
 

@@ -14,7 +14,7 @@ const MAX_DEPTH: usize = 128;
 /// a few bytes could represent any number of zero-sized values.
 const EXTRA_VALUES: usize = 1 << 16;
 
-/// Structs and enums of a schema, by name.
+/// Structs and enums to which the formats of a schema refer, by name.
 type Types = BTreeMap<String, TypeFormat>;
 
 /// Position in a value that is being converted: the structs and enums of the schema, and the
@@ -249,7 +249,7 @@ pub(crate) fn decode(bytes: &[u8], format: &Format, types: &Types) -> anyhow::Re
     decode_in(Scope::new(types), &mut input, format)
 }
 
-/// The unread bytes of an encoded value, and a limit for the size of the decoded value.
+/// The unread bytes of an encoded value, and a limit for the number of values within it.
 struct Input<'i> {
     bytes: &'i [u8],
     /// Number of values that may still be decoded.
@@ -257,7 +257,7 @@ struct Input<'i> {
 }
 
 impl Input<'_> {
-    /// Fails if fewer than `count` further values may be decoded.
+    /// Fails if the limit of decoded values does not allow `count` further values.
     fn check(&self, count: usize) -> anyhow::Result<()> {
         if count > self.left {
             bail!("the value has too many parts for its length");

@@ -1,4 +1,4 @@
-//! The subcommand `watch`.
+//! The subcommand `watch`, which prints the numbers of calls periodically.
 
 use std::collections::HashMap;
 use std::time::Duration;

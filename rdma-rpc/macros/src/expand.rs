@@ -177,12 +177,14 @@ fn server(service: &Service) -> TokenStream {
         }
 
         impl<S: #name> #server<S> {
-            /// Creates the server of a service. Pass the value to `rdma_rpc::Server::new`.
+            /// Creates the server of the service that `service` implements. Pass the returned value
+            /// to `rdma_rpc::Server::new`.
             pub fn new(service: S) -> Self {
                 Self::shared(::std::sync::Arc::new(service))
             }
 
-            /// Creates the server of a service that the program also uses directly.
+            /// Creates the server of the service that `service` implements, for a program that also
+            /// uses the value itself.
             pub fn shared(service: ::std::sync::Arc<S>) -> Self {
                 Self { service }
             }
@@ -317,7 +319,7 @@ fn client(service: &Service) -> TokenStream {
         impl #client {
             #(#infos)*
 
-            /// Creates a client of the service on a connection.
+            /// Creates a client of the service that makes its calls through `client`.
             pub fn new(client: ::rdma_rpc::Client) -> Self {
                 Self { client }
             }
@@ -333,18 +335,18 @@ fn client(service: &Service) -> TokenStream {
                 ::rdma_rpc::Client::connect(address).await.map(Self::new)
             }
 
-            /// Returns the connection.
+            /// Returns the client that this type uses, for example to allocate bulk memory.
             pub fn client(&self) -> &::rdma_rpc::Client {
                 &self.client
             }
 
-            /// Returns a client whose calls must be answered within `limit`.
+            /// Returns a client on the same connection whose calls must be answered within `limit`.
             #[must_use]
             pub fn with_deadline(&self, limit: ::core::time::Duration) -> Self {
                 Self::new(self.client.with_deadline(limit))
             }
 
-            /// Returns a client whose requests carry this metadata.
+            /// Returns a client on the same connection whose requests are sent with this metadata.
             #[must_use]
             pub fn with_metadata(&self, metadata: ::rdma_rpc::Metadata) -> Self {
                 Self::new(self.client.with_metadata(metadata))

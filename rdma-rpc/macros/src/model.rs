@@ -15,7 +15,8 @@ use crate::options::{MethodOptions, ServiceOptions};
 /// these names.
 const RESERVED: [&str; 5] = ["new", "connect", "client", "with_deadline", "with_metadata"];
 
-/// A trait with the attribute `service`, after all checks.
+/// A trait with the attribute `service`, after all checks, from which the client and the server are
+/// generated.
 pub(crate) struct Service {
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) visibility: Visibility,
@@ -46,14 +47,14 @@ pub(crate) struct Method {
     pub(crate) result: Option<Outcome>,
 }
 
-/// Name and type of an argument.
+/// Name and type of an argument of a method.
 #[derive(Clone)]
 pub(crate) struct Argument {
     pub(crate) name: Ident,
     pub(crate) ty: Type,
 }
 
-/// Name and item type of a stream argument.
+/// Name and item type of an argument `Receiver<item>` or `Sender<item>`.
 pub(crate) struct Stream {
     pub(crate) name: Ident,
     pub(crate) item: Type,

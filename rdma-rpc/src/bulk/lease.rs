@@ -33,7 +33,8 @@ struct Lease {
     state: Arc<LeaseState>,
 }
 
-/// Part of a lease that received frames of the peer read or change.
+/// Part of a lease that frames from the peer access: the memory, for reads and writes by messages,
+/// and the release.
 pub(super) struct LeaseState {
     is_writable: bool,
     /// The leased memory; `None` once the lease has ended.
@@ -191,7 +192,8 @@ impl Lease {
         }
     }
 
-    /// Waits until the peer has released the memory, at most until `latest`.
+    /// Waits until the peer has released the memory or the connection has ended, at most until
+    /// `latest`.
     async fn wait(&self, latest: Instant) {
         tokio::select! {
             () = self.state.released() => {}
@@ -296,7 +298,7 @@ impl CallLeases {
         tokens.collect()
     }
 
-    /// Returns whether the call lends no memory.
+    /// Returns whether there are no leases, because the value contained no bulks.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

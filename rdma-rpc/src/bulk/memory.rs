@@ -1,4 +1,4 @@
-//! [`BulkMemory`]: local memory of bulk data.
+//! [`BulkMemory`]: local memory from which a bulk is created, or into which a bulk is read.
 
 use std::alloc::Layout;
 use std::fmt;
@@ -58,7 +58,7 @@ impl BulkMemory {
         }
     }
 
-    /// Converts the memory to a vector. Registered memory is copied.
+    /// Converts the memory to a vector. Copies the bytes if the memory is registered with a device.
     pub fn into_vec(self) -> Vec<u8> {
         match self.buffer {
             Buffer::Region(region) => region.as_slice().to_vec(),

@@ -103,7 +103,7 @@ pub(super) struct EndpointState {
 }
 
 #[derive(Debug, Default)]
-/// State of the connection to an endpoint.
+/// State of the connection to an endpoint: the connection, or the reason for which there is none.
 struct State {
     connection: Option<Arc<Connection>>,
     /// Set if the last health check found that the server does not serve.
@@ -183,7 +183,8 @@ impl EndpointState {
         }
     }
 
-    /// Tries the addresses of an endpoint in order, and returns the first connection.
+    /// Tries the addresses of an endpoint in order, and returns the first connection that is
+    /// established. Fails with the error of the last address.
     async fn connect(
         &self,
         endpoint: &Endpoint,

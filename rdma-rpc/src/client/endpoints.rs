@@ -26,7 +26,7 @@ pub enum Balance {
     LeastInFlight,
 }
 
-/// Connections to several servers, which end when this value is dropped.
+/// Connections of a client to several servers, which end when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Endpoints {
     states: Vec<Arc<EndpointState>>,

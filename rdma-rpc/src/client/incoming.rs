@@ -1,4 +1,4 @@
-//! The handling of frames that a client receives.
+//! The handling of frames that a client receives, such as responses and stream items.
 
 use std::sync::Arc;
 

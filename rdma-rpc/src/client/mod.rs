@@ -130,7 +130,8 @@ impl Client {
         }
     }
 
-    /// Returns a clone whose requests are sent with this metadata.
+    /// Returns a clone whose requests are sent with this metadata, which handlers get from
+    /// [`Context::metadata`](crate::Context::metadata).
     #[must_use]
     pub fn with_metadata(&self, metadata: Metadata) -> Self {
         Self {
@@ -139,7 +140,7 @@ impl Client {
         }
     }
 
-    /// Returns the time limit of unary calls.
+    /// Returns the time limit of unary calls, see [`Self::with_deadline`].
     pub fn deadline(&self) -> Duration {
         self.deadline
     }

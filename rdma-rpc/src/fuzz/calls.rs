@@ -77,7 +77,7 @@ impl Drop for CountedHandler {
     }
 }
 
-/// Result of every method.
+/// Result of every method of the test service, with a text as the service's error.
 type Outcome<T> = Result<T, String>;
 
 impl Service for HandlerCount {

@@ -72,8 +72,8 @@ impl RdmaLink {
         }
     }
 
-    /// Receives and handles the messages that the handler has left, until the connection ends.
-    /// Returns the reason for the end.
+    /// Receives and handles the messages that [`Self::handle_messages`] has left, until the
+    /// connection ends. Returns the reason for the end.
     pub(super) async fn receive(&self, core: &Arc<Core>) -> Error {
         loop {
             core.wait_for_room().await;

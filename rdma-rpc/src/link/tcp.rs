@@ -25,7 +25,7 @@ const READ_BUFFER_LEN: usize = 64 << 10;
 /// keepalive probes. Equal to the timeout for connecting.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
-/// Transport over a TCP connection.
+/// Transport over a TCP connection without TLS.
 #[derive(Debug)]
 pub(crate) struct TcpLink {
     stream: TcpStream,
@@ -84,7 +84,7 @@ pub(super) fn configure(stream: &TcpStream) -> Result<(), Error> {
     configured.map_err(|cause| Error::tcp("configuring the connection", cause))
 }
 
-/// Byte stream of a peer, in which each message follows its length.
+/// Byte stream from a peer, over TCP or TLS, in which each message follows its length.
 pub(super) trait MessageSource {
     /// Reads bytes into `room` and returns their number; 0 at the end of the stream.
     fn read(&mut self, room: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send;

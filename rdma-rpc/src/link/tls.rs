@@ -20,7 +20,7 @@ use crate::core::Core;
 use crate::error::Error;
 use crate::outbox::Batch;
 
-/// Transport over a TLS connection.
+/// Transport over TLS on a TCP connection.
 pub(crate) struct TlsLink {
     writer: Mutex<WriteHalf<TlsStream<TcpStream>>>,
     /// Read half; `None` once the receiving task has taken the half.

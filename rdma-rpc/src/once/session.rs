@@ -1,4 +1,4 @@
-//! [`Session`]: the call numbers of a client.
+//! [`Session`]: the numbers of a client's calls that are executed at most once.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};

@@ -47,7 +47,7 @@ pub struct MethodDescription {
     pub input: Option<TypeDescription>,
     /// Item type of the handler's stream; `None` without a stream.
     pub output: Option<TypeDescription>,
-    /// Type of the success value; `None` for unencoded bytes, or without a response.
+    /// Type of the success value of the result; `None` for unencoded bytes, or without a response.
     pub result: Option<TypeDescription>,
     /// Type of the service's error; `None` without a response.
     pub error: Option<TypeDescription>,

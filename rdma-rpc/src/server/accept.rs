@@ -116,8 +116,8 @@ impl Drop for EndOnDrop {
     }
 }
 
-/// Serves a client until its connection ends or the server shuts down. Returns the reason for the
-/// end.
+/// Serves a client until its connection ends or the server has shut down, and returns the reason
+/// for the end. A shutdown first waits for the client's calls.
 async fn serve(shared: Arc<Shared>, client: Accepted, mut closing: watch::Receiver<bool>) -> Error {
     let begun = tokio::select! {
         begun = timeout(limits::CONNECT_TIMEOUT, client.into_link(&shared.encryption)) => begun,
@@ -174,7 +174,8 @@ async fn serve(shared: Arc<Shared>, client: Accepted, mut closing: watch::Receiv
     core.end_error()
 }
 
-/// Waits until the server's shutdown begins.
+/// Waits until the shutdown of the server begins: its handle was dropped, or
+/// [`ServerHandle::shutdown`] was called.
 async fn closed(closing: &mut watch::Receiver<bool>) {
     // An error means that the handle was dropped, which also begins the shutdown.
     drop(closing.wait_for(|&closing| closing).await);

@@ -23,7 +23,7 @@ use crate::status::Status;
 use crate::stream::Window;
 use crate::wire::{CallId, Frame, FrameReader, Header, ONE_WAY, Violation};
 
-/// The server's state of one connection: the client's identity and its running calls.
+/// State of one connection at the server: the client's identity and its running calls.
 #[derive(Debug)]
 pub(crate) struct ServerConnection {
     pub(super) shared: Arc<Shared>,
@@ -163,7 +163,8 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// Starts the handler of a request, or refuses the request.
+    /// Starts the handler of a request, or refuses the request with a status, for example because
+    /// of missing authentication.
     fn start_call(&self, method: u32, incoming: IncomingRequest<'_>) -> Result<()> {
         let (core, id) = (incoming.core, incoming.id);
         if id.index != ONE_WAY && id.index >= self.slots.count() {

@@ -62,7 +62,7 @@ pub(super) trait Handler: Send + Sync {
     /// Returns the name and the properties of the method.
     fn info(&self) -> &'static MethodInfo;
 
-    /// Returns the number of the requests' codec.
+    /// Returns the number of the codec of the method's requests, for the reflection service.
     #[cfg(feature = "reflection")]
     fn codec(&self) -> u8;
 
@@ -108,7 +108,8 @@ impl<F, Q, T, E, Fut, H> TypedHandler<F, Q, T, E, Fut, H> {
         }
     }
 
-    /// Drops the future, and keeps its allocation for a later call.
+    /// Drops the future in `boxed`, and keeps the allocation for a later call, so that the call
+    /// does not allocate.
     pub(super) fn recycle(&self, mut boxed: FutureBox<Fut>) {
         boxed.set(None);
         // An allocation beyond the capacity of the queue is freed.
@@ -441,8 +442,8 @@ where
         refuse(core, id, &Status::Panicked);
     }
 
-    /// Logs a warning if a poll of a handler, which took `elapsed`, was not shorter than
-    /// [`MAX_POLL_TIME`].
+    /// Logs a warning if a poll of a handler has blocked its thread. `elapsed` is the duration of
+    /// the poll; the limit is [`MAX_POLL_TIME`].
     pub(super) fn report_blocking(&self, elapsed: Duration) {
         if elapsed >= MAX_POLL_TIME {
             let method = self.info.name;

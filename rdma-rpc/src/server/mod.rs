@@ -1,4 +1,4 @@
-//! The server: accepts connections and executes the calls of clients.
+//! The server, which accepts connections and executes the calls of clients.
 
 mod accept;
 mod authorization;
@@ -70,7 +70,8 @@ pub(crate) struct Shared {
 }
 
 impl Server {
-    /// Creates a server with default settings and one service.
+    /// Creates a server with default settings that offers one service, such as a generated
+    /// `…Server`.
     pub fn new(service: impl Service) -> Self {
         let mut methods = Methods::default();
         service.register(&mut methods);
@@ -93,7 +94,7 @@ impl Server {
         }
     }
 
-    /// Adds another service.
+    /// Adds another service, whose methods the server then also offers.
     ///
     /// # Panics
     ///
@@ -119,15 +120,15 @@ impl Server {
         self
     }
 
-    /// Sets the maximum number of running calls of all connections together; further calls are
-    /// refused. Default: unlimited.
+    /// Sets the maximum number of running calls of all connections together; further calls fail
+    /// with [`Error::Overloaded`]. Default: unlimited.
     pub fn load_limit(mut self, calls: usize) -> Self {
         self.shared.load = Some(Arc::new(CallLimit::new(calls)));
         self
     }
 
     /// Sets the maximum number of running calls of a method, such as `"Store.get"`; further calls
-    /// are refused. Default: unlimited.
+    /// fail with [`Error::Overloaded`]. Default: unlimited.
     ///
     /// # Panics
     ///

@@ -1,4 +1,4 @@
-//! [`SendWindow`]: the flow control of a stream from this end.
+//! [`SendWindow`]: the flow control of a stream that this end sends.
 
 use std::task::{Context, Poll, Waker};
 

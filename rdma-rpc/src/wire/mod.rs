@@ -92,7 +92,8 @@ mod frame_kind {
     pub(super) const HAS_ITEMS: u16 = 2;
 }
 
-/// Number of bytes of the length that precedes each item in a frame with several items.
+/// Length in bytes of the prefix of each item in a frame with several items. The prefix contains
+/// the length of the item.
 pub(crate) const ITEM_PREFIX_LEN: usize = 2;
 
 /// Maximum length of a message with several frames, in bytes: the length up to which rdma-async

@@ -1,4 +1,4 @@
-//! [`Frame`]: a parsed frame, with the ranges of its parts in the message.
+//! [`Frame`]: a parsed frame of a received message.
 
 use std::ops::Range;
 use std::time::Duration;

@@ -27,9 +27,9 @@ const MAX_PIECES_BEING_SENT: usize = 8 * MAX_PIECES_IN_FLIGHT;
 /// a server stops reading earlier, and a client has few pieces in flight.
 const MAX_UNSENT: usize = 4 << 20;
 
-/// Maximum number of leases of results that a peer may hold at a time; a further bulk in a result
-/// fails with [`BulkError::TooMany`](crate::error::BulkError::TooMany). Limited because each lease
-/// needs resources of the device.
+/// Maximum number of leases of results that a peer may hold at a time; a result with more bulks is
+/// not sent, and its call fails with [`Error::BadResponse`](crate::Error::BadResponse). Limited
+/// because each lease needs resources of the device.
 pub(super) const MAX_RESULTS: usize = 1 << 10;
 
 /// State of all bulk memory of a connection: memory that this end has lent to the peer, and memory

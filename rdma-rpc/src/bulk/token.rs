@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Length in bytes of the encoded address, length and remote key of memory.
 const REMOTE_MEMORY_LEN: usize = 20;
 
-/// Representation of a bulk in an encoded value: what the borrower needs in order to access the
-/// memory.
+/// Representation of a bulk in an encoded value, by which the borrower accesses the memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename = "Bulk")]
 pub(super) struct Token {

@@ -10,8 +10,8 @@ use super::{BulkMemory, PeerBulk, memories};
 use crate::core::Core;
 use crate::error::{BulkError, Error, Result};
 
-/// Direction of a transfer: whether the borrower, which starts every transfer, reads or writes the
-/// owner's memory.
+/// Direction of a transfer. The borrower starts every transfer, and reads or writes the owner's
+/// memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     Read,

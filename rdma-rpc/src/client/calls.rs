@@ -33,8 +33,8 @@ pub(crate) struct Calls {
 }
 
 #[derive(Debug)]
-/// State of one call slot. The generation is incremented at the end of each call, so that a late
-/// answer does not match the next call in the slot.
+/// Contents of one call slot. The generation, a part of the call's ID, is incremented at the end of
+/// each call, so that a late answer does not match the next call in the slot.
 pub(super) struct Slot {
     pub(super) generation: u32,
     pub(super) phase: Phase,
@@ -45,7 +45,7 @@ pub(super) struct Slot {
 }
 
 #[derive(Debug)]
-/// Use of a call slot: whether a call occupies the slot, and whether its answer has arrived.
+/// State of a call slot with respect to its call.
 pub(super) enum Phase {
     /// No call occupies the slot.
     Free,

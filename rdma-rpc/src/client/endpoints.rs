@@ -223,7 +223,7 @@ impl ConnectionSearch<'_> {
     }
 
     /// Records that the server of `chosen` has not started the call, because of `error`. If the
-    /// connection is still open, [`Self::next`] does not return this server again.
+    /// connection still accepts calls, [`Self::next`] does not return this server again.
     pub(super) fn record_failure(&mut self, chosen: &ChosenConnection, error: Error) {
         // If the connection has ended or is closing, its endpoint is not excluded, because a new
         // connection may accept the call.

@@ -14,7 +14,7 @@ use crate::wire::{CallId, Header, ITEM_PREFIX_LEN, MESSAGE_HEADER_LEN, write_mes
 /// of send requests that can be in flight.
 const MAX_SPARE_BUFFERS: usize = 64;
 
-/// A message that is under construction or waits to be sent. It contains the frames of several
+/// A message that is under construction or waits to be sent. A batch contains the frames of several
 /// calls, or one long frame.
 ///
 /// ```text

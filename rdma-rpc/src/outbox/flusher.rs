@@ -1,6 +1,6 @@
-//! The flusher: the task that sends the batches of a connection. It runs after the other tasks that
-//! were ready, so that their frames share a batch, and it waits while the transport does not accept
-//! more.
+//! The flusher: the task that sends the batches of a connection. The flusher runs after the other
+//! tasks that were ready, so that their frames share a batch, and waits while the transport does
+//! not accept more.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -19,7 +19,8 @@ pub(super) struct Slots(Box<[Mutex<Slot>]>);
 
 #[derive(Debug, Default)]
 /// State of a slot: its running call, and frames that arrived before the request that they belong
-/// to. The *generation* of a call is the number of its use of the slot.
+/// to. The *generation* of a call is a number that distinguishes the call from the other calls in
+/// the slot.
 struct Slot {
     /// Call that is running in the slot.
     running: Option<RunningCall>,

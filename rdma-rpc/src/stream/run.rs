@@ -19,7 +19,7 @@ pub(crate) struct Run {
     /// Position of the next item, including its length, in `stored`.
     at: usize,
     stored: BodyBuffer,
-    /// Set if each item follows its length. Otherwise `stored` is a single item.
+    /// Set if each item in `stored` follows its length. Otherwise `stored` is a single item.
     has_lengths: bool,
 }
 

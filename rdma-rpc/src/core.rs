@@ -152,8 +152,8 @@ impl Core {
         }
     }
 
-    /// Ends the calls whose deadlines have passed at the time `now`. Returns the earliest deadline
-    /// of the other calls.
+    /// Ends the calls whose deadlines have passed at `now`, a time in microseconds since the
+    /// creation of the connection. Returns the earliest deadline of the other calls.
     fn expire(self: &Arc<Self>, now: u64) -> u64 {
         match &self.side {
             Side::Client(calls) => calls.expire(now),

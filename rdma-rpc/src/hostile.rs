@@ -115,7 +115,8 @@ async fn a_violation_ends_only_the_connection_of_its_sender() {
     }
 }
 
-/// Time within which an end must send its settings. Equal to `limits::CONNECT_TIMEOUT`.
+/// Time within which an end must send its settings after connecting. Equal to
+/// [`limits::CONNECT_TIMEOUT`].
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test(start_paused = true)]

@@ -12,8 +12,8 @@ pub(crate) const MESSAGE_LEN: usize = 16 << 20;
 /// check.
 const MIN_MESSAGE_LEN: usize = 8 << 10;
 
-/// Highest message limit that can be set, in bytes. Low enough for the 32-bit lengths of the wire
-/// format.
+/// Highest message limit that can be set, in bytes. Lengths up to this limit fit into the 32-bit
+/// fields of the wire format.
 const MAX_MESSAGE_LEN: usize = 1 << 30;
 
 /// Default maximum length in bytes of a bulk that the peer sends. Limited because a program that

@@ -30,7 +30,7 @@ pub(super) const MAX_PIECES_IN_FLIGHT: usize = 2;
 /// such a message needs.
 const MAX_FRAME_OVERHEAD: usize = 64;
 
-/// Timeout for the peer's answer to a message that reads or writes a piece. When it passes, the
+/// Timeout for the peer's answer to a message that reads or writes a piece. After the timeout, the
 /// connection ends. Equal to the time after which a peer that receives no message is disconnected.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Length in bytes of the encoded address, length and remote key of memory.
+/// Length in bytes of the encoded address, length and remote key of memory, as rdma-async encodes
+/// them.
 const REMOTE_MEMORY_LEN: usize = 20;
 
 /// Representation of a bulk in an encoded value, by which the borrower accesses the memory.

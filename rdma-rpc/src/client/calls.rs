@@ -140,8 +140,8 @@ impl Calls {
     }
 
     /// Begins a call in a free slot, which the caller must have reserved by [`Self::permit`] or
-    /// [`Self::try_permit`]. `deadline` is in the unit of
-    /// [`Deadlines`](crate::deadlines::Deadlines).
+    /// [`Self::try_permit`]. `deadline` is a time in microseconds since the creation of the
+    /// connection.
     pub(super) fn begin<C: Deref<Target = Core>>(
         core: C,
         deadline: u64,
@@ -182,8 +182,8 @@ impl Calls {
         self.active.load(Ordering::Relaxed) == 1
     }
 
-    /// Ends the calls whose deadlines have passed at the time `now`, in the unit of `Deadlines`.
-    /// Returns the earliest deadline of the other calls.
+    /// Ends the calls whose deadlines have passed at `now`, a time in microseconds since the
+    /// creation of the connection. Returns the earliest deadline of the other calls.
     pub(crate) fn expire(&self, now: u64) -> u64 {
         let mut next = NO_DEADLINE;
         for slot in &self.slots {

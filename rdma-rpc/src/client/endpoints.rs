@@ -58,8 +58,8 @@ impl ChosenConnection {
 }
 
 impl Endpoints {
-    /// Spawns a task for each endpoint, and waits until an endpoint is connected or the first
-    /// attempts of all endpoints have failed.
+    /// Spawns a task for each endpoint, which connects and reconnects. Waits until an endpoint is
+    /// connected; fails if the first attempts of all endpoints have failed.
     pub(super) async fn connect(
         endpoints: Vec<Endpoint>,
         builder: &ClientBuilder,

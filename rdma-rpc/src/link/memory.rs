@@ -128,7 +128,7 @@ fn message(batch: &mut Batch) -> Vec<u8> {
     }
 }
 
-/// Returns the error with which a connection ends after the peer has closed it.
+/// Returns the error of a connection that the peer has closed.
 fn closed_by_peer() -> Error {
     Error::disconnected("closed by the peer")
 }
@@ -178,7 +178,7 @@ impl MemoryPort {
     }
 }
 
-/// Listener of a server at an address in memory.
+/// Listener of a server at an address in memory, which receives the ends of new connections.
 #[derive(Debug)]
 pub(crate) struct MemoryListener {
     port: MemoryPort,

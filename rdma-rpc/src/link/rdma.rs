@@ -87,7 +87,7 @@ impl RdmaLink {
     }
 }
 
-/// Returns the message of a batch as a slice of its registered memory.
+/// Returns the message of a batch as a slice of its registered memory, from which the device sends.
 fn message_of(batch: &mut Batch) -> Result<LocalMrSlice<'_>, Error> {
     let len = batch.len();
     let region = match batch.buffer() {

@@ -14,7 +14,7 @@ use crate::outbox::Batch;
 use crate::payload::{Buffer, Message};
 use crate::wire::Violation;
 
-/// Number of bytes of the prefix of each message, which contains the length of the message.
+/// Length in bytes of the prefix of each message. The prefix contains the length of the message.
 pub(super) const PREFIX_LEN: usize = 4;
 
 /// Length of the receive buffer in bytes. A message that fits is handled within the buffer; a

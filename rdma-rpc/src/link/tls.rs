@@ -92,8 +92,8 @@ impl TlsLink {
         poll_fn(|cx| self.poll_send(batch, cx)).await;
     }
 
-    /// Polls the sending of a batch to its end. An error counts as the end, because the receiving
-    /// task reports it.
+    /// Polls until the rest of a batch was sent. Also returns `Ready` after an error, which the
+    /// receiving task reports.
     fn poll_send(&self, batch: &mut Batch, cx: &mut Context<'_>) -> Poll<()> {
         if let Err(error) = ready!(self.poll_write(batch, cx)) {
             // The receiving task reports the end of the connection.

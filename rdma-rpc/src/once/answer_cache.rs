@@ -83,7 +83,7 @@ struct CallEntry {
 }
 
 #[derive(Debug, Clone)]
-/// Answer to a call, as far as the handler has finished.
+/// Answer of a call's handler, or the fact that the handler is still running.
 enum StoredAnswer {
     /// The handler is running.
     Running,

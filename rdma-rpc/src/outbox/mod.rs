@@ -120,7 +120,7 @@ pub(crate) enum AppendError {
 }
 
 impl AppendError {
-    /// Converts the error to the error that the program gets for its request or item.
+    /// Converts the error to the error that the program gets for its request or stream item.
     pub(crate) fn into_error(self) -> Error {
         match self {
             Self::Codec(error) => Error::Encode(error),

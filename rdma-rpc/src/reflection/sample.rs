@@ -384,7 +384,7 @@ impl<'t> SampleItems<'t> {
         }
     }
 
-    /// Decodes the next element; returns `None` after the last element.
+    /// Decodes the next sample element with `seed`; returns `None` after the last element.
     fn next<'de, S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Error> {
         let Some(format) = self.formats.next() else {
             return Ok(None);

@@ -61,7 +61,7 @@ pub enum Format {
     Named(String),
 }
 
-/// Format of a struct or enum.
+/// Format of a struct or enum: its fields or variants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum TypeFormat {

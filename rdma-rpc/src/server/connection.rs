@@ -209,8 +209,8 @@ impl ServerConnection {
         self.identity.get().unwrap_or(&NO_IDENTITY)
     }
 
-    /// Ends the calls whose deadlines have passed at the time `now`, in the unit of `Deadlines`.
-    /// Returns the earliest deadline of the other calls.
+    /// Ends the calls whose deadlines have passed at `now`, a time in microseconds since the
+    /// creation of the connection. Returns the earliest deadline of the other calls.
     pub(crate) fn expire(&self, core: &Arc<Core>, now: u64) -> u64 {
         let expired = |id| refuse(core, id, &Status::DeadlineExceeded);
         let next = self

@@ -102,7 +102,7 @@ impl Run {
         decode(self.codec, EncodedItem::Bytes(item))
     }
 
-    /// Returns the buffer of the run, to be used again.
+    /// Returns the buffer of the run, which a later run of the stream uses again.
     pub(super) fn into_stored(mut self) -> BodyBuffer {
         self.stored.clear();
         self.stored

@@ -222,10 +222,10 @@ pub mod generated {
     pub use crate::once::execute_once;
     pub use crate::server::{Call, Methods, Role};
 
-    /// Registers a type in the signature of a method for reflection. `role` is its position in the
-    /// signature, followed by the name of the argument or stream and the source text of the type.
-    /// Generated code calls this function also for its bounds: they make the compiler report a type
-    /// that the codec does not support at its position in the trait.
+    /// Registers a type in the signature of a method for reflection. `role` is the part of the
+    /// signature, `name` the name of the argument or stream, and `text` the source text of the
+    /// type. Generated code calls this function also for its bounds: they make the compiler report
+    /// a type that the codec does not support at its position in the trait.
     pub fn check<C: crate::Encode<T> + crate::Decode<T>, T>(
         methods: &mut Methods,
         method: &'static MethodInfo,

@@ -23,14 +23,16 @@ use rdma_rpc::{Bulk, Client, Context, Server};
 use tokio::sync::{OnceCell, mpsc};
 use tokio::time::sleep;
 
-/// Length of a block in bytes.
+/// Maximum length of a block in bytes.
 const BLOCK: usize = 64 << 10;
 
-/// Time after which a peer that does not answer is considered failed.
+/// Time after which a request to a peer server fails. Short, because a write waits for this time if
+/// both peers have failed.
 const PEER: Duration = Duration::from_secs(1);
 
-/// Version of a block: a counter, and the number of the server that wrote the block. The number of
-/// a server is the rank of its address among the three servers.
+/// Version of a block: a counter that each write increments, and the number of the server that
+/// wrote the block, so that two servers never create the same version. The number of a server is
+/// the rank of its address among the three servers.
 type Version = (u64, u64);
 
 /// Content of a block with its version.
@@ -41,26 +43,27 @@ trait Blocks {
     /// Writes a block to this server and its peers. Returns the version when two servers have
     /// stored the block.
     async fn write(&self, number: u64, bytes: Bulk) -> Result<Version, String>;
-    /// Returns the newest version of a block among two servers.
+    /// Returns the newer of this server's block and a peer's block, with its version; `None` if
+    /// neither has the block.
     async fn read(&self, cx: &Context, number: u64) -> Result<Option<(Version, Bulk)>, String>;
-    /// Stores a copy of a block, unless this server has a newer version.
+    /// Stores a block that a peer has written, unless this server has a newer version.
     async fn copy(&self, number: u64, version: Version, bytes: Bulk) -> Result<(), String>;
-    /// Returns the version of this server's copy.
+    /// Returns the version of this server's copy of a block; (0, 0) without a copy.
     async fn version(&self, number: u64) -> Result<Version, String>;
-    /// Returns this server's copy.
+    /// Returns this server's copy of a block, with its version; `None` without a copy.
     async fn fetch(&self, cx: &Context, number: u64) -> Result<Option<(Version, Bulk)>, String>;
-    /// Returns the numbers and versions of all copies of this server.
+    /// Returns the numbers and versions of all blocks that this server stores.
     async fn versions(&self) -> Result<Vec<(u64, Version)>, String>;
 }
 
-/// A peer server, with a connection that is established at its first use.
+/// One of the two other servers, with a connection that is established at its first use.
 struct Peer {
     address: String,
     client: OnceCell<BlocksClient>,
 }
 
 impl Peer {
-    /// Returns the connection, after establishing it if necessary.
+    /// Returns the client of the peer, after connecting to the peer if necessary.
     async fn client(&self) -> Result<&BlocksClient, String> {
         let connect = || async {
             let builder = Client::builder()
@@ -73,15 +76,17 @@ impl Peer {
     }
 }
 
-/// State of one server.
+/// State of one server: its blocks and its peers.
 struct Node {
-    /// Rank of the server's address, for versions.
+    /// Rank of the server's address among the three servers, for the versions that this server
+    /// creates.
     number: u64,
     blocks: Mutex<HashMap<u64, Block>>,
     peers: Vec<Arc<Peer>>,
 }
 
-/// Implementation of the service by a node that the program also uses.
+/// Implementation of the service. The program also uses the node directly, in order to copy missing
+/// blocks at its start.
 struct Shared(Arc<Node>);
 
 fn text(error: impl Error) -> String {
@@ -94,8 +99,8 @@ impl Node {
         blocks.get(&number).cloned()
     }
 
-    /// Stores a block with a version newer than this server's version and `theirs`. Returns the
-    /// version.
+    /// Stores a block with a new version, which is newer than this server's version of the block
+    /// and than `theirs`, the version of a peer. Returns the new version.
     fn store_newer(&self, number: u64, theirs: Version, bytes: Arc<[u8]>) -> Version {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let own = blocks.get(&number).map_or((0, 0), |(version, _)| *version);
@@ -139,8 +144,9 @@ impl Node {
         Err(format!("no peer has answered: {refused}"))
     }
 
-    /// Copies newer blocks from all peers. A block that two of the three servers have may be
-    /// missing on either of the peers, so both are needed.
+    /// Copies all blocks of which the peers have a newer version, after a restart of this server. A
+    /// block that two of the three servers have may be missing on either of the peers, so both are
+    /// needed.
     async fn catch_up(&self) -> Result<(), String> {
         for peer in &self.peers {
             let client = peer.client().await?;
@@ -158,7 +164,8 @@ impl Node {
     }
 }
 
-/// Returns a bulk with a copy of `bytes`.
+/// Returns a bulk with a copy of `bytes`, in memory that the connection of the call can transfer
+/// without another copy.
 fn lent(cx: &Context, bytes: &[u8]) -> Result<Bulk, String> {
     let mut memory = cx.bulk_memory(bytes.len()).map_err(text)?;
     memory.copy_from_slice(bytes);
@@ -233,7 +240,8 @@ impl Blocks for Shared {
     }
 }
 
-/// Runs a server. `is_new` is set for the first start of the store, when no blocks exist.
+/// Runs the server at `address`, whose peers are at the addresses `peers`. `is_new` is set for the
+/// first start of the store, when there are no blocks to copy from the peers.
 async fn serve(address: &str, peers: &[&str], is_new: bool) -> Result<(), Box<dyn Error>> {
     let peer = |address: &&str| {
         Arc::new(Peer {

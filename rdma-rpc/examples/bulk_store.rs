@@ -19,10 +19,11 @@ trait Values {
     /// Sets a value, which the server reads from the caller's memory. Returns the length of the
     /// previous value.
     async fn put(&self, key: String, value: Bulk) -> Result<Option<u64>, String>;
-    /// Returns a value, which the caller reads from the server's memory.
+    /// Returns a value, which the caller reads from the server's memory; `None` if the key does not
+    /// exist.
     async fn get(&self, cx: &Context, key: String) -> Result<Option<Bulk>, String>;
-    /// Writes the part of a value from `offset` on into the caller's memory. Returns the number of
-    /// bytes.
+    /// Writes the part of a value from `offset` on into the caller's memory `room`, as far as it
+    /// fits. Returns the number of written bytes.
     async fn get_into(
         &self,
         cx: &Context,
@@ -32,7 +33,7 @@ trait Values {
     ) -> Result<u64, String>;
 }
 
-/// Values in memory.
+/// Implementation of the service: values by key, in the memory of the server.
 #[derive(Default)]
 struct MemoryStore(Mutex<HashMap<String, Arc<[u8]>>>);
 
@@ -113,7 +114,7 @@ async fn get(address: &str, key: &str, path: &str) -> Result<(), Box<dyn Error>>
     Ok(())
 }
 
-/// Prints up to 16 bytes of a value from an offset on.
+/// Prints up to 16 bytes of the value of a key, from `offset` on.
 async fn peek(address: &str, key: &str, offset: &str) -> Result<(), Box<dyn Error>> {
     let client = ValuesClient::connect(address).await?;
     let room = Bulk::writable(client.client().bulk_memory(16)?);

@@ -16,7 +16,8 @@ trait Log {
     /// Appends the lines from the caller, and returns their number.
     async fn append(&self, lines: Receiver<String>) -> Result<u64, String>;
 
-    /// Sends all present and future lines from number `first` on, until the caller drops the call.
+    /// Sends all present and future lines from number `first` on, each with its number, until the
+    /// caller drops the stream.
     async fn follow(
         &self,
         cx: &Context,
@@ -31,7 +32,7 @@ trait Log {
 
 struct Lines {
     lines: Mutex<Vec<String>>,
-    /// Number of lines; followers wait for its changes.
+    /// Number of lines. Handlers of `follow` wait for changes of this number.
     count: watch::Sender<u64>,
 }
 

@@ -15,48 +15,50 @@ use std::{env, process};
 
 use rdma_rpc::{Bulk, Context, Server};
 
-/// Number of rows of each server.
+/// Number of rows of the table that each server stores.
 const ROWS: usize = 1000;
-/// Number of values in a row.
+/// Number of values in a row: the dimension of an embedding.
 const WIDTH: usize = 64;
 
 /// Length of a row in bytes.
 const ROW: usize = WIDTH * size_of::<f32>();
 
-/// Number of rows in a training step.
+/// Number of rows that a training step requests from each server.
 const BATCH: usize = 256;
-/// Number of training steps.
+/// Number of training steps: enough for the loss to become nearly zero.
 const STEPS: usize = 60;
 
 #[rdma_rpc::service]
 trait Table {
-    /// Writes the requested rows into the caller's memory, in sequence.
+    /// Writes the rows with the numbers `rows` into the caller's memory `into`, in sequence.
     async fn lookup(&self, cx: &Context, rows: Vec<u32>, into: Bulk) -> Result<(), String>;
-    /// Subtracts a gradient, multiplied by `rate`, from each of the rows.
+    /// Subtracts a gradient, multiplied by the learning rate `rate`, from each of the rows. The
+    /// caller's memory `gradients` contains the gradients in sequence.
     async fn update(&self, rows: Vec<u32>, gradients: Bulk, rate: f32) -> Result<(), String>;
 }
 
-/// Rows of one server, initially zero.
+/// Rows of the table that one server stores, initially zero.
 struct Shard(Mutex<Vec<[f32; WIDTH]>>);
 
 fn text(error: impl Error) -> String {
     error.to_string()
 }
 
-/// Decodes little-endian numbers.
+/// Returns the values of rows, which are encoded as little-endian numbers.
 fn numbers(bytes: &[u8]) -> impl Iterator<Item = f32> {
     let words = bytes.chunks_exact(size_of::<f32>());
     words.map(|word| word.try_into().map_or(0.0, f32::from_le_bytes))
 }
 
-/// Encodes numbers as little-endian bytes.
+/// Encodes the values of rows as little-endian numbers into `bytes`.
 fn put_numbers(bytes: &mut [u8], numbers: impl IntoIterator<Item = f32>) {
     for (word, number) in bytes.chunks_exact_mut(size_of::<f32>()).zip(numbers) {
         word.copy_from_slice(&number.to_le_bytes());
     }
 }
 
-/// Checks the row numbers of a request and the length of its memory.
+/// Returns an error if a requested row does not exist, or if the bulk does not have the length of
+/// the rows.
 fn check(rows: &[u32], bulk: &Bulk) -> Result<(), String> {
     match rows.iter().find(|row| **row as usize >= ROWS) {
         Some(row) => Err(format!("there is no row {row}")),
@@ -101,13 +103,14 @@ async fn serve(address: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the target value of an element of the table.
+/// Returns the value that the training should reach for an element of the table: an arbitrary known
+/// number between -1 and 1.
 fn target(shard: usize, row: u32, column: usize) -> f32 {
     ((shard * 31 + row as usize * 7 + column) % 17) as f32 / 8.0 - 1.0
 }
 
-/// Performs a training step on one server: requests rows and sends their gradients. Returns the
-/// loss.
+/// Performs a training step with the rows `rows` of one server, whose index is `shard`: requests
+/// the rows and sends their gradients. Returns the loss (mean squared error).
 async fn step(table: &TableClient, shard: usize, rows: Vec<u32>) -> Result<f64, Box<dyn Error>> {
     let room = Bulk::writable(table.client().bulk_memory(rows.len() * ROW)?);
     table.lookup(rows.clone(), room.clone()).await?;

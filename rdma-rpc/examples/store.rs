@@ -34,7 +34,7 @@ impl fmt::Display for StoreError {
 
 #[rdma_rpc::service]
 trait Store {
-    /// Stores a value, and returns the previous value.
+    /// Stores a value for the caller's tenant, and returns the previous value of the key.
     async fn put(
         &self,
         cx: &Context,
@@ -42,7 +42,7 @@ trait Store {
         value: Vec<u8>,
     ) -> Result<Option<Vec<u8>>, StoreError>;
 
-    /// Returns the value of a key.
+    /// Returns the value of a key of the caller's tenant.
     async fn get(&self, cx: &Context, key: String) -> Result<Vec<u8>, StoreError>;
 
     /// Returns the bytes in reverse order. The bytes are neither encoded nor decoded.
@@ -50,7 +50,7 @@ trait Store {
     async fn reverse(&self, bytes: Payload) -> Result<Vec<u8>, StoreError>;
 }
 
-/// Maximum length of a value in bytes.
+/// Maximum length of a value in bytes, so that the example can show an error of the service.
 const MAX_VALUE_LEN: usize = 64 << 10;
 
 #[derive(Default)]
@@ -58,7 +58,7 @@ struct InMemory {
     values: Mutex<HashMap<(String, String), Vec<u8>>>,
 }
 
-/// Returns the tenant in the metadata of a call.
+/// Returns the tenant in the metadata of a call; fails if the caller has set none.
 fn tenant(cx: &Context) -> Result<String, StoreError> {
     let tenant = cx.metadata().get_str("tenant");
     tenant.map(str::to_owned).ok_or(StoreError::NoTenant)

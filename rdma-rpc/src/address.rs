@@ -8,8 +8,8 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::link::MemoryPort;
 
-/// Address of a server: `rdma://host:port`, `tcp://host:port`, or an address in the memory of this
-/// process. A text without a scheme is an RDMA address.
+/// Address at which a server listens and clients connect: `rdma://host:port`, `tcp://host:port`, or
+/// an address in the memory of this process. A text without a scheme is an RDMA address.
 ///
 /// ```
 /// use rdma_rpc::Address;

@@ -1,4 +1,4 @@
-//! [`Core`]: the state of one connection, which its tasks and calls share.
+//! [`Core`]: the state of one connection, which the tasks and calls of the connection share.
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,7 +19,8 @@ use crate::payload::Message;
 use crate::server::ServerConnection;
 use crate::wire::{Header, Settings, Violation};
 
-/// State of one connection, at the client or the server.
+/// State of one connection, at the client or the server: its send queue, its timer, the settings of
+/// both ends, its bulk memory, and the calls in progress.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) outbox: Outbox,
@@ -28,7 +29,7 @@ pub(crate) struct Core {
     /// Runtime on which the connection's tasks and handlers run.
     pub(crate) runtime: Handle,
     pub(crate) side: Side,
-    /// Settings that this end has sent or will send.
+    /// Limits that this end has sent or will send to the peer.
     pub(crate) own_settings: Settings,
     pub(crate) bulks: bulk::BulkTable,
     peer_settings: OnceLock<Settings>,
@@ -40,7 +41,8 @@ pub(crate) struct Core {
     changed: Notify,
 }
 
-/// State that differs between the client's end and the server's end of a connection.
+/// State that differs between the client's end and the server's end of a connection: the calls that
+/// the client makes, or the calls that the server executes.
 #[derive(Debug)]
 pub(crate) enum Side {
     Client(Calls),
@@ -100,7 +102,8 @@ impl Core {
         core
     }
 
-    /// Sends the settings of this end, with the metadata of the connection.
+    /// Sends the settings of this end, together with `metadata`: a client's credentials, or a
+    /// server's instance ID.
     pub(crate) fn send_settings(self: &Arc<Self>, metadata: &Metadata) {
         let header = Header::Settings(self.own_settings);
         let appended = self.outbox.append(
@@ -131,8 +134,8 @@ impl Core {
         });
     }
 
-    /// Handles a received message, which may contain arbitrary bytes. Runs within the poll that
-    /// received the message.
+    /// Handles a received message, which may contain arbitrary bytes; a violation of the protocol
+    /// ends the connection. Runs within the poll that received the message.
     pub(crate) fn handle(self: &Arc<Self>, message: Message<'_>) {
         if self.end.get().is_some() {
             return;
@@ -149,7 +152,8 @@ impl Core {
         }
     }
 
-    /// Ends the calls whose deadlines have passed at `now`, and returns the next deadline.
+    /// Ends the calls whose deadlines have passed at `now`, a time in microseconds since the
+    /// creation of the connection. Returns the earliest deadline of the other calls.
     fn expire(self: &Arc<Self>, now: u64) -> u64 {
         match &self.side {
             Side::Client(calls) => calls.expire(now),
@@ -157,7 +161,8 @@ impl Core {
         }
     }
 
-    /// Stores the instance ID of the server, which arrives with its settings.
+    /// Stores the instance ID of the server process, which arrives with its settings. See
+    /// [`crate::once`].
     pub(crate) fn set_instance_id(&self, instance_id: u64) {
         // Repeated settings are refused by `set_peer_settings`.
         let _ = self.instance_id.set(instance_id);
@@ -168,7 +173,7 @@ impl Core {
         self.instance_id.get().copied().unwrap_or_default()
     }
 
-    /// Stores the peer's settings. Repeated settings violate the protocol.
+    /// Stores the peer's settings, which it sends once. Fails if they are repeated.
     pub(crate) fn set_peer_settings(&self, settings: Settings) -> Result<(), Violation> {
         self.peer_settings
             .set(settings)
@@ -182,7 +187,7 @@ impl Core {
         self.peer_settings.get()
     }
 
-    /// Waits until the peer's settings have arrived.
+    /// Waits until the peer's settings have arrived. Fails if the connection ends before.
     pub(crate) async fn wait_for_settings(&self) -> Result<()> {
         self.wait_until(|| self.peer_settings.get().is_some() || self.end.get().is_some())
             .await;
@@ -194,7 +199,8 @@ impl Core {
         self.own_settings.message_limit as usize
     }
 
-    /// Returns the maximum length in bytes of a message to the peer.
+    /// Returns the maximum length in bytes of a message to the peer: the lower limit of the two
+    /// ends.
     pub(crate) fn send_limit(&self) -> usize {
         let peer_limit = self
             .peer_settings
@@ -204,12 +210,13 @@ impl Core {
     }
 
     /// Returns whether messages of the peer may be handled now. A server handles no message while
-    /// too many of its own messages wait to be sent.
+    /// too many of its own messages wait to be sent, because further answers would need more
+    /// memory.
     pub(crate) fn has_room(&self) -> bool {
         matches!(self.side, Side::Client(_)) || self.outbox.has_room()
     }
 
-    /// Waits until messages of the peer may be handled.
+    /// Waits until messages of the peer may be handled, see [`Self::has_room`].
     pub(crate) async fn wait_for_room(&self) {
         if let Side::Server(_) = self.side {
             self.outbox.wait_for_room().await;
@@ -248,7 +255,8 @@ impl Core {
         self.changed.notify_waiters();
     }
 
-    /// Sends the reason for which this end closes the connection.
+    /// Sends the reason for which this end closes the connection. `status` is the number of the
+    /// kind of reason in the wire format.
     fn say_goodbye(&self, status: u16, reason: &str) {
         let (goodbye, reason) = (Header::Goodbye { status }, reason.as_bytes());
         let reason = reason.get(..512).unwrap_or(reason);
@@ -258,7 +266,7 @@ impl Core {
         drop(appended.map(|_| self.outbox.flush()));
     }
 
-    /// Returns the error that ended the connection.
+    /// Returns the error that ended the connection; `None` while the connection is open.
     pub(crate) fn end(&self) -> Option<&Error> {
         self.end.get()
     }
@@ -276,6 +284,7 @@ impl Core {
         self.end.get().cloned().unwrap_or_else(unknown)
     }
 
+    /// Waits until `is_done` returns `true`. Checks again after each notification `changed`.
     async fn wait_until(&self, is_done: impl Fn() -> bool) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());

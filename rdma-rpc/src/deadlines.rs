@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-/// Deadline value of a call without a deadline: later than any time.
+/// Deadline of a call without a time limit. Later than any time, so that comparisons need no
+/// special case.
 pub(crate) const NO_DEADLINE: u64 = u64::MAX;
 
 /// Timer for the calls of a connection. Each call stores its deadline in its slot. One task sleeps
@@ -31,7 +32,8 @@ impl Deadlines {
         }
     }
 
-    /// Returns the deadline `limit` after `now`, in microseconds since the epoch.
+    /// Returns the deadline `limit` after `now` in microseconds since the creation of the
+    /// connection; [`NO_DEADLINE`] without a limit.
     pub(crate) fn after(&self, now: Instant, limit: Option<Duration>) -> u64 {
         let end = |limit| now.saturating_duration_since(self.epoch).checked_add(limit);
         let micros = |end: Duration| u64::try_from(end.as_micros()).ok();
@@ -44,7 +46,8 @@ impl Deadlines {
         (deadline != NO_DEADLINE).then(|| self.epoch.checked_add(since))?
     }
 
-    /// Adds a deadline to the timer. The caller must have stored the deadline in a slot.
+    /// Makes the timer check the slots at `deadline`. The caller must have stored the deadline in
+    /// the slot of its call.
     pub(crate) fn add(&self, deadline: u64) {
         if deadline < self.next.load(Ordering::Relaxed)
             && deadline < self.next.fetch_min(deadline, Ordering::AcqRel)

@@ -169,19 +169,19 @@ impl fmt::Debug for Error {
 
 impl Error {
     /// Returns whether the peer refused to receive a message over RDMA. The only reason for a
-    /// refusal is the length of the message.
+    /// refusal is that the message is longer than the peer's limit.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Transport(rdma_async::Error::Refused { .. }))
     }
 
-    /// Creates an [`Error::Disconnected`].
+    /// Creates an [`Error::Disconnected`] with this reason for the end of the connection.
     pub(crate) fn disconnected(reason: impl Into<Arc<str>>) -> Self {
         Self::Disconnected {
             reason: reason.into(),
         }
     }
 
-    /// Creates an [`Error::Tcp`].
+    /// Creates an [`Error::Tcp`]. `action` names the operation that failed.
     pub(crate) fn tcp(action: &'static str, cause: io::Error) -> Self {
         Self::Tcp {
             action,

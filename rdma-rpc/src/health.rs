@@ -1,4 +1,4 @@
-//! The health service: reports whether a server accepts calls.
+//! The health service, by which clients learn whether a server accepts calls.
 
 use std::collections::HashMap;
 
@@ -27,14 +27,15 @@ pub enum HealthState {
 /// [`ClientBuilder::health_check`](crate::ClientBuilder::health_check) sets.
 #[rdma_rpc_macros::service]
 pub trait Health {
-    /// Returns the state of a service, or of the whole server for an empty name.
+    /// Returns the state of the service with this name, or of the whole server for an empty name.
     async fn check(&self, service: String) -> Result<HealthState, ()>;
     /// Sends the current state of a service, and then each new state, until the caller drops the
     /// stream.
     async fn watch(&self, service: String, states: Sender<HealthState>) -> Result<(), ()>;
 }
 
-/// Health of a server and of its services, set by the program.
+/// Health of a server and of its services, set by the program and reported to clients by the
+/// [`Health`] service.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -76,7 +77,8 @@ impl HealthStates {
         });
     }
 
-    /// Returns the state of a service, or of the whole server for an empty name.
+    /// Returns the state of the service with this name, or of the whole server for an empty name.
+    /// Returns [`HealthState::Unknown`] if the program has not set a state.
     pub fn state(&self, service: &str) -> HealthState {
         state(&self.states.borrow(), service)
     }

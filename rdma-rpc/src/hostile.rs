@@ -28,7 +28,8 @@ struct TestService {
     long: Arc<AtomicUsize>,
 }
 
-/// Length of a long response in bytes.
+/// Length of the response of `Fed.long` in bytes: longer than a batch, so that each response is a
+/// separate message.
 const LONG_RESPONSE_LEN: usize = 1 << 20;
 
 fn info(name: &'static str, has_input: bool, has_output: bool) -> &'static MethodInfo {
@@ -80,7 +81,7 @@ async fn serve() -> (ServerHandle, TestService) {
     (server.listen(Address::memory()).await.unwrap(), service)
 }
 
-/// Connects to a server and receives its settings.
+/// Connects a peer that sends arbitrary bytes to a server, and receives the server's settings.
 async fn connect(server: &ServerHandle) -> RawPeer {
     let mut peer = RawPeer::connect(server.address()).await;
     let greeting = peer.receive().await.unwrap();
@@ -114,7 +115,8 @@ async fn a_violation_ends_only_the_connection_of_its_sender() {
     }
 }
 
-/// Time within which an end must send its settings.
+/// Time within which an end must send its settings after connecting. Equal to
+/// [`limits::CONNECT_TIMEOUT`].
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test(start_paused = true)]

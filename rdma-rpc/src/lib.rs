@@ -57,8 +57,8 @@
 //!   ([`ServerHandle::shutdown`]).
 //! - **Few copies and no allocations.** A value is encoded directly into the send buffer. A request
 //!   is decoded from the receive buffer and its handler is polled for the first time within the
-//!   poll that receives the request. Requests and responses of one turn of the scheduler share a
-//!   message. Byte strings are not encoded (`#[rpc(raw)]`, [`Payload`]).
+//!   poll that receives the request. Requests and responses of tasks that are ready at the same
+//!   time share a message. Byte strings are not encoded (`#[rpc(raw)]`, [`Payload`]).
 //! - **Long data is not copied**: the peer reads or writes an argument or result of type [`Bulk`]
 //!   one-sided, under a lease that ends with the call.
 //! - **Several servers**: [`ClientBuilder::connect_any`] distributes calls and reconnects. A call
@@ -222,9 +222,10 @@ pub mod generated {
     pub use crate::once::execute_once;
     pub use crate::server::{Call, Methods, Role};
 
-    /// Registers the description of a type for reflection: its name in the trait and its source
-    /// text. The bounds make the compiler report a type that the codec does not support at its
-    /// position in the trait.
+    /// Registers a type in the signature of a method for reflection. `role` is the part of the
+    /// signature, `name` the name of the argument or stream, and `text` the source text of the
+    /// type. Generated code calls this function also for its bounds: they make the compiler report
+    /// a type that the codec does not support at its position in the trait.
     pub fn check<C: crate::Encode<T> + crate::Decode<T>, T>(
         methods: &mut Methods,
         method: &'static MethodInfo,

@@ -4,16 +4,20 @@ use std::time::Duration;
 
 use rdma_async::RdmaBuilder;
 
-/// Default maximum length of a message in bytes.
+/// Default maximum length of a message in bytes. Long enough for most requests, and short enough
+/// that a peer cannot exhaust the memory by a few messages.
 pub(crate) const MESSAGE_LEN: usize = 16 << 20;
 
-/// Lowest message limit that can be set, in bytes. A batch of frames must always fit.
+/// Lowest message limit that can be set, in bytes. Longer than a batch, so that batches need no
+/// check.
 const MIN_MESSAGE_LEN: usize = 8 << 10;
 
-/// Highest message limit that can be set, in bytes. The wire format has lengths of 32 bits.
+/// Highest message limit that can be set, in bytes. Lengths up to this limit fit into the 32-bit
+/// fields of the wire format.
 const MAX_MESSAGE_LEN: usize = 1 << 30;
 
-/// Default maximum length of a bulk of the peer in bytes.
+/// Default maximum length in bytes of a bulk that the peer sends. Limited because a program that
+/// reads a whole bulk allocates memory of this length.
 pub(crate) const BULK_LEN: usize = 1 << 30;
 
 /// Timeout for connecting, and for the arrival of the peer's settings. Long enough for a slow
@@ -25,8 +29,9 @@ pub(crate) fn clamp_message_len(bytes: usize) -> usize {
     bytes.clamp(MIN_MESSAGE_LEN, MAX_MESSAGE_LEN)
 }
 
-/// Returns the RDMA settings with this message limit. If the program has not set any, the peer
-/// cannot request memory of this end, because calls do not need remote memory.
+/// Returns the RDMA settings `chosen` by the program with this message limit. If the program has
+/// chosen none, returns the default settings, but the peer cannot request memory of this end,
+/// because calls do not need such memory.
 pub(crate) fn transport(chosen: Option<RdmaBuilder>, message_limit: usize) -> RdmaBuilder {
     chosen
         .unwrap_or_else(|| RdmaBuilder::default().remote_memory_limit(0))

@@ -28,10 +28,11 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Metadata without values.
+    /// Metadata without any name or value.
     pub(crate) const EMPTY: Self = Self { encoded: None };
 
-    /// Adds a value. A later value of the same name does not replace an earlier one.
+    /// Adds a value with a name. Names need not be unique: an earlier value with the same name is
+    /// kept.
     ///
     /// # Panics
     ///
@@ -56,19 +57,21 @@ impl Metadata {
         }
     }
 
-    /// Adds a value like [`Self::with`]; returns `None` if the metadata would exceed [`MAX_LEN`].
+    /// Returns a copy with a value added, like [`Self::with`]; returns `None` if the metadata would
+    /// exceed [`MAX_LEN`].
     pub(crate) fn try_with(&self, name: &str, value: &[u8]) -> Option<Self> {
         let len = self.encoded().len() + 3 + name.len() + value.len();
         (len <= MAX_LEN).then(|| self.clone().with(name, value))
     }
 
-    /// Returns the first value with this name.
+    /// Returns the first value with this name; `None` if there is none.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.iter()
             .find_map(|(known, value)| (known == name).then_some(value))
     }
 
-    /// Returns the first value with this name; `None` if the value is not UTF-8.
+    /// Returns the first value with this name as text; `None` if there is none or the value is not
+    /// UTF-8.
     pub fn get_str(&self, name: &str) -> Option<&str> {
         std::str::from_utf8(self.get(name)?).ok()
     }
@@ -83,7 +86,7 @@ impl Metadata {
         })
     }
 
-    /// Returns the encoded pairs.
+    /// Returns the encoded pairs of names and values, which are sent in a frame.
     pub(crate) fn encoded(&self) -> &[u8] {
         self.encoded.as_deref().unwrap_or_default()
     }

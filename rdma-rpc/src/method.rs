@@ -1,6 +1,6 @@
 //! [`MethodInfo`]: the constant that generated code defines for each method.
 
-/// Number, name and properties of a method.
+/// Number, name and properties of a method, which the client and the server use for its calls.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MethodInfo {

@@ -7,7 +7,8 @@ use rdma_async::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Memory of one message: registered memory for RDMA, or heap memory.
+/// Memory of one message to be sent or received: registered memory for RDMA, heap memory for other
+/// transports.
 #[derive(Debug)]
 pub(crate) enum Buffer {
     Region(LocalMr),
@@ -15,7 +16,7 @@ pub(crate) enum Buffer {
 }
 
 impl Buffer {
-    /// Returns the bytes for reading.
+    /// Returns all bytes of the memory for reading.
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Region(region) => region.as_slice(),
@@ -23,7 +24,7 @@ impl Buffer {
         }
     }
 
-    /// Returns the bytes for writing; `None` while the device is still sending the memory.
+    /// Returns the bytes for writing; `None` while the device may still be sending the memory.
     pub(crate) fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         match self {
             Self::Region(region) => region.try_as_mut_slice().ok(),
@@ -38,8 +39,8 @@ impl Buffer {
 /// again after the payload was dropped. A payload of at most 256 bytes does not allocate.
 pub struct Payload(PayloadMemory);
 
-/// Maximum number of bytes that a payload stores inline: enough for typical small messages, and
-/// small enough to be moved.
+/// Maximum number of bytes that a payload stores within itself instead of the heap: enough for
+/// typical small messages, and few enough that moving a payload is cheap.
 const MAX_INLINE_LEN: usize = 256;
 
 /// Storage of a payload's bytes.
@@ -55,7 +56,8 @@ enum PayloadMemory {
     Retained(RetainedBytes),
 }
 
-/// Body of a message, together with the receive buffer that contains the body.
+/// Body of a received frame, together with the receive buffer that contains the body, so that the
+/// body is not copied. Dropping this value frees the buffer for further messages.
 #[derive(Debug)]
 pub(crate) struct RetainedBytes {
     buffer: Buffer,
@@ -74,7 +76,8 @@ impl RetainedBytes {
 }
 
 impl Payload {
-    /// Converts the payload to a vector, without a copy if the payload is a whole heap buffer.
+    /// Converts the payload to a vector. Copies the bytes, unless the payload is a whole heap
+    /// buffer, for example because it was created from a vector.
     pub fn into_vec(self) -> Vec<u8> {
         match self.0 {
             PayloadMemory::Retained(RetainedBytes {
@@ -166,7 +169,7 @@ impl<'de> Deserialize<'de> for Payload {
     }
 }
 
-/// Visitor that decodes a byte string.
+/// Serde visitor that decodes a byte string to a [`Payload`].
 struct BytesVisitor;
 
 impl<'de> Visitor<'de> for BytesVisitor {
@@ -194,12 +197,12 @@ impl<'de> Visitor<'de> for BytesVisitor {
     }
 }
 
-/// A received message.
+/// A received message, which consists of frames.
 #[derive(Debug)]
 pub(crate) enum Message<'m> {
     /// Memory of the transport, which the transport uses again after the message was handled.
     Borrowed(&'m [u8]),
-    /// Buffer that the message owns.
+    /// Buffer that the message owns, so that a long body can keep the buffer.
     Owned(Buffer),
 }
 
@@ -212,13 +215,14 @@ impl Message<'_> {
     }
 }
 
-/// Length in bytes from which a body keeps its receive buffer. Shorter bodies are copied, which
-/// costs less than a new buffer.
+/// Length in bytes from which a body keeps its receive buffer instead of being copied. Copying a
+/// shorter body costs less than replacing the buffer.
 const MIN_RETAINED_LEN: usize = 1024;
 
-/// Body of a received frame.
+/// Body of a received frame: the encoded request, response or stream items.
 #[derive(Debug)]
 pub(crate) enum Body<'m> {
+    /// A body in memory that is used again after the message was handled.
     Short(&'m [u8]),
     /// A long body that is the last of its message, with the message's buffer.
     Long(RetainedBytes),
@@ -226,7 +230,7 @@ pub(crate) enum Body<'m> {
 
 impl<'m> Body<'m> {
     /// Returns the body at `range` of a message. Takes the buffer of the message if the body is
-    /// long and the last of the message.
+    /// long and belongs to the last frame of the message, which `is_last` indicates.
     pub(crate) fn take(message: &'m mut Message<'_>, range: Range<usize>, is_last: bool) -> Self {
         if is_last
             && range.len() >= MIN_RETAINED_LEN
@@ -247,15 +251,16 @@ impl<'m> Body<'m> {
     }
 }
 
-/// Reusable storage for a received body until its reader decodes the body.
+/// Storage for a received body until the program decodes it. Kept for later bodies, so that storing
+/// a short body does not allocate.
 #[derive(Debug, Default)]
 pub(crate) struct BodyBuffer {
     bytes: Vec<u8>,
     retained: Option<RetainedBytes>,
 }
 
-/// Capacity in bytes above which memory is freed instead of reused. Otherwise one long body would
-/// occupy memory for the whole connection.
+/// Capacity in bytes above which a [`BodyBuffer`] frees its memory instead of keeping it for the
+/// next body. Otherwise one long body would occupy memory until the end of the connection.
 const MAX_REUSED_LEN: usize = 16 << 10;
 
 impl BodyBuffer {
@@ -269,7 +274,7 @@ impl BodyBuffer {
         }
     }
 
-    /// Takes the long body, if one is stored.
+    /// Takes the stored body if it is a long body with its own buffer.
     pub(crate) fn take_retained(&mut self) -> Option<RetainedBytes> {
         self.retained.take()
     }

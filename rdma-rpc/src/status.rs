@@ -27,7 +27,8 @@ pub(crate) enum Status {
 const MAX_TEXT_LEN: usize = 512;
 
 impl Status {
-    /// Encodes the status: returns its number and the body of its frame.
+    /// Encodes the status for a frame: returns its number, and the text or numbers that form the
+    /// body of the frame.
     pub(crate) fn to_parts(&self) -> (u16, Cow<'_, [u8]>) {
         let text = |number, text: &'_ str| {
             let ends = (0..=MAX_TEXT_LEN.min(text.len())).rev();
@@ -54,8 +55,8 @@ impl Status {
         }
     }
 
-    /// Decodes a received status, which may contain arbitrary bytes; `None` if the status is
-    /// invalid.
+    /// Decodes the status with this number and body from a received frame, which may contain
+    /// arbitrary bytes. Returns `None` if the number is unknown or the body is malformed.
     pub(crate) fn from_parts(number: u16, body: &[u8]) -> Option<Self> {
         let text = || {
             let body = body.get(..MAX_TEXT_LEN).unwrap_or(body);
@@ -83,7 +84,8 @@ impl Status {
         })
     }
 
-    /// Converts the status to the caller's error for a call of `method` with this time limit.
+    /// Converts the status to the error that the caller gets. `method` and `limit` are the name of
+    /// the called method and the time limit of the call, for the text of the error.
     pub(crate) fn into_error(self, method: Cow<'static, str>, limit: Duration) -> Error {
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         match self {

@@ -1,4 +1,4 @@
-//! The subcommand `call`.
+//! The subcommand `call`, which calls a method with arguments in JSON.
 
 use anyhow::{Context, bail};
 use rdma_rpc::{Client, MethodDescription, Request, TypeDescription};
@@ -7,14 +7,15 @@ use serde_json::Value;
 use crate::list::methods;
 use crate::transcode::{decode, encode};
 
-/// Codec number of unencoded bytes.
+/// Number of the codec for unencoded bytes, in the description of a method.
 const BYTES: u8 = 0;
-/// Codec number of Postcard.
+/// Number of the codec Postcard, in the description of a method.
 const POSTCARD: u8 = 1;
-/// Codec number of JSON.
+/// Number of the codec JSON, in the description of a method.
 const JSON: u8 = 2;
 
-/// Calls the method `name` with `arguments` in JSON, and prints the result as JSON.
+/// Calls the method `name` with `arguments` in JSON, and prints the result as JSON. Fails if the
+/// method has streams or no response.
 pub(crate) async fn run(client: Client, name: &str, arguments: &str) -> anyhow::Result<()> {
     let methods = methods(&client).await?;
     let method = methods.iter().find(|method| method.name == name);
@@ -44,7 +45,8 @@ pub(crate) async fn run(client: Client, name: &str, arguments: &str) -> anyhow::
     Ok(())
 }
 
-/// Encodes the arguments of a method with its codec.
+/// Encodes the arguments of a method, given as JSON, with the codec of the method. Returns the body
+/// of the request.
 fn body(method: &MethodDescription, arguments: &Value) -> anyhow::Result<Vec<u8>> {
     match method.codec {
         BYTES => match arguments {
@@ -75,7 +77,8 @@ fn body(method: &MethodDescription, arguments: &Value) -> anyhow::Result<Vec<u8>
     }
 }
 
-/// Decodes the result or the error of a method.
+/// Converts the body of a reply to JSON. `codec` is the number of its codec, and `described` the
+/// description of the result or error type.
 fn value(codec: u8, body: &[u8], described: Option<&TypeDescription>) -> anyhow::Result<Value> {
     match codec {
         BYTES => Ok(Value::String(String::from_utf8_lossy(body).into_owned())),

@@ -1,8 +1,10 @@
-//! Conversion of methods, types and formats to Rust-like source text.
+//! Conversion of the descriptions of methods, types and formats to text in the syntax of Rust, for
+//! the output of `list`.
 
 use rdma_rpc::{Fields, Format, MethodDescription, TypeDescription, TypeFormat};
 
-/// Returns the signature of a method.
+/// Returns the signature of a method, for example
+/// `Store.get(key: String) -> Result<Vec<u8>, String>`.
 pub(crate) fn signature(method: &MethodDescription) -> String {
     let named = |described: &TypeDescription| format!("{}: {}", described.name, described.text);
     let streamed = |described: &TypeDescription, kind: &str| {
@@ -28,7 +30,7 @@ pub(crate) fn signature(method: &MethodDescription) -> String {
     }
 }
 
-/// Returns the definition of a struct or enum.
+/// Returns the definition of a struct or enum in the syntax of Rust, on one line.
 pub(crate) fn type_text(name: &str, format: &TypeFormat) -> String {
     match format {
         TypeFormat::Struct(fields) => format!("struct {name}{}", fields_text(fields)),
@@ -44,7 +46,8 @@ pub(crate) fn type_text(name: &str, format: &TypeFormat) -> String {
     }
 }
 
-/// Returns the fields of a struct or variant.
+/// Returns the fields of a struct or variant in the syntax of Rust, as they follow its name; empty
+/// without fields.
 fn fields_text(fields: &Fields) -> String {
     match fields {
         Fields::Newtype(format) => format!("({})", text(format)),
@@ -59,13 +62,13 @@ fn fields_text(fields: &Fields) -> String {
     }
 }
 
-/// Returns formats separated by commas.
+/// Returns the types of formats, separated by commas.
 fn join(formats: &[Format]) -> String {
     let texts: Vec<_> = formats.iter().map(text).collect();
     texts.join(", ")
 }
 
-/// Returns the Rust type of a format.
+/// Returns the name of the Rust type that a format corresponds to, for example `Vec<u8>`.
 pub(crate) fn text(format: &Format) -> String {
     match format {
         Format::Unit => "()".to_owned(),

@@ -1,4 +1,4 @@
-//! The subcommand `list`.
+//! The subcommand `list`, which prints the methods of a server.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,8 @@ use rdma_rpc::{Client, MethodDescription, ReflectionClient};
 
 use crate::format::{signature, type_text};
 
-/// Requests the descriptions of a server's methods through reflection.
+/// Returns the descriptions of a server's methods, which the reflection service of the server
+/// sends.
 pub(crate) async fn methods(client: &Client) -> anyhow::Result<Vec<MethodDescription>> {
     let methods = ReflectionClient::new(client.clone()).methods().await;
     methods
@@ -15,7 +16,8 @@ pub(crate) async fn methods(client: &Client) -> anyhow::Result<Vec<MethodDescrip
         .context("requesting the methods: the server must offer reflection")
 }
 
-/// Prints the signature of each method, and with `types` the structs and enums.
+/// Prints the signature of each method of the server. If `types` is set, also prints the structs
+/// and enums of the signatures.
 pub(crate) async fn run(client: Client, types: bool) -> anyhow::Result<()> {
     let methods = methods(&client).await?;
     let mut all = BTreeMap::new();

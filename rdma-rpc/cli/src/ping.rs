@@ -1,4 +1,4 @@
-//! The subcommand `ping`.
+//! The subcommand `ping`, which measures round-trip times.
 
 use std::time::Instant;
 
@@ -6,10 +6,12 @@ use anyhow::Context;
 use hdrhistogram::Histogram;
 use rdma_rpc::{CallError, Client, Error, HealthClient};
 
-/// Maximum length of a histogram bar in characters.
+/// Length of the longest bar of the histogram in characters. A line then fits into a terminal of 80
+/// columns.
 const MAX_BAR_LEN: u64 = 50;
 
-/// Makes `count` calls in sequence, and prints the distribution of their round-trip times.
+/// Makes `count` calls of the health service in sequence, and prints the distribution of their
+/// round-trip times.
 pub(crate) async fn run(client: Client, count: u64) -> anyhow::Result<()> {
     let health = HealthClient::new(client);
     let mut times = Histogram::<u64>::new(3)?;

@@ -6,18 +6,19 @@ use anyhow::{Context, bail};
 use rdma_rpc::{Fields, Format, TypeFormat};
 use serde_json::{Map, Number, Value, json};
 
-/// Maximum nesting depth of a value. The schema comes from the server, and a malicious schema may
-/// describe a type that contains itself.
+/// Maximum nesting depth of a value, which limits the use of the stack. The schema comes from the
+/// server, and a malicious schema may describe a type that contains itself.
 const MAX_DEPTH: usize = 128;
 
 /// Number of values that a decoded value may contain in addition to four per byte. Without a limit,
 /// a few bytes could represent any number of zero-sized values.
 const EXTRA_VALUES: usize = 1 << 16;
 
-/// Structs and enums of a schema, by name.
+/// Structs and enums to which the formats of a schema refer, by name.
 type Types = BTreeMap<String, TypeFormat>;
 
-/// Schema and nesting depth of the current value.
+/// Position in a value that is being converted: the structs and enums of the schema, and the
+/// nesting depth.
 #[derive(Clone, Copy)]
 struct Scope<'t> {
     types: &'t Types,
@@ -29,7 +30,8 @@ impl<'t> Scope<'t> {
         Self { types, depth: 0 }
     }
 
-    /// Returns the scope of an inner value. Fails if the value is nested too deeply.
+    /// Returns the position of a value within the current value. Fails if the value is nested too
+    /// deeply.
     fn inner(self) -> anyhow::Result<Self> {
         if self.depth == MAX_DEPTH {
             bail!("the value is nested more than {MAX_DEPTH} times");
@@ -41,7 +43,8 @@ impl<'t> Scope<'t> {
     }
 }
 
-/// Encodes a JSON value as Postcard.
+/// Encodes a JSON value as Postcard, and appends the bytes to `out`. `format` is the format of the
+/// value, and `types` are the structs and enums that the format refers to.
 pub(crate) fn encode(
     value: &Value,
     format: &Format,
@@ -51,7 +54,7 @@ pub(crate) fn encode(
     encode_in(Scope::new(types), value, format, out)
 }
 
-/// Encodes a value within a scope.
+/// Encodes a value like [`encode`]. `scope` is the position of the outer value.
 fn encode_in(
     scope: Scope<'_>,
     value: &Value,
@@ -160,7 +163,8 @@ fn encode_in(
     Ok(())
 }
 
-/// Encodes the values of a tuple.
+/// Encodes the values of a tuple, each in its format. Fails if the numbers of values and formats
+/// differ.
 fn encode_all(
     scope: Scope<'_>,
     values: &[Value],
@@ -174,7 +178,8 @@ fn encode_all(
     pairs.try_for_each(|(value, format)| encode_in(scope, value, format, out))
 }
 
-/// Encodes the fields of a struct or variant.
+/// Encodes the fields of a struct or variant from a JSON value: an object for fields with names, an
+/// array for a tuple. A missing field is encoded as `null`.
 fn encode_fields(
     scope: Scope<'_>,
     value: &Value,
@@ -208,20 +213,20 @@ fn encode_fields(
     }
 }
 
-/// Converts an array of JSON numbers to bytes.
+/// Converts an array of JSON numbers to bytes. Fails if an element is not a number up to 255.
 fn numbers(values: &[Value]) -> anyhow::Result<Vec<u8>> {
     let byte = |value: &Value| value.as_u64().and_then(|byte| u8::try_from(byte).ok());
     let bytes: Option<Vec<u8>> = values.iter().map(byte).collect();
     bytes.context("bytes are numbers up to 255")
 }
 
-/// Appends the length of a byte string and its bytes.
+/// Appends a byte string to `out`: its length and its bytes.
 fn bytes(bytes: &[u8], out: &mut Vec<u8>) {
     varint(bytes.len() as u128, out);
     out.extend(bytes);
 }
 
-/// Appends a number as a variable-length integer.
+/// Appends a number to `out` as a variable-length integer: 7 bits per byte, the lowest bits first.
 fn varint(mut number: u128, out: &mut Vec<u8>) {
     while number > 0x7f {
         out.push(number as u8 | 0x80);
@@ -230,19 +235,21 @@ fn varint(mut number: u128, out: &mut Vec<u8>) {
     out.push(number as u8);
 }
 
-/// Appends a signed number as a zigzag-encoded variable-length integer.
+/// Appends a signed number to `out` as a variable-length integer in zigzag encoding, which stores
+/// the sign in the lowest bit.
 fn zigzag(number: i128, out: &mut Vec<u8>) {
     varint(((number << 1) ^ (number >> 127)).cast_unsigned(), out);
 }
 
-/// Decodes a Postcard value as JSON.
+/// Decodes a Postcard value to JSON. `format` is the format of the value, and `types` are the
+/// structs and enums that the format refers to.
 pub(crate) fn decode(bytes: &[u8], format: &Format, types: &Types) -> anyhow::Result<Value> {
     let left = bytes.len().saturating_mul(4).saturating_add(EXTRA_VALUES);
     let mut input = Input { bytes, left };
     decode_in(Scope::new(types), &mut input, format)
 }
 
-/// The unread bytes of an encoded value.
+/// The unread bytes of an encoded value, and a limit for the number of values within it.
 struct Input<'i> {
     bytes: &'i [u8],
     /// Number of values that may still be decoded.
@@ -250,7 +257,7 @@ struct Input<'i> {
 }
 
 impl Input<'_> {
-    /// Checks that `count` further values may be decoded.
+    /// Fails if the limit of decoded values does not allow `count` further values.
     fn check(&self, count: usize) -> anyhow::Result<()> {
         if count > self.left {
             bail!("the value has too many parts for its length");
@@ -259,7 +266,8 @@ impl Input<'_> {
     }
 }
 
-/// Decodes a value within a scope.
+/// Decodes a value like [`decode`], from the start of `input`. `scope` is the position of the outer
+/// value.
 fn decode_in(scope: Scope<'_>, input: &mut Input<'_>, format: &Format) -> anyhow::Result<Value> {
     let scope = scope.inner()?;
     input.check(1)?;
@@ -333,7 +341,7 @@ fn decode_in(scope: Scope<'_>, input: &mut Input<'_>, format: &Format) -> anyhow
     })
 }
 
-/// Decodes the values of a tuple.
+/// Decodes the values of a tuple to a JSON array.
 fn decode_all(
     scope: Scope<'_>,
     input: &mut Input<'_>,
@@ -343,7 +351,8 @@ fn decode_all(
     Ok(Value::Array(values.collect::<anyhow::Result<_>>()?))
 }
 
-/// Decodes the fields of a struct or variant.
+/// Decodes the fields of a struct or variant to a JSON object or array, or to the value of a single
+/// field without a name.
 fn decode_fields(
     scope: Scope<'_>,
     input: &mut Input<'_>,
@@ -363,13 +372,13 @@ fn decode_fields(
     }
 }
 
-/// Converts a floating-point number to JSON.
+/// Converts a floating-point number to JSON: to a number if possible, otherwise to a string.
 fn float(number: f64) -> Value {
     // JSON cannot represent infinity and NaN as numbers.
     Number::from_f64(number).map_or_else(|| json!(number.to_string()), Value::Number)
 }
 
-/// Reads `N` bytes.
+/// Reads the next `N` bytes of the input.
 fn take<const N: usize>(input: &mut Input<'_>) -> anyhow::Result<[u8; N]> {
     let (taken, rest) = input
         .bytes
@@ -379,7 +388,7 @@ fn take<const N: usize>(input: &mut Input<'_>) -> anyhow::Result<[u8; N]> {
     Ok(*taken)
 }
 
-/// Reads `len` bytes.
+/// Reads the next `len` bytes of the input.
 fn split<'i>(input: &mut Input<'i>, len: usize) -> anyhow::Result<&'i [u8]> {
     let (taken, rest) = input
         .bytes
@@ -389,12 +398,12 @@ fn split<'i>(input: &mut Input<'i>, len: usize) -> anyhow::Result<&'i [u8]> {
     Ok(taken)
 }
 
-/// Reads a length.
+/// Reads a variable-length integer that is a length or the number of a variant.
 fn len(input: &mut Input<'_>) -> anyhow::Result<usize> {
     Ok(usize::try_from(unvarint(input)?)?)
 }
 
-/// Reads a variable-length integer.
+/// Reads a variable-length integer, in the encoding of [`varint`].
 fn unvarint(input: &mut Input<'_>) -> anyhow::Result<u128> {
     let (mut number, mut shift) = (0_u128, 0);
     loop {

@@ -1,11 +1,12 @@
-//! The subcommand `watch`.
+//! The subcommand `watch`, which prints the numbers of calls periodically.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use rdma_rpc::{Client, ReflectionClient};
 
-/// Prints the number, the rate and the running calls of each method in this interval.
+/// Prints a table of all methods once per interval: the number of calls, the calls per second, and
+/// the running calls. Stops after `count` tables, if given.
 pub(crate) async fn run(
     client: Client,
     interval: Duration,

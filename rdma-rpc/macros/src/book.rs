@@ -1,5 +1,5 @@
-//! Test that the book shows the generated code. The book shortens paths and omits some function
-//! bodies.
+//! Test that the code that the book shows equals the code that the attribute generates. The book
+//! shortens paths and omits some function bodies.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use syn::{Block, File, ImplItem, Item, ItemTrait, LitInt, PathSegment, parse_quo
 use crate::model::Service;
 use crate::options::ServiceOptions;
 
-/// Returns the code block of the book that begins with `first`.
+/// Returns the text of the code block that begins with `first` on the book's page about rdma-rpc.
 fn block(first: &str) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/rpc.md");
     let page = std::fs::read_to_string(page).expect("the book is in the repository");

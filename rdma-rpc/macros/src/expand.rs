@@ -17,7 +17,8 @@ pub(crate) fn service(service: &Service) -> TokenStream {
     }
 }
 
-/// Generates the trait. Each method returns a future that implements `Send`.
+/// Generates the trait that the program implements. In place of `async`, each method returns a
+/// future that implements `Send`, because handlers run on any thread.
 fn as_trait(service: &Service) -> TokenStream {
     let Service {
         attributes,
@@ -51,17 +52,19 @@ fn as_trait(service: &Service) -> TokenStream {
     }
 }
 
-/// Generates the declaration of an argument.
+/// Generates the declaration `name: type` of an argument.
 fn declaration(Argument { name, ty }: &Argument) -> TokenStream {
     quote!(#name: #ty)
 }
 
-/// Returns the name of the constant with the `MethodInfo` of a method.
+/// Returns the name of the constant that contains the `MethodInfo` (number, name and properties) of
+/// a method: its name in upper case.
 fn constant(method: &Method) -> syn::Ident {
     format_ident!("{}", method.name.unraw().to_string().to_uppercase())
 }
 
-/// Returns an identifier of a variable that an argument with the same name cannot shadow.
+/// Returns an identifier for a variable of the generated code. An argument with the same name does
+/// not shadow the variable.
 fn variable(name: &str) -> syn::Ident {
     syn::Ident::new(name, Span::mixed_site())
 }
@@ -72,7 +75,8 @@ fn conditions(method: &Method) -> impl Iterator<Item = &syn::Attribute> {
     attributes.filter(|attribute| attribute.path().is_ident("cfg"))
 }
 
-/// Generates the type of a request: the type of a single argument, or a tuple of none or several.
+/// Generates the type of a request: the type of a single argument, or a tuple of the types of no
+/// argument or several.
 fn request_type(method: &Method) -> TokenStream {
     let types = method.values.iter().map(|value| &value.ty);
     match &method.values[..] {
@@ -81,7 +85,8 @@ fn request_type(method: &Method) -> TokenStream {
     }
 }
 
-/// Generates the arguments as a pattern or an expression of the type [`request_type`].
+/// Generates the names of the arguments: the value or the pattern of a request of the type that
+/// [`request_type`] generates.
 fn request(method: &Method) -> TokenStream {
     let names = method.values.iter().map(|value| &value.name);
     match &method.values[..] {
@@ -90,8 +95,9 @@ fn request(method: &Method) -> TokenStream {
     }
 }
 
-/// Generates the type that names the codecs of a method's request, response and error. The compiler
-/// reports its errors at the first argument.
+/// Generates the type that names the codecs of a method's request, response and error. The tokens
+/// have the position of the first argument, at which the compiler then reports a missing
+/// implementation.
 fn codecs(service: &Service, method: &Method) -> TokenStream {
     let codec = &service.codec;
     let place = method
@@ -105,7 +111,8 @@ fn codecs(service: &Service, method: &Method) -> TokenStream {
     respanned(format, place)
 }
 
-/// Generates the constants with the `MethodInfo` of each method.
+/// Generates a constant for each method, which contains the `MethodInfo` (number, name and
+/// properties) of the method.
 fn infos(service: &Service) -> impl Iterator<Item = TokenStream> {
     service.methods.iter().map(|method| {
         let constant = constant(method);
@@ -128,7 +135,7 @@ fn infos(service: &Service) -> impl Iterator<Item = TokenStream> {
     })
 }
 
-/// Generates the server type.
+/// Generates the server type `…Server`, which registers a handler for each method.
 fn server(service: &Service) -> TokenStream {
     let (name, visibility) = (&service.name, &service.visibility);
     let server = format_ident!("{name}Server");
@@ -170,12 +177,14 @@ fn server(service: &Service) -> TokenStream {
         }
 
         impl<S: #name> #server<S> {
-            /// Creates the server of a service. Pass the value to `rdma_rpc::Server::new`.
+            /// Creates the server of the service that `service` implements. Pass the returned value
+            /// to `rdma_rpc::Server::new`.
             pub fn new(service: S) -> Self {
                 Self::shared(::std::sync::Arc::new(service))
             }
 
-            /// Creates the server of a service that the program also uses directly.
+            /// Creates the server of the service that `service` implements, for a program that also
+            /// uses the value itself.
             pub fn shared(service: ::std::sync::Arc<S>) -> Self {
                 Self { service }
             }
@@ -195,7 +204,7 @@ fn server(service: &Service) -> TokenStream {
     }
 }
 
-/// Generates the call of a trait method within the future of its handler.
+/// Generates the body of a handler: decomposes the request, and calls the method of the trait.
 fn call(service: &Service, method: &Method) -> TokenStream {
     let (name, pattern, codec) = (&method.name, request(method), &service.codec);
     let [service_value, call_value] = ["service", "call"].map(variable);
@@ -269,7 +278,7 @@ fn checks(service: &Service, method: &Method) -> TokenStream {
         .collect()
 }
 
-/// Returns the source text of a type with the usual spacing.
+/// Returns the source text of a type with the usual spacing, for reflection.
 fn text(ty: &syn::Type) -> String {
     let tokens = ty.to_token_stream().to_string();
     let closed = [
@@ -280,7 +289,8 @@ fn text(ty: &syn::Type) -> String {
         .fold(tokens, |text, spaced| text.replace(spaced, spaced.trim()))
 }
 
-/// Returns the tokens with `span` as their position in the source.
+/// Returns the tokens with `span` as their position in the source, so that the compiler reports
+/// their errors there.
 fn respanned(tokens: TokenStream, span: Span) -> TokenStream {
     let moved = tokens.into_iter().map(|mut token| {
         token.set_span(span);
@@ -289,7 +299,7 @@ fn respanned(tokens: TokenStream, span: Span) -> TokenStream {
     moved.collect()
 }
 
-/// Generates the client type.
+/// Generates the client type `…Client`, with a function for each method.
 fn client(service: &Service) -> TokenStream {
     let (name, visibility) = (&service.name, &service.visibility);
     let client = format_ident!("{name}Client");
@@ -309,7 +319,7 @@ fn client(service: &Service) -> TokenStream {
         impl #client {
             #(#infos)*
 
-            /// Creates a client of the service on a connection.
+            /// Creates a client of the service that makes its calls through `client`.
             pub fn new(client: ::rdma_rpc::Client) -> Self {
                 Self { client }
             }
@@ -325,18 +335,18 @@ fn client(service: &Service) -> TokenStream {
                 ::rdma_rpc::Client::connect(address).await.map(Self::new)
             }
 
-            /// Returns the connection.
+            /// Returns the client that this type uses, for example to allocate bulk memory.
             pub fn client(&self) -> &::rdma_rpc::Client {
                 &self.client
             }
 
-            /// Returns a client whose calls must be answered within `limit`.
+            /// Returns a client on the same connection whose calls must be answered within `limit`.
             #[must_use]
             pub fn with_deadline(&self, limit: ::core::time::Duration) -> Self {
                 Self::new(self.client.with_deadline(limit))
             }
 
-            /// Returns a client whose requests carry this metadata.
+            /// Returns a client on the same connection whose requests are sent with this metadata.
             #[must_use]
             pub fn with_metadata(&self, metadata: ::rdma_rpc::Metadata) -> Self {
                 Self::new(self.client.with_metadata(metadata))
@@ -347,7 +357,8 @@ fn client(service: &Service) -> TokenStream {
     }
 }
 
-/// Generates the client's function for a method.
+/// Generates the client's function for a method. Its signature depends on the streams and the
+/// options of the method.
 fn client_method(service: &Service, method: &Method) -> TokenStream {
     let Method {
         attributes, name, ..

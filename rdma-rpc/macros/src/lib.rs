@@ -1,5 +1,5 @@
-//! Implementation of the attribute `service`. The crate rdma-rpc re-exports and documents the
-//! attribute.
+//! Implementation of the attribute `service`, which generates the client and the server of a
+//! service from a trait. The crate rdma-rpc re-exports and documents the attribute.
 
 #![forbid(unsafe_code)]
 

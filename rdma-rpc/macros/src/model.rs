@@ -1,4 +1,4 @@
-//! [`Service`]: the checked model of an annotated trait.
+//! [`Service`]: the parts of a trait with the attribute `service`, after all checks.
 
 use std::collections::HashMap;
 
@@ -11,10 +11,12 @@ use syn::{
 
 use crate::options::{MethodOptions, ServiceOptions};
 
-/// Names of the generated client's own functions, which methods cannot have.
+/// Names of the functions that every generated client has. The methods of a service cannot have
+/// these names.
 const RESERVED: [&str; 5] = ["new", "connect", "client", "with_deadline", "with_metadata"];
 
-/// An annotated trait.
+/// A trait with the attribute `service`, after all checks, from which the client and the server are
+/// generated.
 pub(crate) struct Service {
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) visibility: Visibility,
@@ -23,7 +25,7 @@ pub(crate) struct Service {
     pub(crate) methods: Vec<Method>,
 }
 
-/// A method of an annotated trait.
+/// A method of a trait with the attribute `service`, and its options in `#[rpc(…)]`.
 pub(crate) struct Method {
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) name: Ident,
@@ -45,27 +47,27 @@ pub(crate) struct Method {
     pub(crate) result: Option<Outcome>,
 }
 
-/// Name and type of an argument.
+/// Name and type of an argument of a method.
 #[derive(Clone)]
 pub(crate) struct Argument {
     pub(crate) name: Ident,
     pub(crate) ty: Type,
 }
 
-/// Name and item type of a stream argument.
+/// Name and item type of an argument `Receiver<item>` or `Sender<item>`.
 pub(crate) struct Stream {
     pub(crate) name: Ident,
     pub(crate) item: Type,
 }
 
-/// Result type `Result<value, error>` of a method.
+/// Result type of a method: `whole` is the type `Result<value, error>`.
 pub(crate) struct Outcome {
     pub(crate) whole: Type,
     pub(crate) value: Type,
     pub(crate) error: Type,
 }
 
-/// Errors found so far. All errors of a trait are reported together.
+/// Compile errors that were found so far. All errors of a trait are reported together.
 #[derive(Default)]
 struct Errors(Option<Error>);
 
@@ -77,14 +79,15 @@ impl Errors {
         }
     }
 
-    /// Adds an error with `message` at `place` unless `is_right` is set.
+    /// Adds an error with the text `message` at the source position of `place`, unless the checked
+    /// condition `is_right` is true.
     fn check(&mut self, is_right: bool, place: &impl Spanned, message: &str) {
         if !is_right {
             self.add(Error::new(place.span(), message));
         }
     }
 
-    /// Adds an error if there are generic parameters or a `where` clause.
+    /// Adds an error with the text `message` if `generics` contains parameters or a `where` clause.
     fn check_generics(&mut self, generics: &Generics, message: &str) {
         self.check(generics.params.is_empty(), &generics.params, message);
         if let Some(bounds) = &generics.where_clause {
@@ -94,8 +97,8 @@ impl Errors {
 }
 
 impl Service {
-    /// Creates the model of a trait, after checking the trait. Reports all errors together, each at
-    /// its position.
+    /// Checks a trait and splits it into its parts. Returns all errors together, each at its
+    /// position in the source.
     pub(crate) fn new(options: ServiceOptions, item: ItemTrait) -> Result<Self> {
         let mut errors = Errors::default();
         errors.check_generics(&item.generics, "a service has no generic parameters");
@@ -140,7 +143,7 @@ impl Service {
 }
 
 impl Method {
-    /// Creates the model of a method of the trait `service`, after checking the method.
+    /// Checks a method of the trait `service` and splits it into its parts.
     fn new(service: &Ident, mut function: TraitItemFn) -> Result<Self> {
         let options = MethodOptions::take(&mut function.attrs)?;
         let mut errors = Errors::default();
@@ -232,7 +235,8 @@ impl Method {
         full_name(service, &self.name)
     }
 
-    /// Adds an argument to the context, the streams or the values, depending on its type.
+    /// Stores an argument as the context, as a stream, or as a value of the request, depending on
+    /// its type.
     fn add(&mut self, argument: FnArg) -> Result<()> {
         let FnArg::Typed(argument) = argument else {
             return Err(Error::new(argument.span(), "`self` is the first argument"));
@@ -285,7 +289,7 @@ impl Method {
         Ok(())
     }
 
-    /// Checks and stores the result type.
+    /// Checks the return type of the method, and stores its parts.
     fn set_result(&mut self, output: &ReturnType) -> Result<()> {
         const RESULT: &str =
             "a method of a service returns `Result<T, E>`, except a one-way method";
@@ -311,13 +315,14 @@ impl Method {
     }
 }
 
-/// Returns the name of a service and a method. The hash of this name is the default number of the
-/// method.
+/// Returns the name of a method with its service, for example `Store.get`. The hash of this name is
+/// the default number of the method.
 fn full_name(service: &Ident, method: &Ident) -> String {
     format!("{}.{}", service.unraw(), method.unraw())
 }
 
-/// Returns the last segment of a path type and its type arguments.
+/// Returns the last segment of a path type and its type arguments: `Sender` and `u32` for
+/// `rdma_rpc::Sender<u32>`. Returns `None` for any other type.
 fn last(ty: &Type) -> Option<(&Ident, Vec<&Type>)> {
     let Type::Path(TypePath {
         qself: None, path, ..

@@ -3,7 +3,7 @@
 use syn::parse::{Parse, ParseStream};
 use syn::{Attribute, Error, Ident, LitInt, Path, Result, Token, parse_quote};
 
-/// Options of the attribute `service`.
+/// Options of the attribute `service` of a trait.
 pub(crate) struct ServiceOptions {
     pub(crate) codec: Path,
 }
@@ -27,8 +27,8 @@ impl Parse for ServiceOptions {
     }
 }
 
-/// Options of the attribute `rpc` of a method. The identifiers are the positions of the options for
-/// error messages.
+/// Options of the attribute `rpc` of a method. An option without a value is stored as its
+/// identifier, which contains the position for error messages.
 #[derive(Default)]
 pub(crate) struct MethodOptions {
     pub(crate) one_way: Option<Ident>,
@@ -67,5 +67,5 @@ impl MethodOptions {
     }
 }
 
-/// Error message for an unknown option.
+/// Error message for an unknown option of the attribute `rpc`.
 const UNKNOWN: &str = "unknown option: `rpc` has the options `oneway`, `raw`, `once` and `id = …`";

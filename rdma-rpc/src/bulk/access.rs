@@ -13,10 +13,13 @@ use crate::error::BulkError;
 use crate::wire::{Header, LeaseId};
 
 /// Permission to access a bulk of the peer, shared by all clones of the bulk and its transfers.
+/// Each transfer consists of pieces, and [`Self::begin_piece`] fails after the end of the
+/// permission.
 pub(super) struct Access {
     core: Arc<Core>,
     lease: LeaseId,
-    /// Set for a bulk of a result, whose owner waits for the release of the memory.
+    /// Set for a bulk of a result. Its owner lends the memory until this end sends a release; the
+    /// lease of an argument ends with the call instead.
     is_result: bool,
     state: Mutex<State>,
     /// Notification that the last piece in flight has ended.
@@ -26,12 +29,12 @@ pub(super) struct Access {
 #[derive(Debug, Default)]
 /// Mutable state of an [`Access`].
 struct State {
-    /// Number of pieces in flight.
+    /// Number of pieces that are being transferred.
     in_flight: usize,
     /// Set once further pieces are refused.
     is_closed: bool,
-    /// Set once the owner has requested the end of the access. The last piece in flight then sends
-    /// the release.
+    /// Set once the owner has requested the end of the access. The release is then sent at the end
+    /// of the last piece.
     is_revoked: bool,
 }
 
@@ -44,7 +47,8 @@ impl Access {
         self.lease
     }
 
-    /// Begins the transfer of a piece, which is in flight until the returned value is dropped.
+    /// Begins the transfer of a piece, which ends when the returned value is dropped. Fails if the
+    /// access was closed or revoked.
     pub(super) fn begin_piece(self: &Arc<Self>) -> Result<PieceInFlight, BulkError> {
         let mut state = self.state.lock();
         if state.is_closed {
@@ -54,12 +58,13 @@ impl Access {
         Ok(PieceInFlight(Arc::clone(self)))
     }
 
-    /// Refuses further pieces from now on.
+    /// Makes [`Self::begin_piece`] fail from now on, because the call has ended at this end.
     fn close(&self) {
         self.state.lock().is_closed = true;
     }
 
-    /// Ends the access at the request of the owner. The release is sent when no piece is in flight.
+    /// Ends the access at the request of the owner. Sends the release when no piece is being
+    /// transferred any more.
     pub(super) fn revoke(&self) {
         let is_idle = {
             let mut state = self.state.lock();
@@ -72,14 +77,14 @@ impl Access {
         }
     }
 
-    /// Sends the release: this end no longer accesses the memory.
+    /// Sends the release, which confirms to the owner that this end no longer accesses the memory.
     fn release(&self) {
         let lease = self.lease;
         // The end of the connection also ends its leases.
         drop(self.core.outbox.append_empty(&Header::Release { lease }));
     }
 
-    /// Waits until no piece is in flight.
+    /// Waits until no piece is being transferred.
     async fn idle(&self) {
         loop {
             let mut idle = std::pin::pin!(self.idle.notified());
@@ -91,7 +96,7 @@ impl Access {
         }
     }
 
-    /// Returns whether no piece is in flight.
+    /// Returns whether no piece is being transferred.
     fn is_idle(&self) -> bool {
         self.state.lock().in_flight == 0
     }
@@ -106,7 +111,7 @@ impl Drop for Access {
     }
 }
 
-/// Guard that counts a piece as in flight until it is dropped.
+/// Guard that counts a piece as being transferred until it is dropped.
 pub(super) struct PieceInFlight(Arc<Access>);
 
 impl Drop for PieceInFlight {
@@ -125,7 +130,8 @@ impl Drop for PieceInFlight {
     }
 }
 
-/// Permissions to access the bulks of one request, which end with the call.
+/// Permissions to access the bulks of one request or result. The permissions of a request end with
+/// its call.
 #[derive(Clone, Default)]
 pub(crate) struct Accesses(Option<Arc<[Arc<Access>]>>);
 
@@ -134,17 +140,17 @@ impl Accesses {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Refuses further pieces of all bulks from now on.
+    /// Refuses the transfer of further pieces of all bulks from now on, because the call ends.
     pub(crate) fn close(&self) {
         self.all().iter().for_each(|access| access.close());
     }
 
-    /// Returns whether no piece is in flight.
+    /// Returns whether no piece of any of the bulks is being transferred.
     pub(crate) fn is_idle(&self) -> bool {
         self.all().iter().all(|access| access.is_idle())
     }
 
-    /// Waits until no piece is in flight.
+    /// Waits until no piece of any of the bulks is being transferred.
     pub(crate) async fn idle(&self) {
         for access in self.all() {
             access.idle().await;
@@ -160,8 +166,8 @@ impl fmt::Debug for Accesses {
     }
 }
 
-/// Decodes a value with `decode`, and opens the access to the peer's bulks in the value.
-/// `is_result` must be set for a result.
+/// Decodes a received value with `decode`, and creates the permissions to access the bulks in the
+/// value. `is_result` distinguishes a result, whose bulks this end must release, from a request.
 pub(crate) fn decode<T>(
     core: &Arc<Core>,
     is_result: bool,
@@ -179,7 +185,8 @@ pub(crate) fn decode<T>(
     Ok((value, Accesses(Some(accesses.into()))))
 }
 
-/// Opens the access to all bulks of a value.
+/// Creates the permissions to access all bulks of a value. Fails if a bulk is too long or does not
+/// belong to the peer.
 fn open_all(
     core: &Arc<Core>,
     is_result: bool,
@@ -193,7 +200,8 @@ fn open_all(
     Ok(accesses)
 }
 
-/// Sends a release for each bulk of a result whose access was not opened.
+/// Sends a release for each bulk of a result without a permission, because the decoding of the
+/// result has failed. The owner can then use the memory again.
 fn release_unopened(core: &Core, received: &[Bulk]) {
     for bulk in received {
         if let BulkKind::Peer(peer) = &*bulk.0
@@ -206,8 +214,9 @@ fn release_unopened(core: &Core, received: &[Bulk]) {
     }
 }
 
-/// Opens the access to a bulk of the peer. If the value contains the same bulk several times, the
-/// bulks share the access in `former`, so that the lease ends only when all of them are dropped.
+/// Creates the permission to access a bulk of the peer. `former` are the permissions of the
+/// preceding bulks of the same value. Two bulks with the same lease share a permission, so that the
+/// lease ends only when both are dropped.
 fn open_access(
     core: &Arc<Core>,
     is_result: bool,

@@ -19,12 +19,12 @@ use crate::error::{BulkError, Error, Result};
 use crate::outbox::AppendError;
 use crate::wire::{Header, LeaseId, Violation};
 
-/// Time that the peer has to stop an access in progress before the lease ends at the device. Long
-/// enough for a piece in flight. A later access ends the connection.
+/// Time that the peer has to finish the pieces that it is transferring, before the lease ends at
+/// the device. Long enough for one piece. A later RDMA access fails and ends the connection.
 const RELEASE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Lease of one bulk to the peer of a connection. Dropping this value ends the access at the device
-/// immediately.
+/// Lease of one bulk: the permission of the peer to access its memory. Dropping this value ends the
+/// access at the device immediately.
 struct Lease {
     core: Arc<Core>,
     id: LeaseId,
@@ -33,7 +33,8 @@ struct Lease {
     state: Arc<LeaseState>,
 }
 
-/// State of a lease that frames of the peer can change.
+/// Part of a lease that frames from the peer access: the memory, for reads and writes by messages,
+/// and the release.
 pub(super) struct LeaseState {
     is_writable: bool,
     /// The leased memory; `None` once the lease has ended.
@@ -65,8 +66,9 @@ impl fmt::Debug for LeaseState {
 }
 
 impl LeaseState {
-    /// Passes `len` bytes at the offset `at` to `place`; returns `None` if the lease has ended.
-    /// Fails if the range exceeds the memory, or if the memory is not transferred by messages.
+    /// Passes the `len` bytes at the offset `at` of the leased memory to `place`, and returns its
+    /// result; returns `None` if the lease has ended. Fails if the range exceeds the memory, or if
+    /// the peer must use one-sided operations instead.
     pub(super) fn read<T>(
         &self,
         at: u64,
@@ -83,8 +85,9 @@ impl LeaseState {
         }
     }
 
-    /// Writes `bytes` at the offset `at`; returns `false` if the lease has ended. Fails if the
-    /// range exceeds the memory, or if the peer may not write the memory by messages.
+    /// Writes `bytes` at the offset `at` of the leased memory; returns `false` if the lease has
+    /// ended. Fails if the range exceeds the memory, or if the peer may not write the memory by
+    /// messages.
     pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<bool, Violation> {
         match &mut *self.held.lock() {
             Some(LeasedMemory::Streamed(memory)) if self.is_writable => {
@@ -97,7 +100,7 @@ impl LeaseState {
         }
     }
 
-    /// Records that the peer has released the memory.
+    /// Records that the peer has released the memory: it no longer accesses the memory.
     pub(super) fn set_released(&self) {
         self.is_released.store(true, Ordering::Release);
         self.changed.notify_waiters();
@@ -116,14 +119,15 @@ impl LeaseState {
     }
 }
 
-/// Returns the range of `len` bytes at `at`; `None` if the range exceeds `usize`.
+/// Returns the range of the `len` bytes at the offset `at`; `None` if the range exceeds `usize`.
 fn range(at: u64, len: usize) -> Option<std::ops::Range<usize>> {
     let start = usize::try_from(at).ok()?;
     Some(start..start.checked_add(len)?)
 }
 
 impl Lease {
-    /// Lends the memory of a bulk to the peer of a connection.
+    /// Lends the memory of a bulk to the peer of the connection `core`. Fails if another call is
+    /// lending the memory, or if the peer owns the bulk.
     fn open(core: &Arc<Core>, bulk: Bulk) -> Result<Self> {
         let BulkKind::Own(own) = &*bulk.0 else {
             return Err(BulkError::Foreign.into());
@@ -164,7 +168,8 @@ impl Lease {
         })
     }
 
-    /// Ends the access at the device, and returns the memory to the bulk.
+    /// Ends the access at the device, and returns the memory to the bulk. Does nothing if the lease
+    /// has already ended.
     fn end(&self) {
         let held = self.state.held.lock().take();
         let Some(held) = held else { return };
@@ -174,7 +179,8 @@ impl Lease {
         }
     }
 
-    /// Requests that the peer release the memory, unless the peer has already done so.
+    /// Requests that the peer stop accessing the memory and release it, unless the peer has already
+    /// done so.
     fn revoke(&self) {
         if !self.state.is_released.load(Ordering::Acquire) {
             // If the connection has ended, the request is not needed.
@@ -186,7 +192,8 @@ impl Lease {
         }
     }
 
-    /// Waits until the peer has released the memory, at most until `latest`.
+    /// Waits until the peer has released the memory or the connection has ended, at most until
+    /// `latest`.
     async fn wait(&self, latest: Instant) {
         tokio::select! {
             () = self.state.released() => {}
@@ -202,7 +209,8 @@ impl Drop for Lease {
     }
 }
 
-/// Makes memory accessible to the peer. Returns the memory with the error if this fails.
+/// Makes memory accessible to the peer: over RDMA by lending registered memory, which may be a
+/// copy; over other transports nothing is needed. Returns the memory with the error if this fails.
 fn make_accessible(
     core: &Core,
     memory: BulkMemory,
@@ -247,8 +255,9 @@ fn make_accessible(
     }
 }
 
-/// Ends the access at the device. Returns the memory of the bulk, or `None` if the device could not
-/// end the access.
+/// Ends the peer's access to `held`, the leased memory of the bulk `own`. If a registered copy was
+/// lent, copies the bytes that the peer may have written back. Returns the memory of the bulk, or
+/// `None` if the device could not end the access.
 fn end_access(held: LeasedMemory, own: &OwnBulk) -> Option<BulkMemory> {
     match held {
         LeasedMemory::Streamed(memory) => Some(memory),
@@ -277,30 +286,32 @@ fn end_access(held: LeasedMemory, own: &OwnBulk) -> Option<BulkMemory> {
     }
 }
 
-/// Leases of one call. Dropping this value spawns a task that ends the leases after the peer has
-/// released the memory.
+/// Leases of the bulks in one request or result. Dropping this value spawns a task that ends the
+/// leases after the peer has released the memory.
 #[derive(Default)]
 pub(crate) struct CallLeases(Vec<Lease>);
 
 impl CallLeases {
-    /// Returns the leased bulks with their tokens.
+    /// Returns the leased bulks with the tokens that represent them in the encoded value.
     fn tokens(&self) -> Vec<(Bulk, Token)> {
         let tokens = self.0.iter().map(|lease| (lease.bulk.clone(), lease.token));
         tokens.collect()
     }
 
-    /// Returns whether the call lends no memory.
+    /// Returns whether there are no leases, because the value contained no bulks.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Ends the leases immediately. The caller must know that the peer has stopped accessing the
-    /// memory.
+    /// memory, for example because it has sent the response.
     pub(crate) fn end(mut self) {
         self.0.clear();
     }
 
-    /// Ends the leases, after waiting a short time for the peer to release the memory.
+    /// Requests that the peer release the memory, and ends the leases after the release or after
+    /// [`RELEASE_TIMEOUT`]. For a call without a response, whose handler may still access the
+    /// memory.
     pub(crate) async fn close(mut self) {
         let leases = std::mem::take(&mut self.0);
         close(leases).await;
@@ -317,7 +328,8 @@ impl Drop for CallLeases {
     }
 }
 
-/// Ends leases, after waiting at most [`RELEASE_TIMEOUT`] for the peer to release the memory.
+/// Requests that the peer release the memory, and ends the leases after the release or after
+/// [`RELEASE_TIMEOUT`].
 async fn close(leases: Vec<Lease>) {
     leases.iter().for_each(Lease::revoke);
     let latest = Instant::now() + RELEASE_TIMEOUT;
@@ -326,10 +338,11 @@ async fn close(leases: Vec<Lease>) {
     }
 }
 
-/// Appends a frame whose body may contain bulks. `attempt` encodes and appends the frame. If the
-/// value contains bulks that were not lent, the bulks are lent to the peer and `attempt` is called
-/// again. Several repetitions may be needed, because an attempt can fail before all bulks were
-/// encoded. At most `most` bulks are lent, and at most [`MAX_BULKS`].
+/// Appends a frame whose body may contain bulks to the outbox, and lends these bulks to the peer.
+/// `attempt` encodes and appends the frame. If an attempt finds bulks that were not lent yet, they
+/// are lent and `attempt` is called again. Several repetitions may be needed, because an attempt
+/// can fail before all bulks were encoded. Lends at most `most` bulks, and at most [`MAX_BULKS`].
+/// Returns the result of the last attempt and the leases.
 pub(crate) fn append_with_bulks<T>(
     core: &Arc<Core>,
     most: usize,
@@ -358,21 +371,22 @@ pub(crate) fn append_with_bulks<T>(
     }
 }
 
-/// Leases of a result. If the caller cancels the call before decoding the result, these leases are
-/// released.
+/// References to the leases of a result, which the server keeps for the case that the caller
+/// cancels the call and never decodes the result. The leases then end early.
 #[derive(Debug)]
 pub(crate) struct ResultLeases(Vec<Weak<LeaseState>>);
 
 impl ResultLeases {
-    /// Ends the leases, because the caller will not decode the result.
+    /// Makes the leases end now, because the caller has cancelled the call and will not decode the
+    /// result.
     pub(crate) fn release(&self) {
         let leases = self.0.iter().filter_map(Weak::upgrade);
         leases.for_each(|lease| lease.set_released());
     }
 }
 
-/// Spawns a task for each lease of a result that ends the lease when the caller has dropped the
-/// bulk, or after `limit`.
+/// Spawns a task for each lease of a result, which ends the lease when the caller has dropped the
+/// bulk, when the connection ends, or after `limit`.
 pub(crate) fn expire_results(mut leased: CallLeases, limit: Duration) -> ResultLeases {
     let states = leased.0.iter().map(|lease| Arc::downgrade(&lease.state));
     let results = ResultLeases(states.collect());
@@ -392,12 +406,13 @@ pub(crate) fn expire_results(mut leased: CallLeases, limit: Duration) -> ResultL
     results
 }
 
-/// Returns the number of bulks that results of this connection may still contain.
+/// Returns the number of bulks that further results of this connection may contain before
+/// [`MAX_RESULTS`] is reached.
 pub(crate) fn results_left(core: &Core) -> usize {
     MAX_RESULTS.saturating_sub(core.bulks.results.load(Ordering::Relaxed))
 }
 
-/// Guard that counts a lease of a result until it is dropped.
+/// Guard that counts a lease of a result against [`MAX_RESULTS`] until it is dropped.
 struct CountedResultLease(Arc<Core>);
 
 impl CountedResultLease {

@@ -1,4 +1,4 @@
-//! [`BulkMemory`]: local memory of bulk data.
+//! [`BulkMemory`]: local memory from which a bulk is created, or into which a bulk is read.
 
 use std::alloc::Layout;
 use std::fmt;
@@ -24,14 +24,17 @@ pub struct BulkMemory {
 }
 
 impl BulkMemory {
-    /// Allocates zeroed memory for transfers over a connection.
+    /// Allocates `len` bytes of zeroed memory that the connection `core` can transfer without a
+    /// copy: registered memory for RDMA, heap memory for other transports. Fails if the connection
+    /// has ended.
     pub(crate) fn for_peer(core: &Core, len: usize) -> Result<Self, Error> {
         let link = core.outbox.link().ok_or_else(|| core.end_error())?;
         Self::allocate(&link, len, false)
     }
 
-    /// Allocates memory for transfers over a link. The memory is zeroed unless `is_stale` is set;
-    /// stale memory may contain bytes of earlier transfers.
+    /// Allocates `len` bytes of memory that `link` can transfer without a copy. If `is_stale` is
+    /// set, the memory may contain bytes of earlier transfers; otherwise it is zeroed. Stale memory
+    /// is cheaper, and suffices if the caller overwrites all bytes.
     pub(super) fn allocate(link: &Link, len: usize, is_stale: bool) -> Result<Self, Error> {
         let Some(rdma) = link.rdma().filter(|_| len > 0) else {
             return Ok(vec![0; len].into());
@@ -47,6 +50,7 @@ impl BulkMemory {
         Ok(Self::of_region(region, rdma.device().clone()))
     }
 
+    /// Creates memory from a region that is registered with `device`.
     pub(super) fn of_region(region: LocalMr, device: RdmaDevice) -> Self {
         Self {
             buffer: Buffer::Region(region),
@@ -54,7 +58,7 @@ impl BulkMemory {
         }
     }
 
-    /// Converts the memory to a vector. Registered memory is copied.
+    /// Converts the memory to a vector. Copies the bytes if the memory is registered with a device.
     pub fn into_vec(self) -> Vec<u8> {
         match self.buffer {
             Buffer::Region(region) => region.as_slice().to_vec(),
@@ -74,7 +78,8 @@ impl BulkMemory {
         }
     }
 
-    /// Returns the region if the memory is registered with `device`.
+    /// Returns the memory region if the memory is registered with `device`; `None` for other
+    /// memory, which `device` cannot access.
     pub(super) fn region(&mut self, device: &RdmaDevice) -> Option<&mut LocalMr> {
         match &mut self.buffer {
             Buffer::Region(region) if self.device.as_ref() == Some(device) => Some(region),

@@ -99,7 +99,7 @@ use crate::error::{BulkError, Error, Result};
 #[derive(Clone)]
 pub struct Bulk(Arc<BulkKind>);
 
-/// Bulk of this end or of the peer.
+/// Owner of a bulk's memory: this end of the connection or the peer.
 enum BulkKind {
     /// This end owns the memory.
     Own(OwnBulk),
@@ -107,7 +107,7 @@ enum BulkKind {
     Peer(PeerBulk),
 }
 
-/// Bulk whose memory this end owns.
+/// Bulk whose memory this end owns and can lend to the peer.
 struct OwnBulk {
     len: usize,
     is_writable: bool,
@@ -124,7 +124,7 @@ enum MemoryState {
     Taken,
 }
 
-/// Bulk whose memory the peer owns.
+/// Bulk whose memory the peer owns and this end may access.
 struct PeerBulk {
     token: Token,
     /// Access to the memory; set after the value that contains the bulk was decoded.
@@ -164,6 +164,7 @@ impl Bulk {
         Self::new(memory, true)
     }
 
+    /// Creates a bulk that this end owns. `is_writable` allows the peer to write the memory, too.
     fn new(memory: BulkMemory, is_writable: bool) -> Self {
         Self(Arc::new(BulkKind::Own(OwnBulk {
             len: memory.len(),
@@ -172,16 +173,18 @@ impl Bulk {
         })))
     }
 
+    /// Creates a bulk whose memory the peer owns.
     fn of_peer(peer: PeerBulk) -> Self {
         Self(Arc::new(BulkKind::Peer(peer)))
     }
 
-    /// Returns whether two values are clones of the same bulk.
+    /// Returns whether two values are clones of the same bulk, so that a bulk that occurs twice in
+    /// a message is lent only once.
     fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the bulk in bytes.
     pub fn len(&self) -> usize {
         match &*self.0 {
             BulkKind::Own(own) => own.len,
@@ -202,7 +205,8 @@ impl Bulk {
         }
     }
 
-    /// Returns the memory from which the bulk was created.
+    /// Returns the memory from which the bulk was created, after the call that lent the memory has
+    /// ended.
     ///
     /// # Errors
     ///
@@ -282,8 +286,8 @@ impl Bulk {
         self.transfer(Direction::Write, parts).await
     }
 
-    /// Returns the number of bytes that reads and writes of this bulk have transferred so far, to
-    /// show the progress of a running transfer.
+    /// Returns the number of bytes that reads and writes of this bulk of the peer have transferred
+    /// so far, to show the progress of a running transfer. Always 0 for a bulk that this end owns.
     pub fn transferred(&self) -> u64 {
         match &*self.0 {
             BulkKind::Own(_) => 0,
@@ -291,7 +295,8 @@ impl Bulk {
         }
     }
 
-    /// Checks that `len` bytes at the offset `at` are within the bulk.
+    /// Returns [`BulkError::OutOfRange`] unless the `len` bytes at the offset `at` are within the
+    /// bulk.
     fn check(&self, at: usize, len: usize) -> Result<()> {
         let end = at.checked_add(len).filter(|&end| end <= self.len());
         let outside = BulkError::OutOfRange {
@@ -302,7 +307,8 @@ impl Bulk {
         end.map(drop).ok_or_else(|| outside.into())
     }
 
-    /// Allocates `len` bytes into which the bulk can be read.
+    /// Allocates `len` bytes of local memory into which this bulk can be read. The memory may
+    /// contain bytes of earlier transfers.
     fn allocate(&self, len: usize) -> Result<BulkMemory> {
         match &*self.0 {
             BulkKind::Own(_) => Ok(vec![0; len].into()),
@@ -315,8 +321,9 @@ impl Bulk {
         }
     }
 
-    /// Transfers parts of the bulk after checking their ranges. Returns the memories of the parts,
-    /// also after an error.
+    /// Reads or writes parts of the bulk. Each part is an offset in the bulk, and local memory that
+    /// is filled or sent. Nothing is transferred if a part exceeds the bulk. Returns the outcome
+    /// and the local memory of all parts, also after an error.
     async fn transfer(
         &self,
         direction: Direction,
@@ -340,12 +347,14 @@ impl Bulk {
     }
 }
 
+/// Returns the local memory of each part, without the offsets.
 fn memories(parts: Vec<(usize, BulkMemory)>) -> Vec<BulkMemory> {
     parts.into_iter().map(|(_, memory)| memory).collect()
 }
 
 impl OwnBulk {
-    /// Takes the memory, and sets a new state; returns `None` if the memory is not available.
+    /// Takes the memory if it is available, and then sets `state`. Otherwise returns `None` and
+    /// leaves the state unchanged.
     fn take(&self, state: MemoryState) -> Option<BulkMemory> {
         let mut memory = self.memory.lock();
         match std::mem::replace(&mut *memory, state) {
@@ -357,14 +366,14 @@ impl OwnBulk {
         }
     }
 
-    /// Stores the memory after the end of its lease. `memory` is `None` if the lease could not be
-    /// ended.
+    /// Makes the memory available again after the end of its lease. `memory` is `None` if the lease
+    /// could not be ended at the device, so that the memory is lost.
     fn put(&self, memory: Option<BulkMemory>) {
         *self.memory.lock() = memory.map_or(MemoryState::Taken, MemoryState::Available);
     }
 
-    /// Copies parts of the bulk within this process. Used if a program calls its own service
-    /// directly, without a connection.
+    /// Reads or writes parts of the bulk by copying within this process. Used if a program calls
+    /// its own service directly, without a connection.
     fn copy(
         &self,
         direction: Direction,

@@ -22,18 +22,20 @@ use crate::wire::Header;
 /// enough that the fixed cost of a piece is negligible.
 pub(super) const MAX_PIECE_LEN: usize = 64 << 10;
 
-/// Maximum number of pieces of a connection in flight. With two, the next piece is requested while
-/// the previous piece is transferred.
+/// Maximum number of pieces of a connection that are being transferred at the same time. With two,
+/// the next piece is requested while the previous piece is transferred.
 pub(super) const MAX_PIECES_IN_FLIGHT: usize = 2;
 
-/// Number of bytes reserved for headers in a message that contains a piece.
+/// Number of bytes reserved for headers in a message that contains a piece: more than any header of
+/// such a message needs.
 const MAX_FRAME_OVERHEAD: usize = 64;
 
-/// Timeout for the peer's answer to the message of a piece. Equal to the timeout of a peer that
-/// receives no message.
+/// Timeout for the peer's answer to a message that reads or writes a piece. After the timeout, the
+/// connection ends. Equal to the time after which a peer that receives no message is disconnected.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Access, token and direction for transferring pieces of one bulk.
+/// Context for transferring the pieces of one bulk: the permission to access the memory, the
+/// location of the memory, the direction, and the transport.
 pub(super) struct PieceTransfer {
     pub(super) access: Arc<Access>,
     pub(super) token: Token,
@@ -46,7 +48,8 @@ impl PieceTransfer {
         self.access.core()
     }
 
-    /// Returns the maximum length of a piece in bytes.
+    /// Returns the maximum length of a piece in bytes over this transport and with the peer's
+    /// limits.
     pub(super) fn len(&self) -> usize {
         match self.link.rdma() {
             Some(_) => MAX_PIECE_LEN,
@@ -54,7 +57,8 @@ impl PieceTransfer {
         }
     }
 
-    /// Transfers the bytes in `range` of `memory` from or to the offset `at` of the bulk.
+    /// Transfers one piece: the bytes in `range` of the local `memory`, from or to the offset `at`
+    /// of the bulk.
     pub(super) async fn transfer(
         &self,
         memory: &mut BulkMemory,
@@ -74,7 +78,8 @@ impl PieceTransfer {
         outcome.map_err(|error| self.core().end().cloned().unwrap_or(error))
     }
 
-    /// Transfers a piece by a one-sided RDMA operation.
+    /// Transfers a piece by a one-sided RDMA operation on the peer's memory `remote`. The
+    /// parameters are those of [`Self::transfer`].
     async fn access_remote(
         &self,
         rdma: &Rdma,
@@ -112,7 +117,9 @@ impl PieceTransfer {
         Ok(())
     }
 
-    /// Transfers a piece by messages: sends a request, and waits for the owner's answer.
+    /// Transfers a piece over a transport without one-sided operations: requests the bytes from the
+    /// owner of the bulk, or sends the bytes to the owner, and waits for the answer. The parameters
+    /// are those of [`Self::transfer`].
     async fn exchange(
         &self,
         memory: &mut BulkMemory,
@@ -166,7 +173,8 @@ impl PieceTransfer {
     }
 }
 
-/// Guard that stops waiting for an answer when it is dropped.
+/// Expectation of an answer with the number `tag`. Dropping this value discards the answer if it
+/// arrives later.
 struct ExpectedAnswer<'c> {
     core: &'c Core,
     tag: u32,

@@ -1,7 +1,8 @@
-//! Scopes that collect the bulks within a value while the value is encoded or decoded.
+//! Thread-local lists (*scopes*) of the bulks within a value that is being encoded or decoded.
 //!
-//! A codec has no parameter for the connection. Therefore a bulk registers itself in a thread-local
-//! scope, which exists while one value is encoded or decoded.
+//! The bulks of a value are leased to the peer, or accessed, through the connection of the call,
+//! but a codec has no parameter for the connection. Therefore each bulk adds itself to the scope of
+//! the current thread. A scope exists while one value is encoded or decoded.
 
 use std::cell::RefCell;
 
@@ -14,25 +15,29 @@ thread_local! {
     static DECODING: RefCell<Option<Vec<Bulk>>> = const { RefCell::new(None) };
 }
 
-/// Bulks that were found while a value is being encoded.
+/// Bulks of the value that this thread is encoding.
 #[derive(Debug, Default)]
 struct EncodingScope {
     /// Bulks that were already lent to the peer, with the tokens that represent the bulks in the
     /// encoded value.
     lent: Vec<(Bulk, Token)>,
-    /// Bulks of the value that were not lent yet.
+    /// Bulks of the value that were not lent yet. The caller must lend them and encode the value
+    /// again.
     missing: Vec<Bulk>,
 }
 
-/// Maximum number of bulks in a value, which limits the leases that a single message can cause.
+/// Maximum number of bulks in a value, which limits the leases and permissions that a single
+/// message can cause.
 pub(super) const MAX_BULKS: usize = 1 << 10;
 
 /// Error text for a bulk that is encoded or decoded outside of a call.
 const OUTSIDE_OF_CALL: &str =
     "a bulk can be sent only in an argument or result of a method without streams";
 
-/// Calls `encode` in a scope with the bulks that were already lent. Returns the bulks of the value
-/// that were not lent; if there are any, the encoding is incomplete.
+/// Calls `encode`, which encodes a value. `lent` contains the bulks that were already lent, with
+/// the tokens that represent them. Returns the result of `encode`, and the other bulks of the
+/// value. If there are any, the encoded value is not usable: the caller must lend these bulks and
+/// encode again.
 pub(super) fn encode_in_scope<T>(
     lent: Vec<(Bulk, Token)>,
     encode: impl FnOnce() -> T,
@@ -49,7 +54,7 @@ pub(super) fn encode_in_scope<T>(
     (encoded, missing)
 }
 
-/// Guard that restores the outer scope, also if an encoder panics.
+/// Guard that restores the scope of an outer value when it is dropped, also if an encoder panics.
 struct RestoreEncoding(Option<EncodingScope>);
 
 impl Drop for RestoreEncoding {
@@ -58,7 +63,8 @@ impl Drop for RestoreEncoding {
     }
 }
 
-/// Returns whether the value that is being encoded contains bulks that were not lent yet.
+/// Returns whether the value that this thread is encoding contains bulks that were not lent yet, so
+/// that the encoded value is not usable.
 pub(crate) fn is_incomplete() -> bool {
     ENCODING.with_borrow(|scope| {
         let scope = scope.as_ref();
@@ -82,7 +88,8 @@ pub(super) fn token_of(bulk: &Bulk) -> Result<Token, &'static str> {
     })
 }
 
-/// Calls `decode` in a new scope. Returns the peer's bulks in the decoded value.
+/// Calls `decode`, which decodes a value. Returns the result of `decode`, and clones of the bulks
+/// in the value. The peer owns these bulks; their memory is not accessible yet.
 pub(crate) fn decode_in_scope<T>(decode: impl FnOnce() -> T) -> (T, Vec<Bulk>) {
     let former = RestoreDecoding(DECODING.replace(Some(Vec::new())));
     let decoded = decode();
@@ -91,7 +98,7 @@ pub(crate) fn decode_in_scope<T>(decode: impl FnOnce() -> T) -> (T, Vec<Bulk>) {
     (decoded, received)
 }
 
-/// Guard that restores the outer scope, also if a decoder panics.
+/// Guard that restores the scope of an outer value when it is dropped, also if a decoder panics.
 struct RestoreDecoding(Option<Vec<Bulk>>);
 
 impl Drop for RestoreDecoding {
@@ -100,7 +107,9 @@ impl Drop for RestoreDecoding {
     }
 }
 
-/// Creates a bulk of the peer from its decoded token, and adds the bulk to the scope.
+/// Creates a bulk whose memory the peer owns from the token in the value that this thread is
+/// decoding. A clone is kept for the caller of [`decode_in_scope`]. Fails outside of that function,
+/// or after [`MAX_BULKS`] bulks of the same value.
 pub(super) fn add_received(token: Token) -> Result<Bulk, &'static str> {
     DECODING.with_borrow_mut(|received| {
         let received = received.as_mut().ok_or(OUTSIDE_OF_CALL)?;

@@ -1,4 +1,5 @@
-//! [`BulkTable`]: the leases and accesses of one connection, and the frames about bulk memory.
+//! [`BulkTable`]: the leases of one connection and its permissions to access the peer's memory, and
+//! the handling of received frames about bulk memory.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -16,21 +17,23 @@ use crate::outbox::{AppendError, Appended, MAX_BATCH_LEN, SendAt, send_long};
 use crate::payload::{Body, Message, Payload};
 use crate::wire::{BulkFrame, Header, LeaseId, Violation};
 
-/// Maximum number of pieces that are being sent to the peer. A correct peer requests at most
-/// [`MAX_PIECES_IN_FLIGHT`] at a time. The factor allows for pieces that the peer has already
-/// received and this end still counts.
+/// Maximum number of pieces that are being sent to the peer at its request; a further request is a
+/// protocol violation. A correct peer requests at most [`MAX_PIECES_IN_FLIGHT`] at a time. The
+/// factor allows for pieces that the peer has already received and this end still counts.
 const MAX_PIECES_BEING_SENT: usize = 8 * MAX_PIECES_IN_FLIGHT;
 
-/// Maximum number of unsent bytes while further frames of the peer are answered. A correct peer
-/// never reaches this limit: a server stops reading earlier, and a client has few pieces in flight.
+/// Number of unsent bytes above which a request of the peer about bulk memory is a protocol
+/// violation, because answering would exhaust the memory. A correct peer never reaches this limit:
+/// a server stops reading earlier, and a client has few pieces in flight.
 const MAX_UNSENT: usize = 4 << 20;
 
-/// Maximum number of leases of results that a peer may hold at a time. Each lease needs resources
-/// of the device.
+/// Maximum number of leases of results that a peer may hold at a time; a result with more bulks is
+/// not sent, and its call fails with [`Error::BadResponse`](crate::Error::BadResponse). Limited
+/// because each lease needs resources of the device.
 pub(super) const MAX_RESULTS: usize = 1 << 10;
 
-/// State of all bulk memory of a connection: leases of this end, and accesses to memory of the
-/// peer.
+/// State of all bulk memory of a connection: memory that this end has lent to the peer, and memory
+/// of the peer that this end may access.
 #[derive(Debug)]
 pub(crate) struct BulkTable {
     /// Maximum length in bytes of a bulk of the peer.
@@ -40,11 +43,11 @@ pub(crate) struct BulkTable {
     leases: Mutex<HashMap<LeaseId, Arc<LeaseState>>>,
     /// Number of leases of results that have not ended.
     pub(super) results: AtomicUsize,
-    /// Open accesses to memory of the peer.
+    /// Permissions to access memory of the peer.
     borrowed: Mutex<HashMap<LeaseId, Weak<Access>>>,
-    /// Number of transfers of pieces so far.
+    /// Number of pieces that were requested so far. The next request gets this number as its tag.
     last_tag: AtomicU32,
-    /// Transfers of pieces that wait for the peer's answer, by tag.
+    /// Receivers of the peer's answers to the pieces that were requested, by tag.
     answers: Mutex<HashMap<u32, oneshot::Sender<PieceAnswer>>>,
     /// Permits to transfer a piece. Their number is limited, so that calls can proceed between
     /// pieces.
@@ -53,7 +56,7 @@ pub(crate) struct BulkTable {
     served: Arc<AtomicUsize>,
 }
 
-/// Answer to the read or write of a piece.
+/// Answer of the bulk's owner to a request to read or write a piece.
 #[derive(Debug)]
 pub(super) struct PieceAnswer {
     /// Set if the lease has ended, so that no byte was read or written.
@@ -63,7 +66,7 @@ pub(super) struct PieceAnswer {
 }
 
 impl BulkTable {
-    /// Creates the table of a connection whose peer may send bulks of at most `limit` bytes.
+    /// Creates the table of a connection that accepts bulks of at most `limit` bytes from the peer.
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -78,12 +81,13 @@ impl BulkTable {
         }
     }
 
-    /// Returns the maximum length in bytes of a bulk of the peer.
+    /// Returns the maximum length in bytes of a bulk that this end accepts from the peer.
     pub(super) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Adds a lease of this end, and returns its ID.
+    /// Adds memory that this end lends to the peer, and returns the ID by which the peer's frames
+    /// refer to the lease.
     pub(super) fn add_lease(&self, lease: &Arc<LeaseState>) -> LeaseId {
         let id = LeaseId(self.last_lease.fetch_add(1, Ordering::Relaxed) + 1);
         self.leases.lock().insert(id, Arc::clone(lease));
@@ -98,7 +102,7 @@ impl BulkTable {
         self.leases.lock().get(&id).cloned()
     }
 
-    /// Adds an access to memory of the peer.
+    /// Adds a permission to access memory of the peer, so that the peer can revoke it.
     pub(super) fn add_borrowed(&self, id: LeaseId, access: &Arc<Access>) {
         self.borrowed.lock().insert(id, Arc::downgrade(access));
     }
@@ -107,7 +111,8 @@ impl BulkTable {
         self.borrowed.lock().remove(&id);
     }
 
-    /// Creates a tag for the transfer of a piece, and the receiver of the answer with this tag.
+    /// Returns a new tag for the request of a piece, and the channel that receives the peer's
+    /// answer with this tag.
     pub(super) fn expect_answer(&self) -> (u32, oneshot::Receiver<PieceAnswer>) {
         let (sender, receiver) = oneshot::channel();
         // Few answers are expected at a time, so a tag is free again when the counter wraps around.
@@ -116,17 +121,19 @@ impl BulkTable {
         (tag, receiver)
     }
 
-    /// Stops waiting for the answer with this tag.
+    /// Stops waiting for the answer with this tag, which is then ignored.
     pub(super) fn forget_answer(&self, tag: u32) {
         self.answers.lock().remove(&tag);
     }
 
-    /// Ends all waits for answers, because the connection has ended.
+    /// Fails all transfers that wait for an answer, because the connection has ended.
     pub(crate) fn fail(&self) {
         self.answers.lock().clear();
     }
 
-    /// Handles a frame about bulk memory, whose fields may have arbitrary values.
+    /// Handles a received frame about bulk memory. The fields of the frame may have arbitrary
+    /// values. `message` contains the frame, and `is_last` is set if no other frame follows, so
+    /// that an answer can keep the memory of the message.
     pub(crate) fn handle(
         &self,
         core: &Arc<Core>,
@@ -189,7 +196,8 @@ impl BulkTable {
         Ok(())
     }
 
-    /// Sends a requested piece of leased memory to the peer.
+    /// Answers the peer's request for `len` bytes at the offset `at` of leased memory. If the lease
+    /// has ended, the answer contains no bytes.
     fn serve_read(
         &self,
         core: &Arc<Core>,
@@ -235,7 +243,8 @@ impl BulkTable {
         }
     }
 
-    /// Sends an answer without bytes.
+    /// Sends an answer without bytes: the confirmation of a write, or the information that the
+    /// lease has ended.
     fn answer(&self, core: &Core, lease: LeaseId, tag: u32, has_ended: bool) -> Result<()> {
         let header = Header::BulkAnswer {
             lease,
@@ -249,7 +258,7 @@ impl BulkTable {
     }
 }
 
-/// Guard that counts a piece as being sent until it is dropped.
+/// Guard that counts a piece against [`MAX_PIECES_BEING_SENT`] until it is dropped.
 struct PieceBeingSent(Arc<AtomicUsize>);
 
 impl PieceBeingSent {

@@ -2,10 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Length in bytes of the encoded address, length and remote key of memory.
+/// Length in bytes of the encoded address, length and remote key of memory, as rdma-async encodes
+/// them.
 const REMOTE_MEMORY_LEN: usize = 20;
 
-/// Encoded bulk: its lease, its length, and its remote memory.
+/// Representation of a bulk in an encoded value, by which the borrower accesses the memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename = "Bulk")]
 pub(super) struct Token {

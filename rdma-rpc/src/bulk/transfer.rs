@@ -10,7 +10,8 @@ use super::{BulkMemory, PeerBulk, memories};
 use crate::core::Core;
 use crate::error::{BulkError, Error, Result};
 
-/// Direction of a transfer from the perspective of the borrower.
+/// Direction of a transfer. The borrower starts every transfer, and reads or writes the owner's
+/// memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     Read,
@@ -18,8 +19,9 @@ pub(super) enum Direction {
 }
 
 impl PeerBulk {
-    /// Reads or writes parts of the bulk in a new task. If this future is dropped, the task keeps
-    /// the memory until the current piece has been transferred.
+    /// Reads or writes parts of the bulk in a new task. Each part is an offset in the bulk and
+    /// local memory. If this future is dropped, the task owns the local memory until the current
+    /// piece has been transferred, so that the device does not access freed memory.
     pub(super) async fn transfer(
         &self,
         direction: Direction,
@@ -51,7 +53,8 @@ impl PeerBulk {
     }
 }
 
-/// Guard that stops a transfer when the future that waits for the transfer is dropped.
+/// Guard that stops a transfer after its current piece, when the future that waits for the transfer
+/// is dropped.
 #[derive(Default)]
 struct StopOnDrop(Arc<AtomicBool>);
 
@@ -61,7 +64,7 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Transfer of parts of a bulk in a task.
+/// Running transfer of parts of a bulk, executed by a task.
 struct Transfer {
     pieces: PieceTransfer,
     transferred: Arc<AtomicU64>,
@@ -69,7 +72,8 @@ struct Transfer {
 }
 
 impl Transfer {
-    /// Transfers the parts in order until an error occurs.
+    /// Transfers the parts in order until an error occurs. Returns the outcome and the local memory
+    /// of all parts.
     async fn run(self, mut parts: Vec<(usize, BulkMemory)>) -> (Result<()>, Vec<BulkMemory>) {
         let mut outcome = Ok(());
         for (at, memory) in &mut parts {
@@ -81,7 +85,8 @@ impl Transfer {
         (outcome, memories(parts))
     }
 
-    /// Transfers one part, piece by piece.
+    /// Transfers `memory` from or to the offset `at` of the bulk, piece by piece. Other transfers
+    /// of the connection can proceed between the pieces.
     async fn part(&self, at: usize, memory: &mut BulkMemory) -> Result<()> {
         let (whole, most) = (memory.len(), self.pieces.len());
         let core: &Arc<Core> = self.pieces.access.core();

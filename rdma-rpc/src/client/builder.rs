@@ -74,8 +74,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the maximum number of concurrent calls on a connection; further calls wait. The server
-    /// may allow fewer. Default 256, minimum 1.
+    /// Sets the maximum number of concurrent calls on a connection; further calls wait until a call
+    /// has ended. The server may allow fewer. Default 256, minimum 1.
     pub fn concurrency(mut self, calls: u16) -> Self {
         self.concurrency = calls.max(1);
         self
@@ -88,7 +88,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the maximum length of a [`Bulk`](crate::Bulk) in a result in bytes. Default 1 GiB.
+    /// Sets the maximum length of a [`Bulk`](crate::Bulk) in a result in bytes. A call whose result
+    /// contains a longer bulk fails with [`Error::Decode`]. Default 1 GiB.
     pub fn bulk_limit(mut self, bytes: usize) -> Self {
         self.bulk_limit = bytes;
         self
@@ -252,6 +253,7 @@ impl ClientBuilder {
         self.client(Route::One(self.start(link, peer)))
     }
 
+    /// Creates a client with the settings of this builder.
     fn client(&self, route: Route) -> Client {
         Client {
             interceptor: self.interceptor.clone(),
@@ -260,6 +262,8 @@ impl ClientBuilder {
         }
     }
 
+    /// Starts the protocol on an established transport: sends the client's settings, and spawns the
+    /// tasks of the connection.
     fn start(&self, link: Link, peer: Peer) -> Arc<Connection> {
         let own = Settings {
             message_limit: u32::try_from(self.message_limit).unwrap_or(u32::MAX),
@@ -281,6 +285,7 @@ impl ClientBuilder {
     }
 }
 
+/// Returns the error of a server that has not answered within [`limits::CONNECT_TIMEOUT`].
 fn late() -> Error {
     Error::disconnected(format!(
         "the server did not answer within {:?}",

@@ -26,14 +26,15 @@ pub(crate) struct Calls {
     free: Mutex<Vec<u32>>,
     /// One permit for each free slot.
     permits: Semaphore,
-    /// Number of occupied slots.
+    /// Number of calls in progress. A call without others is sent immediately.
     active: AtomicU32,
     /// Set once the server accepts no new calls.
     is_closing: AtomicBool,
 }
 
 #[derive(Debug)]
-/// State of one call slot.
+/// Contents of one call slot. The generation, a part of the call's ID, is incremented at the end of
+/// each call, so that a late answer does not match the next call in the slot.
 pub(super) struct Slot {
     pub(super) generation: u32,
     pub(super) phase: Phase,
@@ -44,7 +45,7 @@ pub(super) struct Slot {
 }
 
 #[derive(Debug)]
-/// Progress of the call in a slot.
+/// State of a call slot with respect to its call.
 pub(super) enum Phase {
     /// No call occupies the slot.
     Free,
@@ -54,7 +55,8 @@ pub(super) enum Phase {
     Answered(Answer),
 }
 
-/// Answer to a call. The body of a response is stored in the slot.
+/// Answer to a call: the response, or the reason for which there is none. The encoded body of a
+/// response is stored in the call's slot.
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// The result or the service's error.
@@ -69,7 +71,7 @@ pub(crate) enum Answer {
 
 impl Calls {
     /// Creates slots for at most `capacity` concurrent calls. No slot can be used before
-    /// [`Self::open_slots`].
+    /// [`Self::open_slots`], because the server may allow fewer.
     pub(crate) fn new(capacity: u32) -> Self {
         let slot = || {
             Mutex::new(Slot {
@@ -92,25 +94,28 @@ impl Calls {
         }
     }
 
-    /// Makes slots available to calls, as many as the server allows.
+    /// Makes slots available to calls, after the server has sent its settings. `allowed` is the
+    /// maximum number of concurrent calls that the server accepts on this connection.
     pub(super) fn open_slots(&self, allowed: u32) {
         let count = allowed.min(u32::try_from(self.slots.len()).unwrap_or(u32::MAX));
         self.free.lock().extend((0..count).rev());
         self.permits.add_permits(count as usize);
     }
 
-    /// Refuses new calls from now on.
+    /// Refuses new calls from now on, because the server is shutting down or the connection has
+    /// ended.
     pub(super) fn close(&self) {
         self.is_closing.store(true, Ordering::Release);
         self.permits.close();
     }
 
-    /// Returns whether new calls are refused.
+    /// Returns whether new calls are refused, because of [`Self::close`].
     pub(crate) fn is_closing(&self) -> bool {
         self.is_closing.load(Ordering::Acquire)
     }
 
-    /// Acquires the permit for a free slot without waiting. Returns whether a slot was free.
+    /// Reserves a free slot without waiting, for a subsequent [`Self::begin`]. Returns whether a
+    /// slot was free.
     pub(super) fn try_permit(&self) -> bool {
         let permit = self.permits.try_acquire();
         permit.map(SemaphorePermit::forget).is_ok()
@@ -121,7 +126,8 @@ impl Calls {
         self.permits.available_permits() > 0
     }
 
-    /// Waits until a slot is free, and acquires its permit.
+    /// Waits until a slot is free, and reserves it for a subsequent [`Self::begin`]. Fails if new
+    /// calls are refused.
     pub(super) async fn permit(&self, core: &Core) -> Result<(), Error> {
         match self.permits.acquire().await {
             Ok(permit) => {
@@ -133,7 +139,9 @@ impl Calls {
         }
     }
 
-    /// Begins a call in a free slot. The caller must have acquired a permit.
+    /// Begins a call in a free slot, which the caller must have reserved by [`Self::permit`] or
+    /// [`Self::try_permit`]. `deadline` is a time in microseconds since the creation of the
+    /// connection.
     pub(super) fn begin<C: Deref<Target = Core>>(
         core: C,
         deadline: u64,
@@ -154,7 +162,8 @@ impl Calls {
         }
     }
 
-    /// Occupies a free slot, and returns the ID of its call.
+    /// Occupies a free slot for a call with this deadline and these streams, and returns the ID of
+    /// the call.
     fn occupy(&self, deadline: u64, streams: Streams) -> CallId {
         let popped = self.free.lock().pop();
         let index = popped.expect("there are no more permits than free slots");
@@ -167,13 +176,14 @@ impl Calls {
         CallId { index, generation }
     }
 
-    /// Returns whether exactly one call is in progress.
+    /// Returns whether exactly one call is in progress, so that its request need not wait for
+    /// others.
     pub(super) fn has_one_call(&self) -> bool {
         self.active.load(Ordering::Relaxed) == 1
     }
 
-    /// Ends the calls whose deadlines have passed at `now`, and returns the earliest remaining
-    /// deadline.
+    /// Ends the calls whose deadlines have passed at `now`, a time in microseconds since the
+    /// creation of the connection. Returns the earliest deadline of the other calls.
     pub(crate) fn expire(&self, now: u64) -> u64 {
         let mut next = NO_DEADLINE;
         for slot in &self.slots {
@@ -196,7 +206,7 @@ impl Calls {
         next
     }
 
-    /// Fails all calls with this error.
+    /// Fails all calls with this error, because the connection has ended.
     pub(crate) fn fail(&self, error: &Error) {
         self.close();
         for slot in &self.slots {
@@ -212,7 +222,8 @@ impl Calls {
         }
     }
 
-    /// Frees the slot of a call. Returns whether the server may still be executing the call.
+    /// Frees the slot of a call. Returns whether the server may still be executing the call, so
+    /// that the call must be cancelled.
     fn release(&self, id: CallId) -> bool {
         let (was_waiting, left) = {
             let mut slot = self.slots[id.index as usize].lock();
@@ -237,7 +248,8 @@ impl Calls {
 }
 
 impl Slot {
-    /// Stores the answer if the call waits for one, and returns the waker of the caller.
+    /// Stores the answer if the call waits for one. Returns the waker of the caller, which must be
+    /// woken after the slot was unlocked.
     pub(super) fn answer(&mut self, answer: Answer) -> Option<Waker> {
         if !matches!(self.phase, Phase::Waiting) {
             return None;
@@ -247,8 +259,8 @@ impl Slot {
     }
 }
 
-/// A call in progress. Dropping this value before the answer has arrived cancels the call at the
-/// server.
+/// A call in progress of a client, which occupies a call slot. Dropping this value frees the slot,
+/// and cancels the call at the server if no answer has arrived.
 #[derive(Debug)]
 #[must_use = "a call that is dropped is cancelled"]
 pub(super) struct PendingCall<C: Deref<Target = Core>> {
@@ -269,7 +281,8 @@ impl<C: Deref<Target = Core>> PendingCall<C> {
         self.core.deadlines.time(deadline)
     }
 
-    /// Waits for the answer, and passes the answer and the body of the response to `take`.
+    /// Polls for the answer. When the answer has arrived, calls `take` with the answer and the
+    /// encoded response, and returns the result of `take`.
     pub(super) fn poll_answer<T>(
         &self,
         cx: &mut Context<'_>,
@@ -312,7 +325,7 @@ impl<C: Deref<Target = Core>> Drop for PendingCall<C> {
     }
 }
 
-/// Returns the call slots of a client's connection.
+/// Returns the call slots of the connection `core`, which must be a client's end.
 pub(super) fn calls(core: &Core) -> &Calls {
     match &core.side {
         Side::Client(calls) => calls,

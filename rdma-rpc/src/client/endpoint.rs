@@ -58,7 +58,8 @@ impl Endpoint {
     }
 }
 
-/// Conversion to an [`Endpoint`] from an address or another endpoint.
+/// Conversion to an [`Endpoint`] from an address or another endpoint, for the arguments of
+/// [`ClientBuilder::connect_any`].
 pub trait ToEndpoint {
     /// Converts the value to an endpoint.
     ///
@@ -80,18 +81,20 @@ impl<T: ToAddress + ?Sized> ToEndpoint for T {
     }
 }
 
-/// Settings for reconnecting to endpoints and for checking their health.
+/// Settings of a client of several servers for reconnecting and for checking the health of the
+/// servers.
 #[derive(Debug, Clone)]
 pub(super) struct Reconnect {
     /// Pause after the end of a connection.
     pub(super) first_pause: Duration,
-    /// Maximum pause after failed attempts.
+    /// Maximum pause. The pause is doubled after each failed attempt.
     pub(super) longest_pause: Duration,
     /// Time between two health checks, and timeout of each check; `None` without checks.
     pub(super) health_check: Option<Duration>,
 }
 
-/// State of an endpoint: its connection, and the number of calls in progress.
+/// State of an endpoint: the connection to its server, and the number of calls in progress. Shared
+/// by the calls and the task that reconnects.
 #[derive(Debug)]
 pub(super) struct EndpointState {
     state: Mutex<State>,
@@ -100,7 +103,7 @@ pub(super) struct EndpointState {
 }
 
 #[derive(Debug, Default)]
-/// State of the connection to an endpoint.
+/// State of the connection to an endpoint: the connection, or the reason for which there is none.
 struct State {
     connection: Option<Arc<Connection>>,
     /// Set if the last health check found that the server does not serve.
@@ -119,7 +122,8 @@ impl EndpointState {
         }
     }
 
-    /// Returns the connection if calls can be made on it.
+    /// Returns the connection if it accepts calls: it has not ended, and the server is healthy and
+    /// not shutting down.
     pub(super) fn usable(&self) -> Option<Arc<Connection>> {
         let state = self.state.lock();
         let connection = state.connection.as_ref().filter(|_| !state.is_unhealthy)?;
@@ -128,7 +132,8 @@ impl EndpointState {
         is_usable.then(|| Arc::clone(connection))
     }
 
-    /// Returns the connection, even if no calls can be made on it.
+    /// Returns the connection, even if it does not accept calls; `None` if the endpoint is not
+    /// connected.
     pub(super) fn connection(&self) -> Option<Arc<Connection>> {
         self.state.lock().connection.clone()
     }
@@ -145,7 +150,8 @@ impl EndpointState {
         state.error.clone()
     }
 
-    /// Connects to an endpoint, and reconnects whenever the connection has ended. Never returns.
+    /// Connects to an endpoint, and reconnects whenever the connection has ended. Notifies
+    /// `changed` after each change of the state. Never returns.
     pub(super) async fn keep_connected(
         self: Arc<Self>,
         endpoint: Endpoint,
@@ -177,7 +183,8 @@ impl EndpointState {
         }
     }
 
-    /// Tries the addresses of an endpoint in order, and returns the first connection.
+    /// Tries the addresses of an endpoint in order, and returns the first connection that is
+    /// established. Fails with the error of the last address.
     async fn connect(
         &self,
         endpoint: &Endpoint,
@@ -205,8 +212,9 @@ impl EndpointState {
         ))
     }
 
-    /// Checks the health of a connection periodically until the connection ends. Returns the reason
-    /// for the end.
+    /// Waits until a connection ends, and returns the reason. If health checks are enabled, also
+    /// calls the server's health service periodically, and ends the connection if the server does
+    /// not answer.
     async fn watch(
         &self,
         connection: &Arc<Connection>,
@@ -257,7 +265,7 @@ fn jittered(pause: Duration) -> Duration {
     pause / 2 + (pause / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
 }
 
-/// Guard that counts a call in progress at an endpoint until it is dropped.
+/// Guard that counts a call as in progress at an endpoint until it is dropped.
 #[derive(Debug)]
 pub(super) struct InFlight(Arc<AtomicUsize>);
 

@@ -26,25 +26,27 @@ pub enum Balance {
     LeastInFlight,
 }
 
-/// Connections to several servers, which end when this value is dropped.
+/// Connections of a client to several servers, which end when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Endpoints {
     states: Vec<Arc<EndpointState>>,
     /// Tasks that keep the endpoints connected.
     tasks: Vec<AbortHandle>,
     balance: Balance,
-    /// Number of choices so far, for taking turns.
+    /// Number of calls for which a server was chosen so far. Determines the next server of
+    /// [`Balance::RoundRobin`].
     next: AtomicUsize,
-    /// Notification that a connection was established, has ended or has changed its health.
+    /// Notification that a connection was established or has ended, or that its server has become
+    /// healthy or unhealthy. Calls that wait for a server then try again.
     changed: Arc<Notify>,
 }
 
-/// Connection that was chosen for a call. The call counts as in progress until this value is
-/// dropped.
+/// Connection that was chosen for a call. The call counts as in progress on its server until this
+/// value is dropped.
 #[derive(Debug)]
 pub(super) struct ChosenConnection {
     connection: Arc<Connection>,
-    /// Index of the endpoint.
+    /// Index of the connection's endpoint in [`Endpoints::states`].
     index: usize,
     _in_flight: InFlight,
 }
@@ -56,8 +58,8 @@ impl ChosenConnection {
 }
 
 impl Endpoints {
-    /// Spawns a task for each endpoint, and waits until an endpoint is connected or the first
-    /// attempts of all endpoints have failed.
+    /// Spawns a task for each endpoint, which connects and reconnects. Waits until an endpoint is
+    /// connected; fails if the first attempts of all endpoints have failed.
     pub(super) async fn connect(
         endpoints: Vec<Endpoint>,
         builder: &ClientBuilder,
@@ -92,25 +94,28 @@ impl Endpoints {
         }
     }
 
-    /// Returns the reason for which an endpoint does not accept calls.
+    /// Returns the reason for which an endpoint does not accept calls. Used when no endpoint
+    /// accepts calls.
     pub(super) fn error(&self) -> Error {
         let known = self.states.iter().find_map(|state| state.error());
         known.unwrap_or_else(|| Error::disconnected("the client has no endpoints"))
     }
 
-    /// Returns any connection, preferably a connection that accepts calls.
+    /// Returns any connection, preferably a connection that accepts calls; `None` if no server is
+    /// connected.
     pub(super) fn any(&self) -> Option<Arc<Connection>> {
         let usable = self.states.iter().find_map(|state| state.usable());
         usable.or_else(|| self.states.iter().find_map(|state| state.connection()))
     }
 
-    /// Returns the connections of all endpoints.
+    /// Returns the connections of all endpoints that are connected.
     pub(super) fn connections(&self) -> impl Iterator<Item = Arc<Connection>> {
         self.states.iter().filter_map(|state| state.connection())
     }
 
-    /// Chooses a connection for a call. Skips the endpoints in `excluded`. Considers only the
-    /// endpoint `pinned`, if given.
+    /// Chooses a connection for a call by the client's [`Balance`]. Skips the endpoints with the
+    /// indices in `excluded`, and all endpoints except `pinned`, if given. Returns `None` if none
+    /// of the others accepts calls.
     fn choose(&self, excluded: &[usize], pinned: Option<usize>) -> Option<ChosenConnection> {
         let count = self.states.len();
         let start = self.next.fetch_add(1, Ordering::Relaxed);
@@ -133,7 +138,8 @@ impl Endpoints {
         })
     }
 
-    /// Begins the search for a connection for a call with the time limit `limit`.
+    /// Begins the search for a connection to a server that starts a call. The search lasts at most
+    /// for `limit`, the time limit of the call.
     pub(super) fn search(&self, limit: Duration) -> ConnectionSearch<'_> {
         ConnectionSearch {
             endpoints: self,
@@ -152,7 +158,8 @@ impl Drop for Endpoints {
     }
 }
 
-/// Search for a connection on which a call can be started.
+/// Search of one call for a server that starts it. The caller sends the request on each connection
+/// that [`Self::next`] returns, until a server has started the call.
 pub(super) struct ConnectionSearch<'e> {
     endpoints: &'e Endpoints,
     /// Deadline of the call.
@@ -168,7 +175,8 @@ pub(super) struct ConnectionSearch<'e> {
 }
 
 impl ConnectionSearch<'_> {
-    /// Waits for a connection that accepts calls, at most until the deadline of the call.
+    /// Waits for the next connection on which the caller should try the call, at most until the
+    /// deadline of the call. Fails immediately if every connected server has refused the call.
     pub(super) async fn next(&mut self) -> Result<ChosenConnection> {
         loop {
             let mut changed = std::pin::pin!(self.endpoints.changed.notified());
@@ -191,7 +199,7 @@ impl ConnectionSearch<'_> {
         }
     }
 
-    /// Returns the error of a call for which no connection was found.
+    /// Returns the error of a call for which no connection was found before its deadline.
     fn unavailable(&mut self) -> Error {
         let cause = self.last.take().unwrap_or_else(|| self.endpoints.error());
         Error::Unavailable {
@@ -206,14 +214,16 @@ impl ConnectionSearch<'_> {
         })
     }
 
-    /// Restricts the search to the endpoint of a connection.
+    /// Makes [`Self::next`] return only connections to the server of `chosen`, which may have
+    /// executed the call. Forgets an earlier refusal of this server.
     pub(super) fn pin(&mut self, chosen: &ChosenConnection) {
         self.pinned = Some(chosen.index);
         self.excluded.clear();
         self.refused = None;
     }
 
-    /// Records the error of a call that the server of a connection has not started.
+    /// Records that the server of `chosen` has not started the call, because of `error`. If the
+    /// connection still accepts calls, [`Self::next`] does not return this server again.
     pub(super) fn record_failure(&mut self, chosen: &ChosenConnection, error: Error) {
         // If the connection has ended or is closing, its endpoint is not excluded, because a new
         // connection may accept the call.

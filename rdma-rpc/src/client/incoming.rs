@@ -1,4 +1,4 @@
-//! The handling of frames that a client receives.
+//! The handling of frames that a client receives, such as responses and stream items.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use crate::stream::SendWindow;
 use crate::wire::{CallId, Frame, FrameReader, Violation};
 
 impl Calls {
-    /// Handles a received message, which may contain arbitrary bytes.
+    /// Handles the frames of a message from the server, such as responses and stream items. The
+    /// message may contain arbitrary bytes; an error ends the connection.
     pub(crate) fn handle(&self, core: &Arc<Core>, mut message: Message<'_>) -> Result<()> {
         let mut reader = FrameReader::new(message.bytes())?;
         loop {
@@ -94,13 +95,14 @@ impl Calls {
         }
     }
 
-    /// Returns the slot of a call, if the index is valid.
+    /// Returns the slot of a call. Fails if the server has sent an index that no slot has.
     fn slot(&self, id: CallId) -> Result<&parking_lot::Mutex<Slot>, Violation> {
         self.slots.get(id.index as usize).ok_or(Violation::Index)
     }
 
-    /// Stores the response of a call and wakes the caller. Ignores the response if the call does
-    /// not wait for an answer.
+    /// Stores the response of a call and wakes the caller. `items` is the total number of items of
+    /// the handler's stream, if the method has one. Ignores the response if the call no longer
+    /// waits for an answer.
     fn respond(
         &self,
         id: CallId,
@@ -130,7 +132,7 @@ impl Calls {
         }
     }
 
-    /// Stores the reason for which a call has no response, and wakes the caller.
+    /// Stores the reason that the server sent instead of a response, and wakes the caller.
     fn refuse(&self, id: CallId, status: Status) -> Result<(), Violation> {
         let (waker, streams) = {
             let mut slot = self.slot(id)?.lock();
@@ -169,7 +171,8 @@ impl Calls {
         }
     }
 
-    /// Returns a stream of a call, selected by `of`; `None` if the call has ended.
+    /// Returns a stream of a call, which `of` selects in the slot; `None` if the call has ended.
+    /// Fails if the method has no such stream.
     fn streams<T>(
         &self,
         id: CallId,
@@ -183,7 +186,7 @@ impl Calls {
     }
 }
 
-/// Closes the caller's stream after its call was answered.
+/// Closes the caller's stream after its call was answered, so that its sender fails.
 fn finish(outgoing: Option<&SendWindow>) {
     if let Some(outgoing) = outgoing {
         outgoing.close(&Error::Cancelled);

@@ -54,7 +54,7 @@ pub struct Client {
     session: Arc<Session>,
 }
 
-/// Function of the program that is called before each call.
+/// Function of the program that is called before each call, see [`ClientBuilder::intercept`].
 #[derive(Clone)]
 struct Interceptor(Arc<Intercept>);
 
@@ -67,14 +67,15 @@ impl fmt::Debug for Interceptor {
     }
 }
 
-/// One connection, or connections to several servers.
+/// Connections on which a client makes its calls.
 #[derive(Clone)]
 enum Route {
     One(Arc<Connection>),
     Several(Arc<Endpoints>),
 }
 
-/// Connection of a client and its clones, which ends when this value is dropped.
+/// Connection to a server, which a client and its clones share and which ends when this value is
+/// dropped.
 #[derive(Debug)]
 struct Connection {
     core: Arc<Core>,
@@ -129,7 +130,8 @@ impl Client {
         }
     }
 
-    /// Returns a clone whose requests are sent with this metadata.
+    /// Returns a clone whose requests are sent with this metadata, which handlers get from
+    /// [`Context::metadata`](crate::Context::metadata).
     #[must_use]
     pub fn with_metadata(&self, metadata: Metadata) -> Self {
         Self {
@@ -138,7 +140,7 @@ impl Client {
         }
     }
 
-    /// Returns the time limit of unary calls.
+    /// Returns the time limit of unary calls, see [`Self::with_deadline`].
     pub fn deadline(&self) -> Duration {
         self.deadline
     }
@@ -150,9 +152,9 @@ impl Client {
         Some(connection.core.peer.clone())
     }
 
-    /// Returns the numbers of frames and messages that this end of the connection has sent. Several
-    /// requests of one turn of the scheduler share a message. For a client of several servers,
-    /// returns the sums over its current connections.
+    /// Returns the numbers of frames and messages that this end of the connection has sent. Each
+    /// request is a frame, and requests share a message if tasks that are ready at the same time
+    /// send them. For a client of several servers, returns the sums over its current connections.
     pub fn sent(&self) -> SendCounts {
         let connections: Vec<_> = match &self.route {
             Route::One(connection) => return connection.core.outbox.counts(),
@@ -212,7 +214,7 @@ impl Client {
         Self::on(Route::One(connection), deadline)
     }
 
-    /// Creates a client with default settings.
+    /// Creates a client with default settings. `deadline` is the time limit of its unary calls.
     fn on(route: Route, deadline: Duration) -> Self {
         Self {
             route,
@@ -225,7 +227,8 @@ impl Client {
         }
     }
 
-    /// Returns the metadata of the request for a call of `method`.
+    /// Returns the metadata to be sent with a request for `method`: the client's metadata and the
+    /// trace context, as changed by the interceptor.
     fn metadata_of(&self, method: &str) -> Result<Metadata> {
         let metadata = observe::with_trace(self.observe, self.metadata.clone());
         match &self.interceptor {
@@ -234,7 +237,8 @@ impl Client {
         }
     }
 
-    /// Returns the connection of a client of a single server.
+    /// Returns the connection of a client of a single server. Fails for a client of several
+    /// servers.
     fn into_connection(self) -> Result<Arc<Connection>> {
         match self.route {
             Route::One(connection) => Ok(connection),
@@ -242,7 +246,8 @@ impl Client {
         }
     }
 
-    /// Returns any connection of the client; `None` without a connection.
+    /// Returns any connection of the client; `None` if a client of several servers is not connected
+    /// to any of them.
     fn any(&self) -> Option<Arc<Connection>> {
         match &self.route {
             Route::One(connection) => Some(Arc::clone(connection)),

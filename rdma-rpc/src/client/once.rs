@@ -15,12 +15,14 @@ use crate::error::{CallError, Error};
 use crate::once;
 use crate::payload::BodyBuffer;
 
-/// Pause before a call is sent again to a server that refused it, for example because the server is
-/// overloaded. Short compared with typical deadlines.
+/// Pause before a call that a server may have executed is sent again, after this server has refused
+/// it, for example because of overload. Long enough not to load the server further, and short
+/// compared with typical deadlines.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 impl Client {
-    /// Makes a unary call that its server executes at most once.
+    /// Makes a unary call that its server executes at most once, even if the call is sent again
+    /// after the end of a connection. The parameters are those of `unary_observed`.
     pub(super) async fn unary_once<Q: ?Sized, T, E>(
         &self,
         method: u32,
@@ -84,7 +86,8 @@ impl Client {
     }
 }
 
-/// Returns whether the error means that the connection has ended.
+/// Returns whether the error means that the connection has ended, so that the server may or may not
+/// have executed the call.
 fn is_end(error: &Error) -> bool {
     matches!(
         error,

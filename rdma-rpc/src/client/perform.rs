@@ -27,10 +27,11 @@ use crate::stream::{
 };
 use crate::wire::{CallId, Header, MESSAGE_HEADER_LEN};
 
-/// Outcome of a call: the handler's result, or the reason for which the call has no response.
+/// Outcome of a call: the handler's success value, the service's error, or the reason for which the
+/// call has no response.
 pub(super) type Outcome<T, E> = Result<T, CallError<E>>;
 
-/// Method and time limit of a call, for error messages.
+/// Name of the method and time limit of a call, for the texts of errors.
 #[derive(Debug, Clone)]
 pub(super) struct ErrorInfo {
     pub(super) method: Cow<'static, str>,
@@ -46,7 +47,8 @@ impl ErrorInfo {
         }
     }
 
-    /// Converts an answer without a response to an error.
+    /// Converts an answer that contains no response, such as a status of the server, to the error
+    /// that the caller gets.
     pub(super) fn error_of(&self, answer: Answer) -> Error {
         match answer {
             Answer::Status(status) => status.into_error(self.method.clone(), self.limit),
@@ -58,7 +60,7 @@ impl ErrorInfo {
 }
 
 impl Client {
-    /// Makes a unary call.
+    /// Makes a unary call: one request and one response. `F` are the codecs of the method.
     #[doc(hidden)]
     pub async fn unary<F: MethodCodecs, Q, T, E>(
         &self,
@@ -83,8 +85,9 @@ impl Client {
             .await
     }
 
-    /// Makes a unary call and records its metrics. If `is_once` is set, the server executes the
-    /// call at most once.
+    /// Makes a unary call and records its metrics. `body` is the number of the codec and the
+    /// request. If `is_once` is set, the server executes the call at most once. `decode` converts
+    /// the answer and the received body to the outcome.
     pub(super) async fn unary_observed<Q: ?Sized, T, E>(
         &self,
         (method, is_once): (u32, bool),
@@ -104,8 +107,9 @@ impl Client {
         outcome
     }
 
-    /// Makes a unary call and decodes its answer with `decode`. A client of several servers sends a
-    /// call that its server has not started to another server.
+    /// Makes a unary call of a method without `#[rpc(once)]`. The parameters are those of
+    /// [`Self::unary_observed`]. A client of several servers sends a call that its server has not
+    /// started to another server.
     async fn unary_balanced<Q: ?Sized, T, E>(
         &self,
         method: u32,
@@ -138,7 +142,8 @@ impl Client {
         }
     }
 
-    /// Sends a one-way request.
+    /// Sends a one-way request, which has no response. Returns when the request is in the send
+    /// queue, or a long request was sent.
     #[doc(hidden)]
     pub async fn one_way<F: MethodCodecs, Q>(
         &self,
@@ -170,7 +175,7 @@ impl Client {
         sent
     }
 
-    /// Sends a one-way request on a connection.
+    /// Sends a one-way request on the connection `core`, after waiting for room in its outbox.
     async fn send_one_way<F: MethodCodecs, Q>(
         &self,
         core: &Arc<Core>,
@@ -218,7 +223,8 @@ impl Client {
         }
     }
 
-    /// Begins a call with a stream to the server.
+    /// Begins a call whose caller sends a stream. Returns the sender of the stream, and the future
+    /// of the response.
     #[doc(hidden)]
     pub async fn upload<F: MethodCodecs, Q, I, T, E>(
         &self,
@@ -235,7 +241,8 @@ impl Client {
         Ok((sender, Response::new::<F>(begun)))
     }
 
-    /// Begins a call with a stream from the server.
+    /// Begins a call whose handler sends a stream. Returns the items, which are followed by the
+    /// handler's result.
     #[doc(hidden)]
     pub async fn download<F: MethodCodecs, Q, O, T, E>(
         &self,
@@ -251,7 +258,8 @@ impl Client {
         Ok(Streaming::new::<F>(begun))
     }
 
-    /// Begins a call with streams in both directions.
+    /// Begins a call with streams in both directions. Returns the sender of the caller's stream,
+    /// and the items of the handler's stream with the handler's result.
     #[doc(hidden)]
     pub async fn exchange<F: MethodCodecs, Q, I, O, T, E>(
         &self,
@@ -268,7 +276,7 @@ impl Client {
         Ok((sender, Streaming::new::<F>(begun)))
     }
 
-    /// Begins a call with streams and records its metrics.
+    /// Begins a call with streams: sends its request, and begins its metrics.
     async fn begin_stream<F: MethodCodecs, Q>(
         &self,
         method: &'static MethodInfo,
@@ -290,8 +298,8 @@ impl Client {
         }
     }
 
-    /// Begins a call with streams. If no part of the request was sent, a client of several servers
-    /// tries another server.
+    /// Begins a call with streams, without metrics. If no part of the request was sent, a client of
+    /// several servers tries another server.
     async fn begin_stream_balanced<F: MethodCodecs, Q>(
         &self,
         method: &'static MethodInfo,
@@ -361,24 +369,27 @@ impl Client {
     }
 }
 
-/// Initial window of a stream to a client, which the client's settings contain.
+/// Initial window of a stream to a client: the number of items and bytes that the server may send
+/// before the client has taken any. Equal to the window in the client's settings.
 const WINDOW: Window = Window {
     items: WINDOW_ITEMS,
     bytes: WINDOW_BYTES,
 };
 
-/// A streaming call whose request was sent.
+/// A call with streams whose request was sent. [`Response`] and [`Streaming`] are created from this
+/// value.
 pub(super) struct StreamingCall {
     pub(super) pending: PendingCall<Arc<Core>>,
     pub(super) streams: Streams,
     pub(super) info: ErrorInfo,
-    /// Connection of a client of several servers, which counts the call as in progress.
+    /// Connection that was chosen by a client of several servers. Keeps the call counted as in
+    /// progress, for [`Balance::LeastInFlight`](super::Balance::LeastInFlight).
     pub(super) chosen: Option<ChosenConnection>,
     /// Metrics of the call; `None` once the call has ended.
     pub(super) metrics: Option<ClientObservation>,
 }
 
-/// Converts the outcome of a call for metrics.
+/// Returns the outcome of a call as metrics distinguish it.
 pub(super) fn outcome_of<T, E>(outcome: &Outcome<T, E>) -> observe::Outcome {
     match outcome {
         Ok(_) => observe::Outcome::Ok,
@@ -387,11 +398,12 @@ pub(super) fn outcome_of<T, E>(outcome: &Outcome<T, E>) -> observe::Outcome {
     }
 }
 
-/// Error of a call that the server has certainly not started. The call may be sent to another
-/// server.
+/// Error of a call that the server has certainly not started. Therefore the client may send the
+/// call to another server without the risk of executing it twice.
 pub(super) struct Unstarted(pub(super) Error);
 
-/// Error of a call whose request was not sent completely.
+/// Error of a call whose request was not sent completely, which determines whether the call may be
+/// sent to another server.
 enum SendError {
     /// The server has not started the call, and another server may be able to.
     Unstarted(Unstarted),
@@ -400,8 +412,8 @@ enum SendError {
 }
 
 impl SendError {
-    /// Classifies the error of a request of which nothing was sent. If the connection caused the
-    /// error, another server may be able to execute the call.
+    /// Classifies the error of a request of which nothing was sent: [`Self::Unstarted`] if the
+    /// connection caused the error, [`Self::Final`] if the request would fail on any connection.
     fn from_unsent(error: Error) -> Self {
         match error {
             Error::Transport(_)
@@ -413,7 +425,8 @@ impl SendError {
         }
     }
 
-    /// Converts the error to the nested results of [`unary_on`].
+    /// Converts the error to a nested result like that of [`unary_on`]: the outer error means that
+    /// the call may be sent to another server.
     fn into_result<T>(self) -> Result<Result<T, Error>, Unstarted> {
         match self {
             Self::Unstarted(unstarted) => Err(unstarted),
@@ -422,7 +435,8 @@ impl SendError {
     }
 }
 
-/// Kind of an answer.
+/// Kind of an answer to a call, which determines how the leases of its bulks end and whether the
+/// call may be sent to another server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AnswerKind {
     /// The result or the service's error.
@@ -443,8 +457,10 @@ impl AnswerKind {
     }
 }
 
-/// Makes a unary call with a time limit on a connection. The outer error means that the server has
-/// not started the call.
+/// Makes a unary call on the connection `core`. `method` is the number of the method, `limit` the
+/// time limit, and `body` the number of the codec and the request. `decode` converts the answer and
+/// the received body to the outcome. The outer error means that the server has not started the
+/// call.
 pub(super) async fn unary_on<Q: ?Sized, T, E>(
     core: &Arc<Core>,
     (method, metadata): (u32, &Metadata),
@@ -495,7 +511,7 @@ pub(super) async fn unary_on<Q: ?Sized, T, E>(
     }
 }
 
-/// Returns the sender of a call with a stream to the server.
+/// Returns the sender of the caller's stream of a call.
 fn sender<F: MethodCodecs, I>(begun: &StreamingCall) -> Sender<I>
 where
     F::Request: Encode<I>,
@@ -506,7 +522,8 @@ where
     Sender::new::<F::Request>(outgoing, Arc::clone(&pending.core), pending.id)
 }
 
-/// Waits for a free slot and for room in the outbox, and then begins a call.
+/// Waits for a free call slot of the connection and for room in its outbox (send queue), and then
+/// begins a call. Fails with the error of `info` if the time limit passes before.
 async fn begin<C: Deref<Target = Core>>(
     core: C,
     limit: Option<Duration>,
@@ -536,9 +553,9 @@ async fn begin<C: Deref<Target = Core>>(
     Calls::begin(core, deadline, streams)
 }
 
-/// Sends the request of a call: immediately if no other call is in progress, otherwise together
+/// Sends the request of a call: immediately if no other call is in progress, otherwise in a message
 /// with the other requests of this turn of the scheduler. If `leases` is given, the request may
-/// contain bulks, whose leases are stored there.
+/// contain bulks, and their leases are stored there.
 async fn send<Q: ?Sized, P: Deref<Target = Core>>(
     mut pending: PendingCall<P>,
     method: u32,
@@ -598,7 +615,7 @@ async fn send<Q: ?Sized, P: Deref<Target = Core>>(
     }
 }
 
-/// Waits until a long request is sent, at most until the deadline of its call.
+/// Waits for `sending`, the transfer of a long request, at most until the deadline of its call.
 async fn by_deadline(
     deadline: Option<Instant>,
     info: &ErrorInfo,
@@ -612,14 +629,16 @@ async fn by_deadline(
     }
 }
 
-/// Returns the error of a request that the peer refused because of its length.
+/// Returns the error of a request that the peer refused because of its length. `header` is the
+/// length of the frame's header, and `limit` the peer's limit, in bytes.
 fn too_large<Q: ?Sized>(value: &TypedBody<'_, Q>, header: usize, limit: usize) -> Error {
     let front = MESSAGE_HEADER_LEN + header;
     let len = value.encoded_len().map_or(0, |len| front + len);
     Error::TooLarge { len, limit }
 }
 
-/// Converts the error of a request that was not appended to the outbox.
+/// Converts the error of a request that was not appended to the outbox to the error of its call. If
+/// the connection has ended, returns the reason for the end.
 fn error_of_unsent(core: &Core, error: AppendError) -> Error {
     match error {
         AppendError::Transport(error) => core.end().cloned().unwrap_or(error),
@@ -627,7 +646,7 @@ fn error_of_unsent(core: &Core, error: AppendError) -> Error {
     }
 }
 
-/// Decodes the answer to a call.
+/// Converts the answer to a call to its outcome. `body` is the encoded response.
 pub(super) fn decode<F: MethodCodecs, T, E>(
     core: &Arc<Core>,
     answer: Answer,

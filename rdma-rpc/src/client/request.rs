@@ -51,8 +51,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// Creates a request for a method, such as `"Store.get"`. `argument` is the value of a single
-    /// argument, a tuple of several arguments, or `()`.
+    /// Creates a request for a method, such as `"Store.get"`, whose codec `C` encodes the argument.
+    /// `argument` is the value of a single argument, a tuple of several arguments, or `()`.
     ///
     /// # Errors
     ///
@@ -66,7 +66,8 @@ impl Request {
         Ok(Self::encoded(method, C::ID, &body))
     }
 
-    /// Creates a request from an encoded argument and the number of its codec.
+    /// Creates a request from an encoded argument and the number of its codec
+    /// ([`Codec::ID`](crate::Codec::ID)).
     pub fn encoded(method: &str, codec: u8, argument: &[u8]) -> Self {
         Self {
             method: method.into(),
@@ -131,7 +132,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Decodes the reply.
+    /// Decodes the reply with the codec `C` to the result `T`, or to the service's error `E`.
     ///
     /// # Errors
     ///
@@ -156,12 +157,14 @@ impl Reply {
         self.is_error
     }
 
-    /// Returns the number of the codec that encoded the reply.
+    /// Returns the number ([`Codec::ID`](crate::Codec::ID)) of the codec that encoded the reply,
+    /// for a caller that decodes [`Self::into_body`] itself.
     pub fn codec(&self) -> u8 {
         self.codec
     }
 
-    /// Returns the encoded result or error.
+    /// Returns the encoded result, or the encoded error of the service if [`Self::is_error`] is
+    /// true.
     pub fn into_body(self) -> Payload {
         self.body
     }

@@ -18,11 +18,12 @@ use crate::observe::ClientObservation;
 use crate::payload::BodyBuffer;
 use crate::stream::Receiver;
 
-/// Function that decodes the answer to a call.
+/// Function that converts the answer and the encoded response of a call to its outcome. The types
+/// of the codecs are erased.
 type DecodeAnswer<T, E> = fn(&Arc<Core>, Answer, &mut BodyBuffer, &ErrorInfo) -> Outcome<T, E>;
 
-/// Future of the response to a call whose caller sends a stream. Dropping the future cancels the
-/// call.
+/// Future of the response to a call whose caller sends a stream. `T` is the handler's success
+/// value, and `E` the service's error. Dropping the future cancels the call.
 #[must_use = "dropping the response cancels the call"]
 pub struct Response<T, E> {
     pending: PendingCall<Arc<Core>>,
@@ -32,7 +33,8 @@ pub struct Response<T, E> {
     is_done: bool,
     /// Metrics of the call; `None` once the call has ended.
     metrics: Option<ClientObservation>,
-    /// Connection of a client of several servers, which counts the call as in progress.
+    /// Connection that was chosen by a client of several servers. Keeps the call counted as in
+    /// progress.
     _chosen: Option<ChosenConnection>,
 }
 
@@ -52,7 +54,8 @@ impl<T, E> Response<T, E> {
         }
     }
 
-    /// Waits for the answer and decodes it.
+    /// Polls for the answer, and converts it to the outcome of the call. After the outcome was
+    /// returned, fails with [`Error::Cancelled`].
     fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Outcome<T, E>> {
         if self.is_done {
             return Poll::Ready(Err(Error::Cancelled.into()));
@@ -88,8 +91,8 @@ impl<T, E> fmt::Debug for Response<T, E> {
     }
 }
 
-/// The stream of items that a handler sends, and the handler's result. Also implements [`Stream`].
-/// Dropping this value cancels the call.
+/// The stream of items of type `O` that a handler sends, and the handler's result: `T`, or the
+/// service's error `E`. Also implements [`Stream`]. Dropping this value cancels the call.
 ///
 /// The handler waits while 4096 items or 256 KiB were sent and not yet received by this program.
 #[must_use = "dropping the stream cancels the call"]
@@ -144,7 +147,8 @@ impl<O, T, E> Streaming<O, T, E> {
         self.result.take().unwrap_or_else(cancelled)
     }
 
-    /// Waits for the next item, or for the answer after the last item.
+    /// Polls for the next item. After the last item, polls for the answer, and stores the handler's
+    /// result for [`Self::finish`].
     fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<O, CallError<E>>>> {
         match self.items.poll_item(cx) {
             Poll::Ready(Some(Ok(item))) => return Poll::Ready(Some(Ok(item))),

@@ -20,8 +20,8 @@ pub use self::raw::Raw;
 use crate::bulk;
 use crate::payload::Payload;
 
-/// A data format. A codec is a type without fields. A service names its codec:
-/// `#[rdma_rpc::service(codec = rdma_rpc::Postcard)]`, which is the default.
+/// A data format for the values in messages. A codec is a type without fields. A service names its
+/// codec, as in `#[rdma_rpc::service(codec = rdma_rpc::Json)]`; the default is [`Postcard`].
 ///
 /// Every request, response and item contains the number of its codec, so that the first call
 /// detects a mismatch between the two ends. A codec implements [`Encode`] and [`Decode`] for the
@@ -58,11 +58,13 @@ use crate::payload::Payload;
 /// }
 /// ```
 pub trait Codec: 'static {
-    /// Number of the codec in messages. Numbers up to 63 are reserved for this crate.
+    /// Number of the codec in messages, by which an end detects that its peer uses another codec.
+    /// Numbers up to 63 are reserved for this crate.
     const ID: u8;
 }
 
-/// A codec that can encode values of type `T`.
+/// A codec that can encode values of type `T`, such as the requests and responses that a program
+/// sends.
 pub trait Encode<T: ?Sized>: Codec {
     /// Encodes a value into the start of `room` and returns the encoded length in bytes; `None` if
     /// `room` is too short.
@@ -72,7 +74,8 @@ pub trait Encode<T: ?Sized>: Codec {
     /// If the value cannot be represented in this format.
     fn encode(value: &T, room: &mut [u8]) -> Result<Option<usize>, CodecError>;
 
-    /// Returns the encoded length of a value in bytes.
+    /// Returns the encoded length of a value in bytes: the length that [`Self::encode`] returns.
+    /// Called in order to allocate memory for a value that does not fit into a short message.
     ///
     /// # Errors
     ///
@@ -80,7 +83,8 @@ pub trait Encode<T: ?Sized>: Codec {
     fn encoded_len(value: &T) -> Result<usize, CodecError>;
 }
 
-/// A codec that can decode values of type `T`.
+/// A codec that can decode values of type `T`, such as the requests and responses that a program
+/// receives.
 pub trait Decode<T>: Codec {
     /// Decodes a value from `bytes`, which must contain exactly one value. The bytes come from the
     /// peer and may be arbitrary.
@@ -127,13 +131,15 @@ impl CodecError {
         Self(Arc::from(cause.into()))
     }
 
-    /// Returns the error of a body that was encoded with another codec than this end expects.
+    /// Returns the error of a body that was encoded with the codec number `received`, although this
+    /// end expects the codec `own`.
     pub(crate) fn codec_mismatch(received: u8, own: u8) -> Self {
         Self::new(format!("the codec is {received} and not {own}"))
     }
 }
 
-/// Codecs of the request, response and error of a method. Generated code names an implementation.
+/// Codecs of the request, response and error of a method. Generated code names one of the
+/// implementations, `ServiceCodec` or `RawCodec`.
 #[doc(hidden)]
 pub trait MethodCodecs: 'static {
     /// Codec of the request.
@@ -144,7 +150,8 @@ pub trait MethodCodecs: 'static {
     type Error: Codec;
 }
 
-/// Codecs of a typed method: the service's codec `C` for the request, the response and the error.
+/// Codecs of a method without `#[rpc(raw)]`: the service's codec `C` for the request, the response
+/// and the error.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct ServiceCodec<C>(std::marker::PhantomData<C>);
@@ -167,15 +174,16 @@ impl<C: Codec> MethodCodecs for RawCodec<C> {
     type Error = C;
 }
 
-/// A frame body to be sent.
+/// A frame body to be sent, which is encoded directly into the send buffer.
 pub(crate) trait Encodable {
     /// Encodes the body into `room` and returns its length in bytes; `None` if `room` is too short.
     fn encode(&self, room: &mut [u8]) -> Result<Option<usize>, CodecError>;
-    /// Returns the encoded length in bytes.
+    /// Returns the encoded length of the body in bytes, for a frame that does not fit into a batch.
     fn encoded_len(&self) -> Result<usize, CodecError>;
 }
 
-/// A value, with the functions of the codec that encode it.
+/// A value to be sent, with the functions of the codec that encode it. The type of the codec is
+/// erased.
 pub(crate) struct TypedBody<'v, T: ?Sized> {
     value: &'v T,
     encode: fn(&T, &mut [u8]) -> Result<Option<usize>, CodecError>,
@@ -202,7 +210,8 @@ impl<T: ?Sized> Encodable for TypedBody<'_, T> {
     }
 }
 
-/// Returns `encoded`, or an error if the value contains a bulk that has not been lent yet.
+/// Returns `encoded`, or an error if the encoded value contains a bulk that was not lent yet. The
+/// sender then lends the bulk and encodes the value again.
 fn complete<T>(encoded: T) -> Result<T, CodecError> {
     if bulk::is_incomplete() {
         return Err(CodecError::new("a bulk in the value was not lent"));

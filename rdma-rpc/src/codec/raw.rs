@@ -3,7 +3,8 @@
 use super::{Codec, CodecError, Decode, Encode};
 use crate::payload::Payload;
 
-/// Codec of methods with `#[rpc(raw)]`: passes bytes unchanged.
+/// Codec of methods with `#[rpc(raw)]`: the encoded form of a byte string is the byte string
+/// itself.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Raw;
 

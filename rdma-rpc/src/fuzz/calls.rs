@@ -1,4 +1,5 @@
-//! The service of the fuzz targets, and its callers. A number of the fuzzer selects the call.
+//! The service of the fuzz targets, and the calls that a client makes. A number in the input of the
+//! fuzzer selects the call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +14,7 @@ use crate::method::MethodInfo;
 use crate::payload::Payload;
 use crate::server::{Call, Methods, Service};
 
-/// Returns the properties of a unary method.
+/// Returns the properties of a unary method with this number and name.
 const fn unary(id: u32, name: &'static str) -> MethodInfo {
     MethodInfo {
         id,
@@ -49,7 +50,8 @@ static NOTE: MethodInfo = MethodInfo {
 
 static BULK: MethodInfo = unary(9, "Fuzz.bulk");
 
-/// Service of the fuzz targets, and counter of its running handlers.
+/// Service of the fuzz targets with methods of every kind, and counter of its running handlers,
+/// which must be 0 after the fuzzed peer has disconnected.
 #[derive(Clone, Default)]
 pub(super) struct HandlerCount(Arc<AtomicUsize>);
 
@@ -62,7 +64,7 @@ impl HandlerCount {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Counts a handler until the returned value is dropped.
+    /// Counts a handler as running until the returned value is dropped.
     fn begin(&self) -> CountedHandler {
         self.0.fetch_add(1, Ordering::Relaxed);
         CountedHandler(self.clone())
@@ -75,7 +77,7 @@ impl Drop for CountedHandler {
     }
 }
 
-/// Result of every method.
+/// Result of every method of the test service, with a text as the service's error.
 type Outcome<T> = Result<T, String>;
 
 impl Service for HandlerCount {
@@ -175,17 +177,20 @@ impl Service for HandlerCount {
     }
 }
 
-/// Number of kinds of calls that [`call`] can make without bulks.
+/// Number of methods that [`call`] can call without bulks.
 pub(super) const CALL_KINDS: u8 = 8;
 
-/// Lowest kind for which [`call`] makes a call with bulks.
+/// Lowest value of the parameter `kind` for which [`call`] makes a call with bulks. The remaining
+/// values suffice for the other calls.
 pub(super) const BULK_CALL: u8 = 200;
 
-/// Maximum length of a bulk in bytes.
+/// Maximum length of a bulk of the fuzzed peer in bytes. Short, so that an input does not allocate
+/// much memory.
 pub(super) const BULK_LIMIT: usize = 1 << 16;
 
-/// Makes a call. `kind % CALL_KINDS` selects the method, and `kind / CALL_KINDS` the metadata and
-/// the deadline. Returns the framework's error if the call fails.
+/// Makes a call that `kind` selects: a call with bulks from [`BULK_CALL`] on, otherwise the method
+/// `kind % CALL_KINDS`. `kind / CALL_KINDS` selects the metadata and the deadline. Returns the
+/// framework's error if the call fails.
 pub(super) async fn call(client: Client, kind: u8) -> Result<(), Error> {
     type Codecs = ServiceCodec<Postcard>;
     let client = match kind / CALL_KINDS {
@@ -252,7 +257,8 @@ pub(super) async fn call(client: Client, kind: u8) -> Result<(), Error> {
     }
 }
 
-/// Returns the framework's error of a call. Errors of the service are expected.
+/// Removes the result and the service's error from the outcome of a call, because only an error of
+/// the framework matters.
 fn outcome<T>(outcome: Result<T, CallError<String>>) -> Result<(), Error> {
     match outcome {
         Ok(_) | Err(CallError::Service(_)) => Ok(()),

@@ -21,7 +21,8 @@ pub fn client(bytes: &[u8]) {
     super::run(connect(bytes));
 }
 
-/// Connects a client to the fuzzed server, executes the steps, and checks that all calls end.
+/// Connects a client to a fuzzed server, executes the steps in `bytes`, and checks that all calls
+/// end.
 async fn connect(bytes: &[u8]) {
     let address = Address::memory();
     let mut listener = RawPeer::listen(&address).await;
@@ -59,7 +60,7 @@ async fn connect(bytes: &[u8]) {
     assert!(outcome.is_err(), "a call after the end");
 }
 
-/// Returns the settings of the client.
+/// Returns the builder of the client. Its limits are low, so that short inputs reach them.
 fn builder() -> ClientBuilder {
     Client::builder().concurrency(4).bulk_limit(BULK_LIMIT)
 }
@@ -78,7 +79,7 @@ fn settings() -> Vec<u8> {
     message
 }
 
-/// Receives all messages that have arrived, and checks that they are valid.
+/// Receives all messages that the client has sent, and checks that they are valid.
 fn receive(peer: &mut RawPeer) {
     while let Some(message) = peer.try_receive() {
         let frames = read(&message).expect("a client sends valid messages");

@@ -43,7 +43,7 @@ pub(super) fn read(message: &[u8]) -> Result<Vec<Frame>, Violation> {
     Ok(frames)
 }
 
-/// Encodes the frames of a message.
+/// Encodes `frames`, the frames of `message`, as a new message.
 fn write(message: &[u8], frames: &[Frame]) -> Vec<u8> {
     let mut bytes = vec![0; MESSAGE_HEADER_LEN];
     let count = u16::try_from(frames.len()).expect("a message counts its frames with 16 bits");

@@ -29,7 +29,7 @@ fn run<F: Future>(future: F) -> F::Output {
     runtime.expect("a runtime without I/O").block_on(future)
 }
 
-/// Yields until all ready tasks, and the tasks that they wake, have run.
+/// Yields to the runtime several times, so that all ready tasks, and the tasks that they wake, run.
 async fn run_ready_tasks() {
     for _ in 0..16 {
         tokio::task::yield_now().await;

@@ -6,7 +6,8 @@ use crate::address::Address;
 use crate::limits;
 use crate::link::{Encryption, Link, Listener};
 
-/// One end of a connection in memory that does not implement the protocol.
+/// One end of a connection in memory that does not implement the protocol, so that it can send
+/// invalid messages and stop responding.
 pub(crate) struct RawPeer {
     sender: mpsc::Sender<Vec<u8>>,
     receiver: mpsc::Receiver<Vec<u8>>,

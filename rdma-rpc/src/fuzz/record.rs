@@ -10,7 +10,7 @@ use crate::address::Address;
 use crate::client::Client;
 use crate::server::Server;
 
-/// Seed inputs of the fuzz targets.
+/// Seed inputs of the fuzz targets: inputs with valid messages, from which the fuzzer begins.
 #[derive(Debug, Default)]
 pub struct Recorded {
     /// Inputs of [`frames`](super::frames()).
@@ -21,7 +21,7 @@ pub struct Recorded {
     pub client: Vec<Vec<u8>>,
 }
 
-/// Records the messages of calls of every kind.
+/// Makes calls of every kind, and returns their messages as seed inputs.
 pub fn record() -> Recorded {
     super::run(async {
         let mut recorded = Recorded::default();
@@ -32,7 +32,8 @@ pub fn record() -> Recorded {
     })
 }
 
-/// Records the messages of a call by forwarding them between the client and the server.
+/// Makes the call that `kind` selects, see [`call`], and records its messages while forwarding them
+/// between the client and the server.
 async fn record_call(kind: u8, recorded: &mut Recorded) {
     let server = Server::new(HandlerCount::default())
         .listen(Address::memory())

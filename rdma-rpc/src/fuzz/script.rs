@@ -1,4 +1,4 @@
-//! [`Script`]: the interpretation of an input as a sequence of steps.
+//! [`Script`]: the interpretation of a fuzzer's input as a sequence of steps.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::wire::{MESSAGE_HEADER_LEN, write_message_header};
 /// The unread bytes of an input. After the last byte, reads return zeros.
 pub(super) struct Script<'a>(&'a [u8]);
 
-/// Action of the peer, the clock or the program.
+/// Step of a fuzz run: an action of the peer, the clock or the program under test.
 pub(super) enum Step {
     /// The peer sends a message with these bytes.
     Message(Vec<u8>),
@@ -23,7 +23,8 @@ pub(super) enum Step {
     Act(u8),
 }
 
-/// Maximum number of steps, so that an input of a few kilobytes does not take seconds.
+/// Maximum number of executed steps of an input, so that an input of a few kilobytes does not take
+/// seconds.
 const MAX_STEPS: usize = 300;
 
 impl<'a> Script<'a> {
@@ -54,7 +55,8 @@ impl<'a> Script<'a> {
         steps.take(MAX_STEPS)
     }
 
-    /// Reads a message with valid headers and arbitrary fields.
+    /// Reads the description of a message with valid headers and arbitrary fields, and returns the
+    /// message.
     fn message(&mut self) -> Vec<u8> {
         let count = 1 + u16::from(self.byte() % 4);
         let mut message = vec![0; MESSAGE_HEADER_LEN];
@@ -82,7 +84,7 @@ impl<'a> Script<'a> {
         message
     }
 
-    /// Reads a byte.
+    /// Reads a byte; returns 0 after the end of the input.
     fn byte(&mut self) -> u8 {
         self.some(1).first().copied().unwrap_or_default()
     }
@@ -95,7 +97,7 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Code of the step that sends a message with arbitrary bytes.
+/// Number of the step that sends a message with arbitrary bytes, in the first byte of the step.
 const RAW: u8 = 0;
 
 /// Appends a step that sends `message`.

@@ -12,7 +12,8 @@ use crate::address::Address;
 use crate::client::Client;
 use crate::server::Server;
 
-/// Concurrency of the server. The number also limits the one-way calls of a connection.
+/// Concurrency of the server: the maximum number of running calls, and of running one-way calls, of
+/// a connection. Low, so that short inputs reach the limit.
 const CALLS: u16 = 8;
 
 /// Runs a server against a peer that sends the messages in `bytes`. Panics if the peer exceeds the
@@ -22,7 +23,7 @@ pub fn server(bytes: &[u8]) {
     super::run(serve(bytes));
 }
 
-/// Starts the server, executes the steps, and checks the state of the server.
+/// Starts the server, executes the steps in `bytes`, and checks the invariants of [`server`].
 async fn serve(bytes: &[u8]) {
     let handlers = HandlerCount::default();
     let server = Server::new(handlers.clone())
@@ -67,7 +68,7 @@ async fn serve(bytes: &[u8]) {
     server.shutdown().await;
 }
 
-/// Receives all messages that have arrived, and checks that they are valid.
+/// Receives all messages that the server has sent, and checks that they are valid.
 fn receive(peer: &mut RawPeer) {
     while let Some(message) = peer.try_receive() {
         assert!(

@@ -12,20 +12,23 @@ use crate::error::Error;
 use crate::outbox::{Batch, MAX_BATCH_LEN};
 use crate::payload::{Buffer, Message};
 
-/// Capacity of a channel in messages. When the channel is full, the sender waits.
+/// Capacity of a channel in messages, like the queue of a real transport. When the channel is full,
+/// the sender waits.
 const CHANNEL_DEPTH: usize = 64;
 
 /// Maximum number of clients that wait to be accepted, like the backlog of a listening socket.
+/// Connecting fails for a further client.
 const BACKLOG: usize = 128;
 
-/// Free buffers of one direction of a connection.
+/// Free buffers of one direction of a connection: the receiver adds them after handling a message,
+/// and the sender takes them for the next messages.
 type Spare = Arc<ArrayQueue<Vec<u8>>>;
 
-/// Sending and receiving channel of one end.
+/// Channels by which one end of a connection sends and receives messages.
 #[cfg(any(test, fuzzing))]
 pub(crate) type Channels = (mpsc::Sender<Vec<u8>>, mpsc::Receiver<Vec<u8>>);
 
-/// One end of a connection within this process.
+/// One end of a connection within this process: channels of messages in both directions.
 #[derive(Debug)]
 pub(crate) struct MemoryLink {
     sender: mpsc::Sender<Vec<u8>>,
@@ -38,7 +41,7 @@ pub(crate) struct MemoryLink {
 }
 
 impl MemoryLink {
-    /// Creates the two ends of a connection.
+    /// Creates the two ends of a new connection.
     fn pair() -> (Self, Self) {
         let [(a_sender, a_receiver), (b_sender, b_receiver)] =
             [(); 2].map(|()| mpsc::channel(CHANNEL_DEPTH));
@@ -61,7 +64,8 @@ impl MemoryLink {
         Some((self.sender, self.receiver.into_inner()?))
     }
 
-    /// Returns a buffer of `len` zeroed or stale bytes, from the spare buffers if possible.
+    /// Returns a buffer of `len` bytes, which may contain bytes of an earlier message. Uses a
+    /// buffer that the peer has freed, if there is one and the buffer is for a batch.
     pub(super) fn allocate(&self, len: usize) -> Vec<u8> {
         let mut buffer = match self.sent.pop() {
             Some(spare) if len == MAX_BATCH_LEN => spare,
@@ -111,7 +115,7 @@ impl MemoryLink {
     }
 }
 
-/// Takes the buffer with the message out of a batch.
+/// Takes the message out of a batch, without a copy.
 fn message(batch: &mut Batch) -> Vec<u8> {
     let len = batch.len();
     match batch.buffer() {
@@ -129,7 +133,8 @@ fn closed_by_peer() -> Error {
     Error::disconnected("closed by the peer")
 }
 
-/// Address within this process at which a server listens and clients connect.
+/// Address within this process at which one server listens and clients connect. Clones are the same
+/// address.
 #[derive(Debug, Clone)]
 pub(crate) struct MemoryPort {
     clients: mpsc::Sender<MemoryLink>,
@@ -146,6 +151,8 @@ impl MemoryPort {
         }
     }
 
+    /// Connects to the server that listens at this address. Fails if there is no server, or if its
+    /// backlog is full.
     pub(super) fn connect(&self) -> Result<MemoryLink, Error> {
         let (client, server) = MemoryLink::pair();
         let is_listening = self.listener.lock().is_none();
@@ -156,6 +163,8 @@ impl MemoryPort {
         Ok(client)
     }
 
+    /// Creates the listener of this address. Fails if a server has already listened at this
+    /// address.
     pub(super) fn listen(&self) -> Result<MemoryListener, Error> {
         let clients = self.listener.lock().take();
         let clients = clients.ok_or_else(|| Error::Address {
@@ -169,7 +178,7 @@ impl MemoryPort {
     }
 }
 
-/// Listener of a server at an address in memory.
+/// Listener of a server at an address in memory, which receives the ends of new connections.
 #[derive(Debug)]
 pub(crate) struct MemoryListener {
     port: MemoryPort,

@@ -1,7 +1,7 @@
-//! [`Link`]: the common interface of the transports.
+//! [`Link`]: the common interface of the transports RDMA, TCP, TLS and memory.
 //!
-//! The protocol passes batches to a link. A transport passes received messages to [`Core::handle`].
-//! [`Link::try_send`] never waits; only the flusher waits, in [`Link::send`].
+//! The outbox of a connection passes batches to a link. A transport passes received messages to
+//! [`Core::handle`]. [`Link::try_send`] never waits; only the flusher waits, in [`Link::send`].
 
 mod memory;
 mod rdma;
@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::outbox::Batch;
 use crate::payload::Buffer;
 
-/// Transport of one connection.
+/// Transport of one connection, which sends batches and receives messages.
 #[derive(Debug)]
 pub(crate) enum Link {
     Rdma(RdmaLink),
@@ -45,7 +45,8 @@ pub(crate) struct Encryption {
 }
 
 impl Link {
-    /// Creates a link over an RDMA connection, and the description of its peer.
+    /// Creates a link over an established RDMA connection. Returns the link and the description of
+    /// its peer.
     pub(crate) fn over_rdma(rdma: rdma_async::Rdma) -> (Self, Peer) {
         let peer = Peer {
             transport: Transport::Rdma,
@@ -55,11 +56,14 @@ impl Link {
         (Self::Rdma(RdmaLink::new(rdma)), peer)
     }
 
+    /// Creates a link over an established TCP connection without TLS. Returns the link and the
+    /// description of its peer.
     fn over_tcp(stream: TcpStream) -> Result<(Self, Peer), Error> {
         let peer = peer_of(&stream)?;
         Ok((Self::Tcp(TcpLink::new(stream)?), peer))
     }
 
+    /// Returns a link within this process, and the description of its peer.
     fn over_memory(link: MemoryLink) -> (Self, Peer) {
         let peer = Peer {
             transport: Transport::Memory,
@@ -69,7 +73,9 @@ impl Link {
         (Self::Memory(link), peer)
     }
 
-    /// Connects to the server at an address.
+    /// Connects to the server at an address. `transport` contains the settings for RDMA addresses,
+    /// and `encryption` those for TCP addresses. Returns the link and the description of the
+    /// server.
     pub(crate) async fn connect(
         address: &Address,
         transport: RdmaBuilder,
@@ -88,8 +94,8 @@ impl Link {
         }
     }
 
-    /// Returns the RDMA connection, which can access memory of the peer one-sided; `None` for other
-    /// transports.
+    /// Returns the RDMA connection, for one-sided operations on memory of the peer; `None` for
+    /// other transports.
     pub(crate) fn rdma(&self) -> Option<&rdma_async::Rdma> {
         match self {
             Self::Rdma(link) => Some(link.rdma()),
@@ -97,8 +103,8 @@ impl Link {
         }
     }
 
-    /// Returns the number of bytes that precede each message: its length over TCP, nothing over
-    /// other transports.
+    /// Returns the number of bytes of the prefix of each message: 4 bytes over TCP and TLS, which
+    /// contain the length of the message; 0 over other transports.
     pub(crate) fn prefix(&self) -> usize {
         match self {
             Self::Tcp(_) => tcp::PREFIX_LEN,
@@ -108,7 +114,8 @@ impl Link {
         }
     }
 
-    /// Allocates a buffer of `len` bytes for a message.
+    /// Allocates a buffer of `len` bytes from which this transport can send a message without a
+    /// copy.
     pub(crate) fn allocate(&self, len: usize) -> Result<Buffer, Error> {
         match self {
             Self::Rdma(link) => link.allocate(len),
@@ -119,7 +126,8 @@ impl Link {
         }
     }
 
-    /// Sends a batch without waiting. Returns `false` if unsent bytes remain.
+    /// Sends as much of a batch as the transport accepts without waiting. Returns `false` if unsent
+    /// bytes remain.
     pub(crate) fn try_send(&self, batch: &mut Batch) -> Result<bool, Error> {
         match self {
             Self::Rdma(link) => link.try_send(batch),
@@ -142,14 +150,15 @@ impl Link {
         Ok(())
     }
 
-    /// Returns whether the transport can send a long message concurrently with the batches, in any
-    /// order.
+    /// Returns whether the transport can send a long message concurrently with the batches. The
+    /// peer may then receive the messages in any order.
     pub(crate) fn sends_concurrently(&self) -> bool {
         matches!(self, Self::Rdma(_))
     }
 }
 
-/// Spawns the task that receives the messages of a connection.
+/// Spawns the task that receives and handles the messages of a connection. Returns `None` if the
+/// connection has already ended.
 pub(crate) fn receive(core: &Arc<Core>) -> Option<JoinHandle<()>> {
     let link = core.outbox.link()?;
     let core = Arc::clone(core);
@@ -230,7 +239,8 @@ fn with_certificate(link: tls::TlsLink, peer: Peer) -> (Link, Peer) {
     (Link::Tls(link), peer)
 }
 
-/// Connection of a client that a listener has accepted.
+/// Connection of a client that a listener has accepted. A TCP connection may still need a TLS
+/// handshake.
 #[derive(Debug)]
 pub(crate) enum Accepted {
     /// A connection that is ready.
@@ -261,7 +271,7 @@ impl Accepted {
     }
 }
 
-/// Listener of a server.
+/// Listener of a server, which accepts clients over one transport.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Rdma(RdmaListener),
@@ -270,7 +280,7 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    /// Creates a listener at an address.
+    /// Creates a listener at an address. `transport` contains the settings for RDMA addresses.
     pub(crate) async fn bind(address: &Address, transport: RdmaBuilder) -> Result<Self, Error> {
         Ok(match &address.0 {
             AddressKind::Rdma(address) => Self::Rdma(transport.bind(address).await?),

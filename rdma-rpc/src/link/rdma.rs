@@ -26,7 +26,7 @@ impl RdmaLink {
         &self.rdma
     }
 
-    /// Allocates registered memory, which may contain bytes of earlier messages.
+    /// Allocates `len` bytes of registered memory, which may contain bytes of earlier messages.
     pub(super) fn allocate(&self, len: usize) -> Result<Buffer, Error> {
         let layout = Layout::from_size_align(len.max(1), 8).map_err(|_| Error::TooLarge {
             len,
@@ -35,8 +35,8 @@ impl RdmaLink {
         Ok(Buffer::Region(self.rdma.alloc_local_mr_stale(layout)?))
     }
 
-    /// Posts a batch without waiting. Returns `false` if the peer has no credit left or accepts
-    /// only shorter pieces; the flusher then sends the batch.
+    /// Posts a batch without waiting. Returns `false` if the peer has no receive buffer left for
+    /// the message, or only shorter ones; the flusher then sends the batch.
     pub(super) fn try_send(&self, batch: &mut Batch) -> Result<bool, Error> {
         match self.rdma.try_post(&message_of(batch)?) {
             Err(rdma_async::Error::InvalidArgument { .. }) => Ok(false),
@@ -49,9 +49,9 @@ impl RdmaLink {
         Ok(self.rdma.post(&message_of(batch)?).await?)
     }
 
-    /// Registers a handler that passes each message of one piece to the connection, within the poll
-    /// that receives the message. While the connection cannot handle messages, they are left to
-    /// [`Self::receive`].
+    /// Registers a function with rdma-async that passes each message of one piece to the
+    /// connection, within the poll that receives the message, so that no task must be woken. While
+    /// the connection cannot handle messages, they are left to [`Self::receive`].
     pub(super) fn handle_messages(&self, core: &Arc<Core>) {
         // The connection owns this link, so a strong reference would form a cycle.
         let weak = Arc::downgrade(core);
@@ -72,8 +72,8 @@ impl RdmaLink {
         }
     }
 
-    /// Receives and handles the messages that the handler has left, until the connection ends.
-    /// Returns the reason for the end.
+    /// Receives and handles the messages that [`Self::handle_messages`] has left, until the
+    /// connection ends. Returns the reason for the end.
     pub(super) async fn receive(&self, core: &Arc<Core>) -> Error {
         loop {
             core.wait_for_room().await;
@@ -87,7 +87,7 @@ impl RdmaLink {
     }
 }
 
-/// Returns the message of a batch as a slice of its registered memory.
+/// Returns the message of a batch as a slice of its registered memory, from which the device sends.
 fn message_of(batch: &mut Batch) -> Result<LocalMrSlice<'_>, Error> {
     let len = batch.len();
     let region = match batch.buffer() {

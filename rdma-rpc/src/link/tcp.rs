@@ -14,17 +14,18 @@ use crate::outbox::Batch;
 use crate::payload::{Buffer, Message};
 use crate::wire::Violation;
 
-/// Number of bytes of the length that precedes each message.
+/// Length in bytes of the prefix of each message. The prefix contains the length of the message.
 pub(super) const PREFIX_LEN: usize = 4;
 
-/// Length of the receive buffer in bytes. A message that fits is handled without another copy.
+/// Length of the receive buffer in bytes. A message that fits is handled within the buffer; a
+/// longer message needs its own buffer.
 const READ_BUFFER_LEN: usize = 64 << 10;
 
-/// Approximate time after which an idle connection fails if the peer's host does not respond. Equal
-/// to the timeout for connecting.
+/// Approximate time after which an idle connection fails if the peer's host does not respond to
+/// keepalive probes. Equal to the timeout for connecting.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
-/// Transport over a TCP connection.
+/// Transport over a TCP connection without TLS.
 #[derive(Debug)]
 pub(crate) struct TcpLink {
     stream: TcpStream,
@@ -70,7 +71,8 @@ impl TcpLink {
     }
 }
 
-/// Sets `TCP_NODELAY` and keepalive probes.
+/// Sets `TCP_NODELAY`, so that batches are sent immediately, and keepalive probes, which detect a
+/// host that does not respond.
 pub(super) fn configure(stream: &TcpStream) -> Result<(), Error> {
     let configured = stream.set_nodelay(true).and_then(|()| {
         let probes = TcpKeepalive::new()
@@ -82,13 +84,14 @@ pub(super) fn configure(stream: &TcpStream) -> Result<(), Error> {
     configured.map_err(|cause| Error::tcp("configuring the connection", cause))
 }
 
-/// Byte stream of a peer, in which each message follows its length.
+/// Byte stream from a peer, over TCP or TLS, in which each message follows its length.
 pub(super) trait MessageSource {
     /// Reads bytes into `room` and returns their number; 0 at the end of the stream.
     fn read(&mut self, room: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send;
 }
 
-/// Handles the messages of a byte stream until the connection ends. Returns the reason for the end.
+/// Reads the messages in the byte stream `source` and passes them to the connection `core`, until
+/// the connection ends. Returns the reason for the end.
 pub(super) async fn read_messages(source: impl MessageSource + Send, core: &Arc<Core>) -> Error {
     match (MessageReader { source }).read_all(core).await {
         Ok(()) => Error::disconnected("closed by the peer"),
@@ -96,12 +99,14 @@ pub(super) async fn read_messages(source: impl MessageSource + Send, core: &Arc<
     }
 }
 
-/// Reader that splits a byte stream into messages.
+/// Reader that splits the byte stream `source` into messages.
 struct MessageReader<S> {
     source: S,
 }
 
 impl<S: MessageSource + Send> MessageReader<S> {
+    /// Reads messages and passes them to the connection, until the peer closes the stream or the
+    /// connection has ended.
     async fn read_all(&mut self, core: &Arc<Core>) -> Result<(), Error> {
         let mut buffer = vec![0; READ_BUFFER_LEN];
         // The bytes `start..end` were received and are not handled yet.
@@ -158,6 +163,7 @@ impl<S: MessageSource + Send> MessageReader<S> {
         Ok(Some(whole))
     }
 
+    /// Reads bytes into `room` and returns their number; 0 at the end of the stream.
     async fn read(&mut self, room: &mut [u8]) -> Result<usize, Error> {
         // A peer that fills the socket continuously must not prevent other tasks from running.
         tokio::task::coop::consume_budget().await;

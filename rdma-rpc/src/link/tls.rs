@@ -20,7 +20,7 @@ use crate::core::Core;
 use crate::error::Error;
 use crate::outbox::Batch;
 
-/// Transport over a TLS connection.
+/// Transport over TLS on a TCP connection.
 pub(crate) struct TlsLink {
     writer: Mutex<WriteHalf<TlsStream<TcpStream>>>,
     /// Read half; `None` once the receiving task has taken the half.
@@ -35,7 +35,8 @@ impl fmt::Debug for TlsLink {
 }
 
 impl TlsLink {
-    /// Performs the TLS handshake as the client of the server with this name.
+    /// Performs the TLS handshake as a client. `name` is the host name that the server's
+    /// certificate must contain.
     pub(super) async fn connect(
         stream: TcpStream,
         config: &Arc<ClientConfig>,
@@ -72,7 +73,7 @@ impl TlsLink {
         }
     }
 
-    /// Returns the DER encoding of the peer's certificate.
+    /// Returns the DER encoding of the peer's certificate; `None` if the peer has sent none.
     pub(super) fn certificate(&self) -> Option<Arc<[u8]>> {
         self.certificate.clone()
     }
@@ -85,11 +86,14 @@ impl TlsLink {
         written.is_ready()
     }
 
-    /// Writes and flushes the rest of a batch.
+    /// Writes the rest of a batch to the TLS stream, and waits until TLS has passed all encrypted
+    /// bytes to the socket.
     pub(super) async fn send(&self, batch: &mut Batch) {
         poll_fn(|cx| self.poll_send(batch, cx)).await;
     }
 
+    /// Polls until the rest of a batch was sent. Also returns `Ready` after an error, which the
+    /// receiving task reports.
     fn poll_send(&self, batch: &mut Batch, cx: &mut Context<'_>) -> Poll<()> {
         if let Err(error) = ready!(self.poll_write(batch, cx)) {
             // The receiving task reports the end of the connection.
@@ -98,6 +102,7 @@ impl TlsLink {
         Poll::Ready(())
     }
 
+    /// Writes the rest of a batch to the TLS stream, and flushes the stream.
     fn poll_write(&self, batch: &mut Batch, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut writer = self.writer.lock();
         let mut writer = Pin::new(&mut *writer);

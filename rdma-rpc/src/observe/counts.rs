@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Numbers of started and ended calls of a method.
+/// Numbers of started and ended calls of a method. The difference is the number of running calls.
 #[derive(Debug, Default)]
 pub(crate) struct CallCounters {
     started: AtomicU64,
@@ -11,7 +11,7 @@ pub(crate) struct CallCounters {
 }
 
 impl CallCounters {
-    /// Returns the numbers of started and of ended calls.
+    /// Returns the number of started calls and the number of ended calls, which is never higher.
     pub(crate) fn numbers(&self) -> (u64, u64) {
         // `ended` is read first, so that it never exceeds `started`.
         let ended = self.ended.load(Ordering::Acquire);

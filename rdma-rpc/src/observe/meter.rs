@@ -7,7 +7,8 @@ use metrics::{counter, gauge, histogram};
 
 use super::Outcome;
 
-/// Metrics of a call in progress, recorded when this value is dropped.
+/// Metrics of a call in progress: its labels, and the time of its beginning. Recorded when this
+/// value is dropped.
 #[derive(Debug)]
 pub(super) struct Meter {
     /// Label of the end: `client` or `server`.
@@ -19,6 +20,7 @@ pub(super) struct Meter {
 }
 
 impl Meter {
+    /// Begins the metrics of a call. `side` is the label of the end: `client` or `server`.
     pub(super) fn begin(side: &'static str, method: Cow<'static, str>) -> Self {
         gauge!("rdma_rpc_calls_in_flight", "side" => side, "method" => method.clone())
             .increment(1.0);
@@ -30,6 +32,7 @@ impl Meter {
         }
     }
 
+    /// Records the metrics of the call, with this outcome.
     pub(super) fn end(mut self, outcome: Outcome) {
         self.outcome = Some(outcome);
     }
@@ -53,7 +56,7 @@ impl Drop for Meter {
     }
 }
 
-/// Increments the counter of calls with this outcome.
+/// Increments the metric `rdma_rpc_calls_total` with these labels.
 fn count(side: &'static str, method: Cow<'static, str>, outcome: &'static str) {
     counter!(
         "rdma_rpc_calls_total",

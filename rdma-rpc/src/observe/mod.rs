@@ -1,5 +1,5 @@
 //! Metrics of calls (feature `metrics`), and traces across processes (feature `trace`). Besides the
-//! feature, the server or client must enable them.
+//! feature, the program must enable them for each server or client.
 
 #[cfg(feature = "reflection")]
 mod counts;
@@ -19,7 +19,7 @@ pub use self::trace::TraceContext;
 use crate::address::Peer;
 use crate::metadata::Metadata;
 
-/// Metrics and traces that the program has enabled.
+/// Switches by which the program has enabled metrics and traces of a server or client.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ObserveOptions {
     #[cfg(feature = "metrics")]
@@ -28,7 +28,7 @@ pub(crate) struct ObserveOptions {
     pub(crate) has_traces: bool,
 }
 
-/// Outcome of a call in metrics.
+/// Outcome of a call, as metrics distinguish it by the label `outcome`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Outcome {
     /// The handler returned a result.
@@ -54,7 +54,8 @@ pub(crate) struct ServerObservation {
 }
 
 impl ServerObservation {
-    /// Begins the observation of a call.
+    /// Begins the metrics and the span of a call of `method`, as far as `observe` enables them.
+    /// `metadata` is the metadata of the request, which may contain the trace of the caller.
     pub(crate) fn begin(
         observe: ObserveOptions,
         method: &'static str,
@@ -77,7 +78,8 @@ impl ServerObservation {
         }
     }
 
-    /// Counts the call in `counts` until this value is dropped.
+    /// Counts the call as running in `counts`, for the reflection service, until this value is
+    /// dropped.
     #[cfg(feature = "reflection")]
     pub(crate) fn with_counters(self, counts: Option<&std::sync::Arc<CallCounters>>) -> Self {
         Self {
@@ -86,7 +88,7 @@ impl ServerObservation {
         }
     }
 
-    /// Calls `poll` within the span of the call.
+    /// Calls `poll`, which polls the handler, within the span of the call, if traces are enabled.
     pub(crate) fn within<T>(&self, poll: impl FnOnce() -> T) -> T {
         #[cfg(feature = "trace")]
         if let Some(trace) = &self.trace {
@@ -95,7 +97,7 @@ impl ServerObservation {
         poll()
     }
 
-    /// Ends the observation with the outcome of the call.
+    /// Ends the observation, and counts the call with this outcome in the metrics.
     pub(crate) fn end(self, outcome: Outcome) {
         #[cfg(feature = "metrics")]
         if let Some(meter) = self.meter {
@@ -114,6 +116,7 @@ pub(crate) struct ClientObservation {
 }
 
 impl ClientObservation {
+    /// Begins the metrics of a call of `method`, as far as `observe` enables them.
     pub(crate) fn begin(observe: ObserveOptions, method: Cow<'static, str>) -> Self {
         #[cfg(not(feature = "metrics"))]
         let _ = (observe, method);
@@ -125,6 +128,7 @@ impl ClientObservation {
         }
     }
 
+    /// Ends the observation, and counts the call with this outcome in the metrics.
     pub(crate) fn end(self, outcome: Outcome) {
         #[cfg(feature = "metrics")]
         if let Some(meter) = self.meter {
@@ -134,8 +138,8 @@ impl ClientObservation {
     }
 }
 
-/// Returns a future that runs in the span of the handler that this thread is polling, for a task
-/// that continues the call.
+/// Returns `future` in a form that runs in the span of the handler that this thread is polling, for
+/// a task that continues the handler's call.
 pub(crate) fn in_current_call<F: Future>(future: F) -> impl Future<Output = F::Output> {
     let future = future.in_current_span();
     #[cfg(feature = "trace")]
@@ -143,7 +147,7 @@ pub(crate) fn in_current_call<F: Future>(future: F) -> impl Future<Output = F::O
     future
 }
 
-/// Counts a call that was refused before it was started.
+/// Counts a call in the metrics that the server refused before its handler was started.
 pub(crate) fn count_refused(observe: ObserveOptions, method: &'static str) {
     #[cfg(feature = "metrics")]
     if observe.has_metrics {
@@ -152,7 +156,7 @@ pub(crate) fn count_refused(observe: ObserveOptions, method: &'static str) {
     let _ = (observe, method);
 }
 
-/// Adds a trace context to the metadata of a request, if traces are enabled.
+/// Returns the metadata of a request with a trace context added, if `observe` enables traces.
 pub(crate) fn with_trace(observe: ObserveOptions, metadata: Metadata) -> Metadata {
     #[cfg(feature = "trace")]
     if observe.has_traces {

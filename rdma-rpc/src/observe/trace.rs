@@ -53,7 +53,7 @@ impl TraceContext {
         }
     }
 
-    /// Creates a new span in the same trace.
+    /// Creates a new span with a random ID in the same trace, for a call that this span makes.
     #[must_use]
     pub fn child(&self) -> Self {
         Self {
@@ -62,12 +62,12 @@ impl TraceContext {
         }
     }
 
-    /// Returns the ID of the trace.
+    /// Returns the ID of the trace, which all calls of the trace share.
     pub fn trace_id(&self) -> u128 {
         self.trace_id
     }
 
-    /// Returns the ID of the span.
+    /// Returns the ID of the span, which identifies the span within its trace.
     pub fn span_id(&self) -> u64 {
         self.span_id
     }
@@ -77,7 +77,8 @@ impl TraceContext {
         CURRENT.get()
     }
 
-    /// Runs a future in this span, for example in a task that a handler spawns.
+    /// Runs a future in this span, for example in a task that a handler spawns. Calls of the future
+    /// belong to the same trace.
     pub async fn scope<F: Future>(self, future: F) -> F::Output {
         let mut future = pin!(future);
         std::future::poll_fn(|cx| within(self, || future.as_mut().poll(cx))).await
@@ -90,18 +91,19 @@ impl Default for TraceContext {
     }
 }
 
-/// Returns a random nonzero ID, because the format does not allow 0.
+/// Returns a random ID of a trace or span. The ID is not 0, which the format does not allow.
 fn random() -> u64 {
     RandomState::new().hash_one(()).max(1)
 }
 
-/// Calls `poll` with `context` as the current span of this thread.
+/// Calls `poll` with `context` as the current span of this thread, so that calls within `poll`
+/// belong to its trace.
 fn within<T>(context: TraceContext, poll: impl FnOnce() -> T) -> T {
     let _former = RestoreOnDrop(CURRENT.replace(Some(context)));
     poll()
 }
 
-/// Runs a future in the span `context`, if given.
+/// Runs a future in the span `context`, or unchanged if `context` is `None`.
 pub(super) async fn in_current_call<F: Future>(
     future: F,
     context: Option<TraceContext>,
@@ -112,7 +114,8 @@ pub(super) async fn in_current_call<F: Future>(
     }
 }
 
-/// Guard that restores the previous span, also if a handler panics.
+/// Guard that restores the previous span of this thread when it is dropped, also if a handler
+/// panics.
 struct RestoreOnDrop(Option<TraceContext>);
 
 impl Drop for RestoreOnDrop {
@@ -165,13 +168,14 @@ impl FromStr for TraceContext {
     }
 }
 
-/// Returns the trace context in the metadata of a request.
+/// Returns the trace context in the metadata of a request; `None` if there is no valid context.
 fn of(metadata: &Metadata) -> Option<TraceContext> {
     metadata.get_str(NAME)?.parse().ok()
 }
 
-/// Adds a trace context to the metadata of a request: a child of the current span, or a new trace.
-/// Metadata that already contains a trace context is unchanged.
+/// Adds a trace context to the metadata of a request: a child of the span of the running handler,
+/// or a new trace outside of a handler. Metadata that already contains a trace context is
+/// unchanged.
 pub(super) fn propagate(metadata: Metadata) -> Metadata {
     if metadata.get(NAME).is_some() {
         return metadata;
@@ -182,7 +186,7 @@ pub(super) fn propagate(metadata: Metadata) -> Metadata {
     traced.unwrap_or(metadata)
 }
 
-/// Span of a running handler.
+/// Span of a running handler, and its position in the trace of the call.
 #[derive(Debug)]
 pub(super) struct HandlerSpan {
     context: TraceContext,
@@ -190,7 +194,8 @@ pub(super) struct HandlerSpan {
 }
 
 impl HandlerSpan {
-    /// Creates the span of a handler, as a child of the span in the metadata of its request.
+    /// Creates the span of a handler. Its parent is the span of the caller, if the metadata of the
+    /// request contains a trace context.
     pub(super) fn begin(method: &'static str, peer: &Peer, metadata: &Metadata) -> Self {
         let parent = of(metadata);
         let context = parent.map_or_else(TraceContext::new, |parent| parent.child());
@@ -211,7 +216,7 @@ impl HandlerSpan {
         Self { context, span }
     }
 
-    /// Calls `poll` within the span.
+    /// Calls `poll` within the span, so that its log events and calls belong to the trace.
     pub(super) fn within<T>(&self, poll: impl FnOnce() -> T) -> T {
         let _entered = self.span.enter();
         within(self.context, poll)

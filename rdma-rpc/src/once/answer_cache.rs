@@ -18,21 +18,26 @@ use crate::observe;
 use crate::server::Call;
 use crate::status::Status;
 
-/// Maximum number of clients whose answers are stored, which limits the memory of the server.
+/// Maximum number of clients whose answers are stored, which limits the memory of the server. For a
+/// further client, the answers of the client with the oldest request are dropped.
 const MAX_CLIENTS: usize = 1024;
 
 /// Maximum number of answers that are stored for a client, which limits the memory of the server.
+/// For a further answer, the oldest answer is dropped, and a repeated request for its call is
+/// refused.
 const MAX_ANSWERS: usize = 256;
 
-/// Maximum total length of all answers in bytes. Above this limit, the answers of the clients with
-/// the oldest requests are dropped.
+/// Maximum total length of all stored answers in bytes, which limits the memory of the server.
+/// Above this limit, the answers of the clients with the oldest requests are dropped.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 
-/// Maximum number of calls of a client whose numbers are stored without their answers. A number
-/// needs far less memory than an answer.
+/// Maximum number of executed calls of a client whose numbers are stored without their answers, so
+/// that a late request does not execute the call again. Higher than [`MAX_ANSWERS`], because a
+/// number needs far less memory than an answer.
 const MAX_DROPPED: usize = 16 * MAX_ANSWERS;
 
-/// Answers that a server stores for repeated requests, and the calls that are running.
+/// Answers that a server stores for repeated requests of calls that are executed at most once, and
+/// the running calls of this kind.
 #[derive(Debug)]
 pub(crate) struct AnswerCache {
     /// Random number of this server process.
@@ -43,30 +48,33 @@ pub(crate) struct AnswerCache {
 #[derive(Debug, Default)]
 struct State {
     sessions: HashMap<u128, ClientAnswers>,
-    /// Number of requests so far: a logical clock for `last_used`.
+    /// Number of requests so far, as a logical clock by which the client with the oldest request is
+    /// found.
     clock: u64,
-    /// Set once the calls of a client were evicted.
+    /// Set once the calls of any client were removed. From then on, an unknown call may have been
+    /// executed.
     has_evicted: bool,
     /// Number of bytes of the stored answers.
     answer_bytes: usize,
 }
 
-/// Calls of one client and their answers.
+/// Running calls of one client, and stored answers of its executed calls.
 #[derive(Debug, Default)]
 struct ClientAnswers {
-    /// Lowest sequence number of a call that may still be executed.
+    /// Lowest sequence number of a call that may still be executed. The client has received the
+    /// answers of all earlier calls, or this server has dropped them.
     floor: u64,
     calls: BTreeMap<u64, Arc<CallEntry>>,
     /// Sequence numbers, not below `floor`, of executed calls whose answers were dropped.
     dropped: BTreeSet<u64>,
-    /// Logical time of the last request.
+    /// Logical time ([`State::clock`]) of the last request.
     last_used: u64,
     /// Set if no calls of this client were evicted before, so that an unknown number was never
     /// executed.
     is_whole: bool,
 }
 
-/// A call that is running or that has been executed.
+/// A call that is running, or that has been executed and whose answer is stored.
 #[derive(Debug)]
 struct CallEntry {
     answer: watch::Sender<StoredAnswer>,
@@ -75,7 +83,7 @@ struct CallEntry {
 }
 
 #[derive(Debug, Clone)]
-/// State of the answer to a call.
+/// Answer of a call's handler, or the fact that the handler is still running.
 enum StoredAnswer {
     /// The handler is running.
     Running,
@@ -99,9 +107,10 @@ impl AnswerCache {
         self.instance_id
     }
 
-    /// Checks whether a request can be executed, or can be answered from the cache. `session` is
-    /// the client of the connection, which the first request sets. `running` is the maximum number
-    /// of running calls of a client.
+    /// Returns an error with which the request must be refused, unless its call can be executed or
+    /// answered from the cache. `metadata` contains the number of the call. `session` is the
+    /// identifier of the connection's client, which the first request sets. `running` is the
+    /// maximum number of running calls of a client.
     pub(crate) fn check(
         &self,
         metadata: &Metadata,
@@ -129,8 +138,9 @@ impl AnswerCache {
         Ok(())
     }
 
-    /// Returns the entry of a call, and `true` if the entry is new, so that the caller must run the
-    /// handler. Returns `None` if the call may have been executed and its answer was dropped.
+    /// Returns the entry of the call with this number, and whether the entry is new. For a new
+    /// entry, the caller must run the handler; otherwise the answer is or will be in the entry.
+    /// Returns `None` if the call may have been executed and its answer was dropped.
     fn enter(&self, number: CallNumber) -> Option<(Arc<CallEntry>, bool)> {
         let mut state = self.state.lock();
         if !state.admits(&number) {
@@ -161,7 +171,8 @@ impl AnswerCache {
         Some((entry, true))
     }
 
-    /// Stores the answer of a call, whose length is `len` bytes.
+    /// Stores the answer of a call, whose length is `len` bytes, and passes it to the requests that
+    /// wait for it. Drops old answers if the memory limit is exceeded.
     fn keep(&self, entry: &CallEntry, answer: StoredAnswer, len: usize) {
         let mut state = self.state.lock();
         // A running call is never evicted, so the entry is still stored and its bytes must be
@@ -174,8 +185,8 @@ impl AnswerCache {
 }
 
 impl State {
-    /// Returns whether the answer to a request is stored, or the call has certainly not been
-    /// executed.
+    /// Returns whether a request can be handled: its call is running, its answer is stored, or the
+    /// call has certainly not been executed.
     fn admits(&self, number: &CallNumber) -> bool {
         let Some(answers) = self.sessions.get(&number.session) else {
             return !number.is_repeated || !self.has_evicted;
@@ -186,8 +197,8 @@ impl State {
         answers.calls.contains_key(&call) || (is_new && (!number.is_repeated || answers.is_whole))
     }
 
-    /// Returns whether another call may run. `running` is the maximum number of running calls of a
-    /// client.
+    /// Returns whether the limits of clients and running calls allow the call with this number.
+    /// `running` is the maximum number of running calls of a client.
     fn has_room(&self, number: &CallNumber, running: usize) -> bool {
         let Some(answers) = self.sessions.get(&number.session) else {
             return self.sessions.len() < MAX_CLIENTS
@@ -199,8 +210,8 @@ impl State {
             || calls.values().filter(|entry| !entry.is_done()).count() < running
     }
 
-    /// Removes the calls of the idle client with the oldest request if the maximum number of
-    /// clients is reached.
+    /// Makes room for another client: if [`MAX_CLIENTS`] is reached, removes all calls of the
+    /// client with the oldest request among the clients without a running call.
     fn evict_client(&mut self) {
         if self.sessions.len() < MAX_CLIENTS {
             return;
@@ -219,7 +230,8 @@ impl State {
     }
 
     /// Drops answers if they have more than `limit` bytes in total: begins with the clients whose
-    /// requests are oldest, and stops at half of `limit`.
+    /// requests are oldest, and stops at half of `limit`, so that the next answers need no new
+    /// search.
     fn drop_old_answers(&mut self, limit: usize) {
         if self.answer_bytes <= limit {
             return;
@@ -236,13 +248,14 @@ impl State {
 }
 
 impl ClientAnswers {
-    /// Returns whether no call is running.
+    /// Returns whether no call of the client is running.
     fn is_idle(&self) -> bool {
         self.calls.values().all(|entry| entry.is_done())
     }
 
-    /// Drops the acknowledged answers, whose numbers are below `floor`, and the oldest other
-    /// answers until there is room for one more. Returns the number of freed bytes.
+    /// Makes room for one more answer: drops the answers with sequence numbers below `floor`, which
+    /// the client has received, and the oldest others if the client has [`MAX_ANSWERS`] answers.
+    /// Returns the length of the dropped answers in bytes.
     fn make_room(&mut self, floor: u64) -> usize {
         self.floor = self.floor.max(floor);
         let (floor, mut freed) = (self.floor, 0);
@@ -255,7 +268,9 @@ impl ClientAnswers {
         freed + self.drop_answers(MAX_ANSWERS - 1)
     }
 
-    /// Drops the oldest answers until at most `most` are left. Returns the number of freed bytes.
+    /// Drops the oldest answers until at most `most` are left, and stores the numbers of their
+    /// calls, so that these calls are not executed again. Returns the length of the dropped answers
+    /// in bytes.
     fn drop_answers(&mut self, most: usize) -> usize {
         let done = self.calls.iter().filter(|(_, entry)| entry.is_done());
         let done: Vec<u64> = done.map(|(call, _)| *call).collect();
@@ -276,7 +291,7 @@ impl ClientAnswers {
 }
 
 impl CallEntry {
-    /// Returns whether the handler has finished.
+    /// Returns whether the handler has finished, so that the entry contains the answer.
     fn is_done(&self) -> bool {
         !matches!(*self.answer.borrow(), StoredAnswer::Running)
     }
@@ -286,8 +301,10 @@ impl CallEntry {
     }
 }
 
-/// Runs the handler of a call at most once, in a task that outlives the connection. Returns the
-/// handler's result for the call and for each repetition.
+/// Runs the handler of a call of a method with `#[rpc(once)]`: at most once, in a task that
+/// continues after the end of the connection. Repeated requests of the same call get the stored
+/// result. `handle` calls the method; `F` are its codecs, and `Q`, `T` and `E` the types of its
+/// request and its result.
 #[doc(hidden)]
 pub async fn execute_once<F, Q, T, E, Fut>(
     mut call: Call<Q>,
@@ -343,7 +360,8 @@ where
     }
 }
 
-/// Returns the approximate number of bytes of an answer.
+/// Returns the approximate length of a stored answer in bytes, for the memory limit: the encoded
+/// length plus the size of the Rust value.
 fn len<F, T, E>(result: &Result<T, E>) -> usize
 where
     F: MethodCodecs,

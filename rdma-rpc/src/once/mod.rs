@@ -18,17 +18,20 @@ use crate::metadata::Metadata;
 /// a server the instance ID.
 const NAME: &str = "rdma-rpc-once";
 
-/// Length in bytes of the metadata that a call number adds to a request.
+/// Length in bytes of the metadata that a call number adds to a request. Reported in the error for
+/// a request whose metadata is then too long.
 pub(crate) const LEN: usize = 1 + NAME.len() + 2 + CallNumber::LEN;
 
-/// Number of a call in the metadata of its request.
+/// Number of a call, which its request contains as metadata. The server recognizes a repeated
+/// request by the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CallNumber {
     /// Random identifier of the client.
     session: u128,
     /// Sequence number of the call at the client.
     call: u64,
-    /// Lowest sequence number whose answer the client may still request.
+    /// Lowest sequence number of a call in progress. The server may drop the answers of all earlier
+    /// calls.
     floor: u64,
     /// Instance ID of the server to which the call was first sent.
     instance_id: u64,
@@ -65,18 +68,18 @@ impl CallNumber {
         })
     }
 
-    /// Returns the call number of a request with this metadata.
+    /// Returns the call number in the metadata of a request; `None` if there is no valid number.
     fn of(metadata: &Metadata) -> Option<Self> {
         Self::decode(metadata.get(NAME)?)
     }
 }
 
-/// Returns the metadata that a server sends with its settings.
+/// Returns the metadata that a server sends with its settings: its instance ID.
 pub(crate) fn server_metadata(instance_id: u64) -> Metadata {
     Metadata::default().with(NAME, instance_id.to_be_bytes())
 }
 
-/// Returns the instance ID in the metadata of a server's settings.
+/// Returns the instance ID in the metadata of a server's settings; `None` if there is no valid ID.
 pub(crate) fn instance_id(server_metadata: &Metadata) -> Option<u64> {
     let bytes = server_metadata.get(NAME)?.try_into().ok()?;
     Some(u64::from_be_bytes(bytes))

@@ -1,4 +1,4 @@
-//! [`Session`]: the call numbers of a client.
+//! [`Session`]: the numbers of a client's calls that are executed at most once.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use super::{CallNumber, NAME};
 use crate::metadata::Metadata;
 
-/// Generator of call numbers, shared by a client and its clones.
+/// Generator of the numbers of calls that are executed at most once, shared by a client and its
+/// clones.
 #[derive(Debug)]
 pub(crate) struct Session {
     /// Random identifier of the client.
@@ -17,7 +18,7 @@ pub(crate) struct Session {
 }
 
 #[derive(Debug, Default)]
-/// Sequence numbers of the calls of a client.
+/// Sequence numbers of a client's calls: the next number, and the numbers of the calls in progress.
 struct Numbers {
     next: u64,
     in_progress: BTreeSet<u64>,
@@ -32,7 +33,8 @@ impl Session {
         }
     }
 
-    /// Assigns a number to a new call. The call is in progress until the returned value is dropped.
+    /// Assigns the next sequence number to a new call. The call is in progress until the returned
+    /// value is dropped.
     pub(crate) fn begin(&self) -> NumberedCall<'_> {
         let mut numbers = self.numbers.lock();
         let call = numbers.next;
@@ -46,7 +48,8 @@ impl Session {
     }
 }
 
-/// A call in progress, with its sequence number.
+/// A call in progress of a method with `#[rpc(once)]`, with its sequence number. Dropping this
+/// value marks the call as ended, so that later requests acknowledge its answer.
 #[derive(Debug)]
 pub(crate) struct NumberedCall<'s> {
     session: &'s Session,
@@ -57,14 +60,15 @@ pub(crate) struct NumberedCall<'s> {
 }
 
 impl NumberedCall<'_> {
-    /// Returns whether the request may be sent to the server with this instance ID: no other server
-    /// may have received the request.
+    /// Returns whether the request may be sent to the server process with this instance ID. Returns
+    /// `false` if another server process may have received the request, because the call could then
+    /// be executed twice.
     pub(crate) fn may_be_sent_to(&self, instance_id: u64) -> bool {
         self.sent_to.is_none_or(|first| first == instance_id)
     }
 
-    /// Returns the metadata of the request with the call number, for the server with this instance
-    /// ID; `None` if the metadata would be too long.
+    /// Returns `metadata` with the call number added, for a request to the server process with this
+    /// instance ID; `None` if the metadata would be too long.
     pub(crate) fn metadata(&self, metadata: &Metadata, instance_id: u64) -> Option<Metadata> {
         let floor = self.session.numbers.lock().in_progress.first().copied();
         let number = CallNumber {
@@ -77,12 +81,13 @@ impl NumberedCall<'_> {
         metadata.try_with(NAME, &number.encode())
     }
 
-    /// Records that the server with this instance ID may have received the request.
+    /// Records that the server process with this instance ID may have received the request.
     pub(crate) fn set_sent(&mut self, instance_id: u64) {
         self.sent_to = Some(instance_id);
     }
 
-    /// Returns whether a server may have received the request.
+    /// Returns whether a server may have received the request, so that the call may be repeated
+    /// only at this server.
     pub(crate) fn is_sent(&self) -> bool {
         self.sent_to.is_some()
     }

@@ -10,10 +10,12 @@ use crate::payload::Buffer;
 pub(crate) use crate::wire::MAX_BATCH_LEN;
 use crate::wire::{CallId, Header, ITEM_PREFIX_LEN, MESSAGE_HEADER_LEN, write_message_header};
 
-/// Maximum number of unused buffers that are kept, equal to the number of requests in a send queue.
+/// Maximum number of unused buffers that a connection keeps for later batches, equal to the number
+/// of send requests that can be in flight.
 const MAX_SPARE_BUFFERS: usize = 64;
 
-/// A message that is under construction or waits to be sent.
+/// A message that is under construction or waits to be sent. A batch contains the frames of several
+/// calls, or one long frame.
 ///
 /// ```text
 /// byte 0..4              4..8               8..
@@ -22,7 +24,7 @@ const MAX_SPARE_BUFFERS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Batch {
     buffer: Buffer,
-    /// Length of the message including its prefix, in bytes.
+    /// Length in bytes of the message including its prefix (its length over TCP).
     len: usize,
     frames: u16,
     /// Length of the body of the last frame, in bytes.
@@ -35,7 +37,8 @@ pub(crate) struct Batch {
     items: Option<ItemFrame>,
 }
 
-/// Frame with consecutive items of a stream. The header is written after the last item was added.
+/// Frame under construction with consecutive items of a stream. The header contains the number of
+/// items, so it is written after the last item was added.
 #[derive(Debug)]
 struct ItemFrame {
     header: ItemHeader,
@@ -44,7 +47,8 @@ struct ItemFrame {
     count: u16,
 }
 
-/// Call, codec and sequence number of a stream item to be sent.
+/// Call, codec and sequence number of a stream item to be sent, from which the header of its frame
+/// is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ItemHeader {
     pub(crate) id: CallId,
@@ -53,8 +57,8 @@ pub(crate) struct ItemHeader {
 }
 
 impl ItemHeader {
-    /// Returns the header of a frame with `count` items, each with its length. This item is the
-    /// first item of the frame.
+    /// Returns the header of a frame with `count` items, each of which follows its length. The
+    /// first of these items has this header's sequence number.
     fn run_header(&self, count: u16) -> Header<'static> {
         Header::Items {
             id: self.id,
@@ -71,8 +75,8 @@ impl ItemHeader {
 }
 
 impl ItemFrame {
-    /// Returns whether the item `header` is the next item of this frame's stream and the frame is
-    /// not full.
+    /// Returns whether the item with the header `header` can be added to this frame: it is the next
+    /// item of the same stream, and the frame is not full.
     fn is_followed_by(&self, header: &ItemHeader) -> bool {
         let next = ItemHeader {
             sequence: self.header.sequence.wrapping_add(self.count.into()),
@@ -83,7 +87,8 @@ impl ItemFrame {
 }
 
 impl Batch {
-    /// Opens an empty batch in a free buffer, or in a new buffer.
+    /// Creates an empty batch in the oldest buffer of `spare` if the device has finished sending
+    /// that buffer, otherwise in a new buffer.
     pub(super) fn open(link: &Link, spare: &mut VecDeque<Buffer>) -> Result<Self, Error> {
         let is_free = spare
             .front_mut()
@@ -97,7 +102,8 @@ impl Batch {
         Ok(Self::new(buffer, prefix))
     }
 
-    /// Creates a message with a single frame that is longer than a batch.
+    /// Creates a separate message for a frame that does not fit into a batch. Fails if the message
+    /// would have more than `limit` bytes.
     pub(super) fn new_long(
         link: &Link,
         header: &Header<'_>,
@@ -138,7 +144,8 @@ impl Batch {
         }
     }
 
-    /// Appends a frame. Returns the length of its body, or `None` if the frame does not fit.
+    /// Appends a frame. Returns the length of its encoded body in bytes, or `None` if the frame
+    /// does not fit.
     pub(super) fn push(
         &mut self,
         header: &Header<'_>,
@@ -164,8 +171,8 @@ impl Batch {
     }
 
     /// Appends a stream item. The item is added to the last frame if that frame ends with the
-    /// preceding item of the same stream. Returns the length of the item, or `None` if the item
-    /// does not fit.
+    /// preceding item of the same stream. Returns the length of the encoded item in bytes, or
+    /// `None` if the item does not fit.
     pub(super) fn push_item(
         &mut self,
         header: &ItemHeader,
@@ -217,7 +224,7 @@ impl Batch {
         Ok(Some(len))
     }
 
-    /// Writes the header of the last frame, if the frame contains items.
+    /// Completes the last frame if items can still be added to it, by writing its header.
     fn end_items(&mut self) {
         let Some(items) = self.items.take() else {
             return;
@@ -229,7 +236,7 @@ impl Batch {
         }
     }
 
-    /// Completes the message by writing its length and its header.
+    /// Completes the message by writing its length and its header, so that it can be sent.
     pub(super) fn finish(mut self) -> Self {
         self.end_items();
         let (prefix, len, frames) = (self.prefix, self.len - self.prefix, self.frames);
@@ -241,7 +248,7 @@ impl Batch {
         self
     }
 
-    /// Returns the number of frames.
+    /// Returns the number of frames in the message.
     pub(super) fn frames(&self) -> u16 {
         self.frames
     }
@@ -260,7 +267,7 @@ impl Batch {
         self.body
     }
 
-    /// Returns the bytes that were not sent yet.
+    /// Returns the bytes of the message that were not written to the socket yet.
     pub(crate) fn rest(&self) -> &[u8] {
         self.buffer
             .bytes()
@@ -273,8 +280,9 @@ impl Batch {
         &mut self.buffer
     }
 
-    /// Keeps the buffer for a later batch. The device may still be reading an RDMA buffer, so the
-    /// buffer is added at the end of the list.
+    /// Adds the buffer to `spare` for a later batch, unless the buffer is longer than a batch or
+    /// enough buffers are free. The device may still be reading an RDMA buffer, so the buffer is
+    /// added at the end.
     pub(super) fn recycle(self, link: &Link, spare: &mut VecDeque<Buffer>) {
         if spare.len() < MAX_SPARE_BUFFERS
             && self.buffer.bytes().len() == link.prefix() + MAX_BATCH_LEN

@@ -1,5 +1,6 @@
-//! The flusher: the task that sends the batches of a connection at the end of a turn of the
-//! scheduler, and that waits while the transport does not accept more.
+//! The flusher: the task that sends the batches of a connection. The flusher runs after the other
+//! tasks that were ready, so that their frames share a batch, and waits while the transport does
+//! not accept more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +13,8 @@ use super::{Batch, Outbox};
 use crate::error::Error;
 use crate::link::Link;
 
-/// Time after which a peer is disconnected if it accepts no message. Longer than temporary
-/// congestion.
+/// Time after which a peer is disconnected if it accepts no message, because its calls would
+/// otherwise wait forever. Longer than temporary congestion.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Outbox {
@@ -34,7 +35,7 @@ impl Outbox {
         }
     }
 
-    /// Sends all batches, and waits for the transport if necessary.
+    /// Sends all batches, and waits while the transport accepts no bytes or messages.
     async fn send_all_batches(&self) -> Result<(), Error> {
         loop {
             let (link, mut batch) = {
@@ -60,7 +61,7 @@ impl Outbox {
     }
 }
 
-/// Sends a batch, with the timeout [`SEND_TIMEOUT`].
+/// Sends a batch. Fails if the transport does not accept it within [`SEND_TIMEOUT`].
 pub(super) async fn send(link: &Arc<Link>, batch: &mut Batch) -> Result<(), Error> {
     match timeout(SEND_TIMEOUT, link.send(batch)).await {
         Ok(outcome) => outcome,

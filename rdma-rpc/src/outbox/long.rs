@@ -1,4 +1,4 @@
-//! The sending of long frames, each as a separate message.
+//! The sending of long frames: frames that do not fit into a batch, each as a separate message.
 
 use std::ops::Deref;
 
@@ -6,9 +6,9 @@ use super::{Batch, MAX_QUEUED, Outbox, ended, flusher};
 use crate::core::Core;
 use crate::error::Error;
 
-/// Returns a future that sends a message with a long frame. The frame counts as waiting from the
-/// call of this function on, not from the first poll, because many long frames may be created in
-/// one turn of the scheduler.
+/// Returns a future that sends `batch`, a message with a single long frame. The frame counts
+/// against the limit of waiting bytes from the call of this function on, not from the first poll,
+/// because many long frames may be created before the first is polled.
 pub(crate) fn send_long<C: Deref<Target = Core>>(
     core: C,
     batch: Batch,
@@ -22,7 +22,7 @@ pub(crate) fn send_long<C: Deref<Target = Core>>(
 }
 
 impl Outbox {
-    /// Sends a message whose frame is already counted as waiting.
+    /// Sends a message with a long frame, which a [`CountedFrame`] counts as waiting.
     async fn send_counted(&self, mut batch: Batch) -> Result<(), Error> {
         let link = self.link().ok_or_else(ended)?;
         if link.sends_concurrently() {
@@ -47,7 +47,7 @@ impl Outbox {
     }
 }
 
-/// Guard that counts a long frame as waiting until it is dropped.
+/// Guard that counts a long frame against the limit of waiting bytes until it is dropped.
 struct CountedFrame<C: Deref<Target = Core>> {
     core: C,
     len: usize,

@@ -1,7 +1,9 @@
 //! [`Outbox`]: the send queue of a connection.
 //!
 //! Frames are encoded into the open batch. A batch is sent as one message: when it is full, when
-//! the caller flushes the outbox, or by the flusher at the end of a turn of the scheduler.
+//! the caller flushes the outbox, or by the flusher, a task of the connection. The flusher runs at
+//! the *end of a turn of the scheduler*, which is when the runtime has run the other tasks that
+//! were ready. Therefore frames of several tasks share a message.
 
 mod batch;
 mod flusher;
@@ -23,19 +25,20 @@ use crate::payload::Buffer;
 use crate::status::Status;
 use crate::wire::Header;
 
-/// Number of frames after which a batch is sent before the end of the turn. The other end then
-/// handles these frames while this end produces more. Otherwise the two ends would alternate.
+/// Number of frames after which a batch is sent before the end of the turn of the scheduler. The
+/// other end then handles these frames while this end produces more. Otherwise the two ends would
+/// alternate.
 const EARLY_SEND_FRAMES: u16 = 32;
 
-/// Number of bytes in full batches above which the outbox has no room, which limits the memory of
-/// the queue.
+/// Number of bytes in complete batches above which new calls and stream items wait, which limits
+/// the memory of the queue. Large enough that the transport has data to send while calls wait.
 const MAX_QUEUED: usize = 256 << 10;
 
-/// Number of bytes of long frames above which the outbox has no room. Each long frame is sent
-/// separately.
+/// Number of bytes of long frames above which new calls and stream items wait, which limits memory.
+/// Higher than [`MAX_QUEUED`], because a single long frame may have up to 16 MiB by default.
 const MAX_LONG: usize = 16 << 20;
 
-/// Send queue of a connection, and its transport.
+/// Send queue of a connection: frames are appended here, and sent in batches by the transport.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     state: Mutex<State>,
@@ -48,7 +51,7 @@ pub(crate) struct Outbox {
 }
 
 #[derive(Debug)]
-/// Mutable state of an [`Outbox`].
+/// State of an [`Outbox`] under its lock: the transport, the batches and the free buffers.
 struct State {
     /// Transport; `None` once the connection has ended.
     link: Option<Arc<Link>>,
@@ -71,28 +74,31 @@ struct State {
     sent: SendCounts,
 }
 
-/// Numbers of frames and messages that one end of a connection has sent.
+/// Numbers of frames and messages that one end of a connection has sent, which show how many frames
+/// share a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct SendCounts {
-    /// Number of frames: requests, responses, stream items, window grants, cancellations and
-    /// others.
+    /// Number of frames. A frame is a request, a response, a group of stream items, or a control
+    /// message such as a cancellation.
     pub frames: u64,
-    /// Number of messages that contained these frames, which is the number of send operations of
-    /// the transport.
+    /// Number of messages that contained these frames. Each message is one send operation of the
+    /// transport.
     pub messages: u64,
 }
 
-/// Time at which an appended frame is sent.
+/// Time at which an appended frame is sent: a choice between latency and frames that share a
+/// message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendAt {
     /// At the next flush, which the caller must request.
     NextFlush,
-    /// At the end of this turn of the scheduler.
+    /// At the end of this turn of the scheduler: after the other ready tasks have run.
     TurnEnd,
 }
 
-/// Place of an appended frame: a batch, or a separate message.
+/// Place of an appended frame: a batch, which the outbox sends, or a separate message, which the
+/// caller must send.
 #[derive(Debug)]
 pub(crate) enum Appended {
     /// The frame was appended to a batch.
@@ -102,7 +108,7 @@ pub(crate) enum Appended {
     Long(Batch),
 }
 
-/// Reason for which a frame was not appended.
+/// Reason for which a frame was not appended to the outbox.
 #[derive(Debug)]
 pub(crate) enum AppendError {
     /// The body cannot be encoded.
@@ -114,7 +120,7 @@ pub(crate) enum AppendError {
 }
 
 impl AppendError {
-    /// Converts the error to the error that the program gets for its request or item.
+    /// Converts the error to the error that the program gets for its request or stream item.
     pub(crate) fn into_error(self) -> Error {
         match self {
             Self::Codec(error) => Error::Encode(error),
@@ -123,7 +129,8 @@ impl AppendError {
         }
     }
 
-    /// Converts the error to the status that is sent instead of the response.
+    /// Converts the error to the status that the server sends instead of the response that was not
+    /// appended.
     pub(crate) fn into_status(self) -> Status {
         match self {
             Self::Codec(error) => Status::BadResponse(error.to_string().into()),
@@ -166,7 +173,8 @@ impl Outbox {
         self.state.lock().link.clone()
     }
 
-    /// Appends a frame to the open batch. `limit` is the maximum length of a message in bytes.
+    /// Appends a frame to the open batch. A frame that is longer than a batch is returned as a
+    /// separate message, which the caller must send; `limit` is its maximum length in bytes.
     pub(crate) fn append(
         &self,
         header: &Header<'_>,
@@ -183,7 +191,7 @@ impl Outbox {
         }
     }
 
-    /// Locks the open batch, to append several frames in sequence.
+    /// Locks the outbox, in order to append several items of a stream in sequence.
     pub(crate) fn lock_batch(&self) -> OpenBatch<'_> {
         OpenBatch {
             outbox: self,
@@ -191,8 +199,8 @@ impl Outbox {
         }
     }
 
-    /// Encodes a frame that is longer than a batch as a separate message, to be sent by
-    /// [`send_long`].
+    /// Encodes a frame that is longer than a batch as a separate message of at most `limit` bytes,
+    /// which the caller must send by [`send_long`].
     pub(crate) fn encode_long(
         &self,
         header: &Header<'_>,
@@ -203,7 +211,7 @@ impl Outbox {
         Batch::new_long(&link, header, body, limit)
     }
 
-    /// Appends a frame without a body, to be sent at the end of the turn.
+    /// Appends a frame without a body, to be sent at the end of this turn of the scheduler.
     pub(crate) fn append_empty(&self, header: &Header<'_>) -> Result<(), Error> {
         match self.append(header, &[][..], MAX_BATCH_LEN, SendAt::TurnEnd) {
             Ok(_) => Ok(()),
@@ -254,7 +262,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// Updates `is_full`, and notifies the tasks that wait for room once there is room again.
+    /// Updates `is_full` from the numbers of waiting bytes. Notifies the tasks that wait for room
+    /// if there is room again.
     fn update_full(&self, state: &State) {
         let is_full = state.queued > MAX_QUEUED || state.long > MAX_LONG;
         if self.is_full.swap(is_full, Ordering::AcqRel) && !is_full {
@@ -262,7 +271,8 @@ impl Outbox {
         }
     }
 
-    /// Counts a batch as sent, and keeps its buffer.
+    /// Counts a batch as sent, keeps its buffer for a later batch, and notifies the tasks that wait
+    /// for the end of sending or for room.
     fn count_sent(&self, state: &mut State, link: &Link, batch: Batch) {
         state.sent.frames += u64::from(batch.frames());
         state.sent.messages += 1;
@@ -276,7 +286,8 @@ impl Outbox {
         }
     }
 
-    /// Returns whether there is room for the frames of further calls.
+    /// Returns whether there is room for the frames of further calls: the waiting bytes do not
+    /// exceed the limits.
     pub(crate) fn has_room(&self) -> bool {
         !self.is_full.load(Ordering::Acquire)
     }
@@ -303,6 +314,7 @@ impl Outbox {
         self.wait_until(is_done).await;
     }
 
+    /// Waits until `is_done` returns `true`. Checks again after each notification `drained`.
     async fn wait_until(&self, mut is_done: impl FnMut() -> bool) {
         loop {
             let mut drained = std::pin::pin!(self.drained.notified());
@@ -314,7 +326,8 @@ impl Outbox {
         }
     }
 
-    /// Drops the transport and all frames that were not sent.
+    /// Drops the transport and all frames that were not sent, because the connection has ended.
+    /// Wakes all tasks that wait for room.
     pub(crate) fn close(&self) {
         let (link, queue) = {
             let mut state = self.state.lock();
@@ -330,16 +343,16 @@ impl Outbox {
     }
 }
 
-/// Lock guard of the open batch, for appending frames.
+/// Lock guard of the outbox, through which frames are appended to the open batch.
 pub(crate) struct OpenBatch<'o> {
     outbox: &'o Outbox,
     state: MutexGuard<'o, State>,
 }
 
 impl OpenBatch<'_> {
-    /// Appends an item of a stream, to be sent at the end of the turn. Consecutive items of a
-    /// stream share a frame. Returns the length of the item, or `None` if the item does not fit
-    /// into a batch.
+    /// Appends an item of a stream, to be sent at the end of this turn of the scheduler.
+    /// Consecutive items of a stream share a frame. Returns the length of the encoded item in
+    /// bytes, or `None` if the item does not fit into a batch.
     pub(crate) fn append_item(
         &mut self,
         header: &ItemHeader,
@@ -349,8 +362,8 @@ impl OpenBatch<'_> {
     }
 
     /// Encodes a frame into the open batch with `push`, or into a new batch if the open batch is
-    /// too full. Returns the length of the body, or `None` if the frame does not fit into an empty
-    /// batch.
+    /// too full. Returns the length of the encoded body in bytes, or `None` if the frame does not
+    /// fit into an empty batch.
     fn append_with(
         &mut self,
         push: impl Fn(&mut Batch) -> Result<Option<usize>, CodecError>,
@@ -383,7 +396,7 @@ impl OpenBatch<'_> {
 }
 
 impl State {
-    /// Returns the open batch, or opens a new batch.
+    /// Returns the batch to which frames are appended, after creating it if necessary.
     fn open_batch(&mut self) -> Result<&mut Batch, Error> {
         let Some(link) = &self.link else {
             return Err(ended());
@@ -394,7 +407,7 @@ impl State {
         }
     }
 
-    /// Moves the open batch to the queue, unless it is empty.
+    /// Completes the open batch and moves it to the queue, unless it is empty.
     fn close_batch(&mut self) {
         if let Some(batch) = self.open.take_if(|batch| !batch.is_empty()) {
             self.queued += batch.len();

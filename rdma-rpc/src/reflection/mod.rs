@@ -12,7 +12,8 @@ pub use self::schema::{Fields, Format, Schema, TypeFormat};
 use crate::method::MethodInfo;
 use crate::server::{CountedMethod, Role, TypeUse};
 
-/// Description of the type of an argument, a result, an error or a stream item.
+/// Description of the type of an argument, a result, an error or a stream item in the signature of
+/// a method.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TypeDescription {
@@ -24,7 +25,7 @@ pub struct TypeDescription {
     pub schema: Option<Schema>,
 }
 
-/// Description of a method.
+/// Description of a method of a server, for tools that list or call methods.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MethodDescription {
@@ -46,13 +47,14 @@ pub struct MethodDescription {
     pub input: Option<TypeDescription>,
     /// Item type of the handler's stream; `None` without a stream.
     pub output: Option<TypeDescription>,
-    /// Type of the success value; `None` for unencoded bytes, or without a response.
+    /// Type of the success value of the result; `None` for unencoded bytes, or without a response.
     pub result: Option<TypeDescription>,
     /// Type of the service's error; `None` without a response.
     pub error: Option<TypeDescription>,
 }
 
-/// Numbers of the calls of a method since the start of the server.
+/// Numbers of the calls of a method since the start of the server. Their difference is the number
+/// of running calls.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CallCounts {
@@ -64,8 +66,8 @@ pub struct CallCounts {
     pub ended: u64,
 }
 
-/// Reflection service, which describes the services of a server. [`Server::reflection`] adds this
-/// service to a server.
+/// Reflection service, which describes the services of a server to tools such as the command
+/// `rdma-rpc`. [`Server::reflection`] adds this service to a server.
 ///
 /// [`Server::reflection`]: crate::Server::reflection
 ///
@@ -102,7 +104,8 @@ pub trait Reflection {
     async fn calls(&self) -> Result<Vec<CallCounts>, ()>;
 }
 
-/// Implementation of the reflection service. The descriptions are created at the first request.
+/// Implementation of the reflection service for the methods of a server. The descriptions are
+/// created at the first request, because decoding sample values of all types takes time.
 #[derive(Debug)]
 pub(crate) struct ReflectionService {
     methods: Vec<CountedMethod>,
@@ -111,6 +114,7 @@ pub(crate) struct ReflectionService {
 }
 
 impl ReflectionService {
+    /// Creates the service. `uses` are the types in the signatures of the methods.
     pub(crate) fn new(mut methods: Vec<CountedMethod>, uses: Vec<TypeUse>) -> Self {
         methods.sort_by_key(|(info, _, _)| info.name);
         Self {
@@ -120,7 +124,7 @@ impl ReflectionService {
         }
     }
 
-    /// Describes a method.
+    /// Creates the description of a method. `codec` is the number of the codec of its requests.
     fn describe(&self, info: &'static MethodInfo, codec: u8) -> MethodDescription {
         let uses = self.uses.iter().filter(|used| used.method.id == info.id);
         let with = |role: Role| {

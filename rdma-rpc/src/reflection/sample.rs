@@ -1,7 +1,9 @@
-//! Determines the structure of a type by decoding sample values.
+//! Determines the structure of a type, for reflection, by decoding sample values of the type.
 //!
-//! Each pass decodes one sample value with a custom deserializer. An enum gets a variant that no
-//! earlier pass has used. The passes end when every variant was used.
+//! Serde does not describe types, but the `Deserialize` implementation of a type requests the
+//! formats of its fields from a deserializer. Each *pass* decodes one sample value with a
+//! deserializer that records these requests. An enum gets a variant that no earlier pass has used.
+//! The passes end when every variant was used.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,10 +17,12 @@ use serde::de::{
 use super::schema::{Fields, Format, Schema, TypeFormat};
 use crate::bulk;
 
-/// Maximum number of passes for a type, which limits the time for types with many variants.
+/// Maximum number of passes for a type, which limits the time for types with many variants. The
+/// fields of variants that were not used until then stay unknown.
 const MAX_PASSES: usize = 500;
 
-/// Maximum nesting depth of a sample value, which limits the use of the stack.
+/// Number of nested types above which sequences and options of a sample value are empty, which
+/// limits the use of the stack.
 const MAX_DEPTH: usize = 64;
 
 /// Returns the structure of a type; `None` if the type rejects the sample values, or if its
@@ -27,7 +31,8 @@ pub(crate) fn schema<T: DeserializeOwned>() -> Option<Schema> {
     catch_unwind(AssertUnwindSafe(trace::<T>)).ok().flatten()
 }
 
-/// Decodes sample values until every variant was used.
+/// Decodes sample values until every variant of every enum was used. Returns `None` if a value is
+/// rejected.
 fn trace<T: DeserializeOwned>() -> Option<Schema> {
     let mut builder = SchemaBuilder::default();
     let mut format = Format::Unknown;
@@ -50,25 +55,26 @@ fn trace<T: DeserializeOwned>() -> Option<Schema> {
 }
 
 #[derive(Default)]
-/// Structs and enums that were found so far.
+/// Structure of a type as far as it was found: the structs and enums, and the state of the current
+/// pass.
 struct SchemaBuilder {
     types: BTreeMap<String, TypeFormat>,
     /// Names of the types that are being decoded, outermost first.
     stack: Vec<&'static str>,
-    /// Number of choices between variants that were all used before. Varying these choices can
-    /// reach other enums with unused variants.
+    /// Number of enum values so far whose variants had all been used before. Determines the variant
+    /// of the next such value: another variant may contain an enum with unused variants.
     turn: usize,
 }
 
 impl SchemaBuilder {
     /// Returns whether a type is being decoded within itself. Sequences and options must then be
-    /// empty.
+    /// empty, because the sample value would otherwise have no end.
     fn is_recursive(&self) -> bool {
         let is_repeated = |(at, name): (usize, &&str)| self.stack[..at].contains(name);
         self.stack.len() > MAX_DEPTH || self.stack.iter().enumerate().any(is_repeated)
     }
 
-    /// Returns whether every variant of every enum was used.
+    /// Returns whether every variant of every enum was used, so that no further pass is needed.
     fn is_complete(&self) -> bool {
         self.types.values().all(|format| match format {
             TypeFormat::Struct(_) => true,
@@ -76,7 +82,8 @@ impl SchemaBuilder {
         })
     }
 
-    /// Decodes the fields of a struct or variant with `decode`, while `name` is on the stack.
+    /// Decodes the fields of a struct or variant with `decode`. Meanwhile `name`, the name of the
+    /// type, is on the stack, so that a type within itself is detected.
     fn within<T>(
         &mut self,
         name: &'static str,
@@ -91,7 +98,8 @@ impl SchemaBuilder {
         decoded
     }
 
-    /// Adds a struct, or merges its fields with those of an earlier sample.
+    /// Adds a struct, or merges its fields with the fields that an earlier sample value had. Fails
+    /// if the fields contradict each other.
     fn add_struct(&mut self, name: &str, fields: Fields) -> Result<(), Error> {
         let is_same = match self.types.get_mut(name) {
             None => {
@@ -106,20 +114,22 @@ impl SchemaBuilder {
     }
 }
 
-/// Returns the error of two different types with the same name.
+/// Returns the error for two different types with the same name, which the structure cannot
+/// distinguish.
 fn same_name() -> Error {
     Error::custom("two different types have the same name")
 }
 
-/// Deserializer of a sample value.
+/// Deserializer that supplies a sample value and records its format.
 struct SampleValue<'t> {
     builder: &'t mut SchemaBuilder,
-    /// Format to be filled.
+    /// Place for the format of the value.
     format: &'t mut Format,
 }
 
 impl SampleValue<'_> {
-    /// Merges the format of the value.
+    /// Records the format of the value, merged with the formats of earlier values in the same
+    /// place. Fails if they contradict each other.
     fn set(&mut self, format: Format) -> Result<(), Error> {
         match self.format.merge(format) {
             true => Ok(()),
@@ -130,7 +140,8 @@ impl SampleValue<'_> {
     }
 }
 
-/// Implements the decoding of primitive types by constant values.
+/// Implements the deserializer's functions for primitive types. Each line names the function, the
+/// recorded format, the visitor's function, and the constant sample value.
 macro_rules! primitives {
     ($($function:ident $format:ident $visit:ident $value:expr;)*) => {
         $(
@@ -335,7 +346,7 @@ impl<'de> Deserializer<'de> for SampleValue<'_> {
     serde::forward_to_deserialize_any! { identifier ignored_any }
 }
 
-/// Decodes the fields of a tuple struct or tuple variant.
+/// Decodes the `len` fields of a tuple struct or tuple variant. Returns the value and its fields.
 fn tuple<'de, V: Visitor<'de>>(
     builder: &mut SchemaBuilder,
     len: usize,
@@ -346,7 +357,7 @@ fn tuple<'de, V: Visitor<'de>>(
     Ok((value, Fields::Tuple(inner)))
 }
 
-/// Decodes the fields of a struct or struct variant.
+/// Decodes the fields of a struct or struct variant. Returns the value and its fields.
 fn named<'de, V: Visitor<'de>>(
     builder: &mut SchemaBuilder,
     names: &'static [&'static str],
@@ -358,7 +369,8 @@ fn named<'de, V: Visitor<'de>>(
     Ok((value, Fields::Named(names.zip(inner).collect())))
 }
 
-/// Deserializer of the sample elements of a sequence, map, tuple or struct.
+/// Deserializer of the sample elements of a sequence, map, tuple or struct: one element for each
+/// format in `formats`.
 struct SampleItems<'t> {
     builder: &'t mut SchemaBuilder,
     formats: std::slice::IterMut<'t, Format>,
@@ -372,7 +384,7 @@ impl<'t> SampleItems<'t> {
         }
     }
 
-    /// Decodes the next element; returns `None` after the last element.
+    /// Decodes the next sample element with `seed`; returns `None` after the last element.
     fn next<'de, S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Error> {
         let Some(format) = self.formats.next() else {
             return Ok(None);
@@ -412,11 +424,12 @@ impl<'de> MapAccess<'de> for SampleItems<'_> {
     }
 }
 
-/// Deserializer of a sample variant of an enum.
+/// Deserializer that supplies the variant with the number `index` of an enum, and records the
+/// fields of the variant.
 struct SampleVariant<'t> {
     index: u32,
     builder: &'t mut SchemaBuilder,
-    /// Fields to be filled.
+    /// Place for the fields of the variant.
     fields: &'t mut Fields,
 }
 

@@ -1,4 +1,4 @@
-//! [`Schema`]: the structure of a type.
+//! [`Schema`]: the structure of a type, by which tools convert its values.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Maximum nesting depth of a decoded format. Each level needs stack memory.
+/// Maximum nesting depth of a decoded format. Limited because the format comes from the peer and
+/// each level needs stack memory; deeper than the types of real programs.
 const MAX_DEPTH: u32 = 128;
 
-/// Structure of a type according to its `Deserialize` implementation.
+/// Structure of a type according to its `Deserialize` implementation, in terms of the serde data
+/// model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Schema {
@@ -19,7 +21,7 @@ pub struct Schema {
     pub types: BTreeMap<String, TypeFormat>,
 }
 
-/// Format of a value, in terms of the serde data model.
+/// Format of a value, in terms of the [serde data model](https://serde.rs/data-model.html).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the variants have the names of Rust's types")]
@@ -59,7 +61,7 @@ pub enum Format {
     Named(String),
 }
 
-/// Format of a struct or enum.
+/// Format of a struct or enum: its fields or variants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum TypeFormat {
@@ -84,13 +86,13 @@ pub enum Fields {
     Named(Vec<(String, Format)>),
 }
 
-/// Decodes the inner format of a format, up to a nesting depth of [`MAX_DEPTH`].
+/// Decodes a format within another format. Fails at a nesting depth above [`MAX_DEPTH`].
 fn inner<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     thread_local! {
         static DEPTH: Cell<u32> = const { Cell::new(0) };
     }
 
-    /// Guard that restores the outer nesting depth.
+    /// Guard that restores the nesting depth of the outer format when it is dropped.
     struct RestoreDepth(u32);
 
     impl Drop for RestoreDepth {
@@ -108,8 +110,8 @@ fn inner<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D
 }
 
 impl Format {
-    /// Merges the format of another sample value of the same type. Returns `false` if the formats
-    /// contradict each other.
+    /// Completes the unknown parts of the format by the format of another sample value of the same
+    /// type. Returns `false` if the formats contradict each other.
     pub(super) fn merge(&mut self, other: Self) -> bool {
         match (self, other) {
             (_, Self::Unknown) => true,
@@ -129,7 +131,8 @@ impl Format {
     }
 }
 
-/// Merges several formats pairwise. Returns `false` if the formats contradict each other.
+/// Merges the formats of two lists pairwise. Returns `false` if the formats contradict each other
+/// or the lists have different lengths.
 fn merge_all(this: &mut [Format], other: Vec<Format>) -> bool {
     let is_same_length = this.len() == other.len();
     let mut pairs = this.iter_mut().zip(other);
@@ -137,8 +140,8 @@ fn merge_all(this: &mut [Format], other: Vec<Format>) -> bool {
 }
 
 impl Fields {
-    /// Merges the fields of another sample value of the same type. Returns `false` if the fields
-    /// contradict each other.
+    /// Completes the fields by those of another sample value of the same type. Returns `false` if
+    /// the fields contradict each other.
     pub(super) fn merge(&mut self, other: Self) -> bool {
         match (self, other) {
             (Self::Unit, Self::Unit) => true,

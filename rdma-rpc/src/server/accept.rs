@@ -16,8 +16,8 @@ use crate::link::{Accepted, Listener};
 use crate::once;
 use crate::wire::Settings;
 
-/// Time after the grace period in which each connection may still send its last answers. Short,
-/// because the program waits for the shutdown.
+/// Time after the grace period for which each connection waits for its last handlers, and then
+/// again for sending its last answers. Short, because the program waits for the shutdown.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 /// Pause after a failed `accept`, whose cause may be a temporary lack of resources.
@@ -56,7 +56,7 @@ impl Drop for ServerHandle {
     }
 }
 
-/// Spawns the task of a server.
+/// Spawns the task of a server, which accepts clients from `listener`.
 pub(super) fn start(server: Server, listener: Listener) -> Result<ServerHandle> {
     let address = listener.address()?;
     let (closing, closed) = watch::channel(false);
@@ -68,7 +68,8 @@ pub(super) fn start(server: Server, listener: Listener) -> Result<ServerHandle> 
     })
 }
 
-/// Accepts clients until the server shuts down, and spawns a task for each client.
+/// Accepts clients and spawns a task for each of them, until the server shuts down. Then waits for
+/// the tasks.
 async fn accept(server: Server, mut listener: Listener, mut closing: watch::Receiver<bool>) {
     let most = server.connections;
     let shared = Arc::new(server.shared);
@@ -98,14 +99,15 @@ async fn accept(server: Server, mut listener: Listener, mut closing: watch::Rece
     }
 }
 
-/// Serves one client until its connection ends, without a server handle.
+/// Serves one client until its connection ends, and returns the reason. There is no server handle,
+/// so the server cannot be shut down.
 pub(super) async fn serve_one(shared: Arc<Shared>, client: Accepted) -> Error {
     // Nothing is sent on this channel: only dropping the future ends the connection early.
     let (_closing, closed) = watch::channel(false);
     serve(shared, client, closed).await
 }
 
-/// Guard that ends a connection when it is dropped.
+/// Guard that ends a connection when the task that serves the client is dropped.
 struct EndOnDrop(Arc<Core>);
 
 impl Drop for EndOnDrop {
@@ -114,8 +116,8 @@ impl Drop for EndOnDrop {
     }
 }
 
-/// Serves a client until its connection ends or the server shuts down. Returns the reason for the
-/// end.
+/// Serves a client until its connection ends or the server has shut down, and returns the reason
+/// for the end. A shutdown first waits for the client's calls.
 async fn serve(shared: Arc<Shared>, client: Accepted, mut closing: watch::Receiver<bool>) -> Error {
     let begun = tokio::select! {
         begun = timeout(limits::CONNECT_TIMEOUT, client.into_link(&shared.encryption)) => begun,
@@ -172,7 +174,8 @@ async fn serve(shared: Arc<Shared>, client: Accepted, mut closing: watch::Receiv
     core.end_error()
 }
 
-/// Waits until the server's shutdown begins.
+/// Waits until the shutdown of the server begins: its handle was dropped, or
+/// [`ServerHandle::shutdown`] was called.
 async fn closed(closing: &mut watch::Receiver<bool>) {
     // An error means that the handle was dropped, which also begins the shutdown.
     drop(closing.wait_for(|&closing| closing).await);

@@ -26,7 +26,8 @@ type Authenticate = dyn Fn(&Peer, &Metadata) -> Result<Metadata, String> + Send 
 /// Function that allows a call, or returns the reason for a refusal.
 type Intercept = dyn Fn(&CallInfo<'_>) -> Result<(), String> + Send + Sync;
 
-/// Functions that the program has set in order to authenticate connections and intercept calls.
+/// Functions that the program has set with [`Server::authenticate`](crate::Server::authenticate)
+/// and [`Server::intercept`](crate::Server::intercept).
 #[derive(Default)]
 pub(super) struct Authorization {
     pub(super) authenticate: Option<Box<Authenticate>>,
@@ -34,13 +35,14 @@ pub(super) struct Authorization {
 }
 
 impl Authorization {
-    /// Returns whether a connection may make calls: authentication is not required, or the client
-    /// has an identity.
+    /// Returns whether a connection may make calls: authentication is not required, or has returned
+    /// the identity of the client.
     pub(super) fn admits(&self, identity: Option<&Metadata>) -> bool {
         self.authenticate.is_none() || identity.is_some()
     }
 
-    /// Calls the interceptors in order. Returns the reason of the first refusal as the error.
+    /// Calls the interceptors in order, and returns the reason of the first refusal as the error. A
+    /// panic of an interceptor is a refusal.
     pub(super) fn check(&self, info: &CallInfo<'_>) -> Result<(), String> {
         for interceptor in &self.interceptors {
             let checked = catch_unwind(AssertUnwindSafe(|| interceptor(info)));

@@ -5,7 +5,8 @@ use crate::codec::{Decode, Encode};
 use crate::server::Context;
 use crate::stream::{Receiver, Sender, Streams};
 
-/// A decoded request with its context and streams.
+/// A decoded request, with the context and the streams of its call. Generated code passes these
+/// values to the method of the service.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Call<Q> {
@@ -14,7 +15,8 @@ pub struct Call<Q> {
     /// Arguments of the method: the value of a single argument, or a tuple of several arguments.
     pub request: Q,
     streams: Streams,
-    /// Permits of the limits that count the call. Empty unless the handler may outlive the call.
+    /// Permits of the limits that count the call, for a handler that may run longer than its call;
+    /// otherwise empty, because the task of the handler owns the permits.
     permits: [Option<CallPermit>; 3],
 }
 
@@ -28,12 +30,14 @@ impl<Q> Call<Q> {
         }
     }
 
-    /// Stores the permits of the call. The limits count the call until the permits are dropped.
+    /// Stores the permits of the call, so that the handler can keep them. The limits count the call
+    /// until the permits are dropped.
     pub(super) fn set_permits(&mut self, permits: [Option<CallPermit>; 3]) {
         self.permits = permits;
     }
 
-    /// Takes the permits of the call.
+    /// Takes the permits of the call, so that they are dropped when the handler ends and not when
+    /// the call ends.
     pub(crate) fn take_permits(&mut self) -> [Option<CallPermit>; 3] {
         std::mem::take(&mut self.permits)
     }

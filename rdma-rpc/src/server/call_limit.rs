@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Number of running calls, and its maximum.
+/// Limit of concurrent calls: the number of running calls, and the maximum.
 #[derive(Debug)]
 pub(crate) struct CallLimit {
     running: AtomicUsize,
@@ -28,7 +28,7 @@ impl CallLimit {
     }
 }
 
-/// Permit to run a call, counted until it is dropped.
+/// Permit to run a call. The call counts as running until the permit is dropped.
 #[derive(Debug)]
 pub(crate) struct CallPermit(Arc<CallLimit>);
 

@@ -23,7 +23,7 @@ use crate::status::Status;
 use crate::stream::Window;
 use crate::wire::{CallId, Frame, FrameReader, Header, ONE_WAY, Violation};
 
-/// The server's state of one connection: the client's identity and its running calls.
+/// State of one connection at the server: the client's identity and its running calls.
 #[derive(Debug)]
 pub(crate) struct ServerConnection {
     pub(super) shared: Arc<Shared>,
@@ -34,7 +34,7 @@ pub(crate) struct ServerConnection {
     /// Client identifier in the numbers of calls that are executed at most once. The first of these
     /// calls sets the identifier.
     pub(super) session: OnceLock<u128>,
-    /// Limit of the running one-way calls, which do not occupy slots.
+    /// Limit of the running one-way calls. Needed because these calls do not occupy slots.
     pub(super) one_way: Arc<CallLimit>,
     /// Number of running handlers.
     running: AtomicUsize,
@@ -59,7 +59,7 @@ impl ServerConnection {
         }
     }
 
-    /// Returns the server's state of a connection.
+    /// Returns the server's state of the connection `core`, which must be a server's end.
     pub(super) fn of(core: &Core) -> &Self {
         match &core.side {
             Side::Server(connection) => connection,
@@ -67,7 +67,8 @@ impl ServerConnection {
         }
     }
 
-    /// Handles a received message, which may contain arbitrary bytes.
+    /// Handles the frames of a message from the client, such as requests and stream items. The
+    /// message may contain arbitrary bytes; an error ends the connection.
     pub(crate) fn handle(&self, core: &Arc<Core>, mut message: Message<'_>) -> Result<()> {
         let mut reader = FrameReader::new(message.bytes())?;
         let mut clock = Instant::now();
@@ -162,7 +163,8 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// Starts the handler of a request, or refuses the request.
+    /// Starts the handler of a request, or refuses the request with a status, for example because
+    /// of missing authentication.
     fn start_call(&self, method: u32, incoming: IncomingRequest<'_>) -> Result<()> {
         let (core, id) = (incoming.core, incoming.id);
         if id.index != ONE_WAY && id.index >= self.slots.count() {
@@ -207,8 +209,8 @@ impl ServerConnection {
         self.identity.get().unwrap_or(&NO_IDENTITY)
     }
 
-    /// Ends the calls whose deadlines have passed at `now`, and returns the earliest remaining
-    /// deadline.
+    /// Ends the calls whose deadlines have passed at `now`, a time in microseconds since the
+    /// creation of the connection. Returns the earliest deadline of the other calls.
     pub(crate) fn expire(&self, core: &Arc<Core>, now: u64) -> u64 {
         let expired = |id| refuse(core, id, &Status::DeadlineExceeded);
         let next = self
@@ -218,21 +220,22 @@ impl ServerConnection {
         next
     }
 
-    /// Ends all calls, because the connection has ended.
+    /// Ends all calls, because the connection has ended with `error`.
     pub(crate) fn fail(&self, error: &Error) {
         self.is_closing.store(true, Ordering::SeqCst);
         self.slots.stop(|_| true, error, drop);
     }
 
-    /// Refuses new calls from now on, and announces the shutdown to the client.
+    /// Begins the shutdown of the connection: refuses new calls from now on, and announces this to
+    /// the client.
     pub(super) fn close(&self, core: &Core) {
         self.is_closing.store(true, Ordering::SeqCst);
         // If the connection has ended, the announcement is not needed.
         drop(core.outbox.append_empty(&Header::Goodbye { status: 0 }));
     }
 
-    /// Ends the running calls with [`Status::Cancelled`]. The status [`Status::ShuttingDown`] would
-    /// mean that the calls were not started.
+    /// Ends the calls that still run at the end of the grace period, with [`Status::Cancelled`].
+    /// The status [`Status::ShuttingDown`] would mean that the calls were not started.
     pub(super) fn stop(&self, core: &Core) {
         let stopped = |id| refuse(core, id, &Status::Cancelled);
         let next = self.slots.stop(|_| true, &Error::ShuttingDown, stopped);
@@ -241,13 +244,14 @@ impl ServerConnection {
     }
 
     /// Announces to the client that every started call has been answered, so that the client may
-    /// repeat the other calls. The caller must ensure that no handler is running.
+    /// send the unanswered calls to another server. The caller must ensure that no handler is
+    /// running.
     pub(super) fn announce_all_answered(&self, core: &Core) {
         drop(core.outbox.append_empty(&Header::Goodbye { status: 2 }));
     }
 
-    /// Counts a running handler until [`Self::end_handler`]. Returns `false`, without counting the
-    /// handler, if new calls are refused.
+    /// Counts a handler as running until [`Self::end_handler`], so that a shutdown waits for the
+    /// handler. Returns `false`, without counting the handler, if new calls are refused.
     pub(super) fn begin_handler(&self) -> bool {
         // The handler is counted before `is_closing` is read. Otherwise `wait_for_handlers` could
         // miss the handler.
@@ -259,14 +263,15 @@ impl ServerConnection {
         may_run
     }
 
-    /// Counts the end of a handler.
+    /// Counts a handler as ended, and notifies a shutdown that waits for the last handler.
     pub(super) fn end_handler(&self) {
         if self.running.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_closing() {
             self.idle.notify_waiters();
         }
     }
 
-    /// Returns whether at most one handler is running.
+    /// Returns whether at most one handler is running, so that its response need not wait for
+    /// others.
     pub(super) fn has_one_handler(&self) -> bool {
         self.running.load(Ordering::Relaxed) <= 1
     }
@@ -275,7 +280,7 @@ impl ServerConnection {
         self.is_closing.load(Ordering::SeqCst)
     }
 
-    /// Waits until no handler is running, after [`Self::close`].
+    /// Waits until no handler is running. Must be called after [`Self::close`].
     pub(super) async fn wait_for_handlers(&self) {
         loop {
             let mut idle = std::pin::pin!(self.idle.notified());
@@ -288,8 +293,8 @@ impl ServerConnection {
     }
 }
 
-/// Sends the reason for which a call has no response. For a one-way call, the reason is only
-/// logged.
+/// Sends `status` instead of a response. The status of a one-way call, which gets no answer, is
+/// only logged.
 pub(super) fn refuse(core: &Core, id: CallId, status: &Status) {
     if id.index == ONE_WAY {
         tracing::warn!(peer = %core.peer, ?status, "a one-way call was dropped");

@@ -36,17 +36,17 @@ impl Context {
         }
     }
 
-    /// Returns the stored answers of calls that are executed at most once.
+    /// Returns the server's store of the answers of calls that are executed at most once.
     pub(crate) fn answer_cache(&self) -> &AnswerCache {
         &ServerConnection::of(&self.core).shared.once
     }
 
-    /// Returns the connection and the ID of the call.
+    /// Returns the connection and the ID of the call, for the call's streams.
     pub(super) fn parts(&self) -> (Arc<Core>, CallId) {
         (Arc::clone(&self.core), self.id)
     }
 
-    /// Returns the description of the caller's connection.
+    /// Returns the description of the caller's end of the connection, such as its address.
     pub fn peer(&self) -> &Peer {
         &self.core.peer
     }
@@ -57,7 +57,7 @@ impl Context {
         ServerConnection::of(&self.core).identity()
     }
 
-    /// Returns the metadata of the request.
+    /// Returns the metadata that the caller has sent with the request.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }

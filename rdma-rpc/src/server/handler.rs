@@ -32,18 +32,19 @@ use crate::status::Status;
 use crate::stream::{ReceiveBuffer, SendWindow, Streams, WINDOW_BYTES, WINDOW_ITEMS, Window};
 use crate::wire::{CallId, Header, ONE_WAY};
 
-/// Duration of a single poll of a handler above which a warning is logged. Well-behaved handlers
-/// return within microseconds.
+/// Duration of a single poll of a handler above which a warning is logged, because other calls of
+/// the thread must wait. Well-behaved handlers return within microseconds.
 const MAX_POLL_TIME: Duration = Duration::from_millis(10);
 
-/// Maximum number of unused future allocations that a method keeps. More concurrent handlers than
-/// this allocate.
+/// Maximum number of unused allocations for handler futures that a method keeps for later calls,
+/// which limits the idle memory. If more handlers run concurrently, the others allocate.
 const MAX_SPARE_FUTURES: usize = 64;
 
-/// Allocation for a handler's future, which later calls use again.
+/// Allocation for a handler's future; `None` while the allocation is unused. Later calls of the
+/// method use the allocation again.
 pub(super) type FutureBox<Fut> = Pin<Box<Option<Fut>>>;
 
-/// A received request, before its body is decoded.
+/// A received request whose body was not decoded yet.
 pub(super) struct IncomingRequest<'m> {
     pub(super) core: &'m Arc<Core>,
     pub(super) id: CallId,
@@ -55,31 +56,34 @@ pub(super) struct IncomingRequest<'m> {
     pub(super) clock: &'m mut Instant,
 }
 
-/// A method of a server, with erased types.
+/// A method of a server. The types of its request and result are erased, so that a table can
+/// contain all methods.
 pub(super) trait Handler: Send + Sync {
     /// Returns the name and the properties of the method.
     fn info(&self) -> &'static MethodInfo;
 
-    /// Returns the number of the requests' codec.
+    /// Returns the number of the codec of the method's requests, for the reflection service.
     #[cfg(feature = "reflection")]
     fn codec(&self) -> u8;
 
-    /// Returns the counters of the method. Calls are counted from the first call of this function
-    /// on.
+    /// Returns the counters of the method's calls, for the reflection service. Calls are counted
+    /// from the first use of this function on.
     #[cfg(feature = "reflection")]
     fn counters(&self) -> Arc<CallCounters>;
 
-    /// Limits the number of running calls of the method. Only the first call of this function has
-    /// an effect.
+    /// Limits the number of running calls of the method to `calls`. Only the first use of this
+    /// function has an effect.
     fn set_limit(&self, calls: usize);
 
-    /// Decodes a request, starts its handler and polls the handler once. Spawns a task for a
-    /// handler that is not ready.
+    /// Decodes a request, starts its handler and polls the handler once, so that a fast handler
+    /// needs no task. Spawns a task for a handler that is not ready. An error is a violation of the
+    /// protocol by the client.
     fn start(&self, incoming: IncomingRequest<'_>) -> Result<()>;
 }
 
-/// A method with its types: the codecs `F`, the request `Q`, the result `T` and `E`, the future
-/// `Fut` and the handler function `H`.
+/// A method of a server, and its function that handles a call. The type parameters are the codecs
+/// `F`, the type `Q` of the request, the type `Result<T, E>` of the result, the handler function
+/// `H`, and the future `Fut` that the handler function returns.
 pub(super) struct TypedHandler<F, Q, T, E, Fut, H> {
     info: &'static MethodInfo,
     handle: H,
@@ -104,7 +108,8 @@ impl<F, Q, T, E, Fut, H> TypedHandler<F, Q, T, E, Fut, H> {
         }
     }
 
-    /// Drops the future, and keeps its allocation for a later call.
+    /// Drops the future in `boxed`, and keeps the allocation for a later call, so that the call
+    /// does not allocate.
     pub(super) fn recycle(&self, mut boxed: FutureBox<Fut>) {
         boxed.set(None);
         // An allocation beyond the capacity of the queue is freed.
@@ -294,7 +299,8 @@ where
     F::Response: Encode<T>,
     F::Error: Encode<E>,
 {
-    /// Creates the buffers and windows of the method's streams.
+    /// Creates the receive buffer and the send window of a call's streams, as far as the method has
+    /// streams. `bulks` are the permissions to access the bulks of the request.
     fn streams(&self, core: &Core, bulks: Accesses) -> Streams {
         let window = Window {
             items: WINDOW_ITEMS,
@@ -320,8 +326,9 @@ where
         }
     }
 
-    /// Acquires the permits that a call needs: of the server, of the method, and of one-way calls.
-    /// Returns the reason as the error if a limit is reached.
+    /// Counts a call against the limits of the server, of the method, and for a one-way call also
+    /// of the connection, until the returned permits are dropped. If a limit is reached, returns
+    /// the reason for refusing the call.
     fn acquire_permits(
         &self,
         connection: &ServerConnection,
@@ -350,8 +357,9 @@ where
         Ok(permits)
     }
 
-    /// Waits until all pieces of the call's bulks were transferred, and then ends the call and
-    /// sends its response.
+    /// Waits until the handler's tasks have transferred the last pieces of the request's bulks, and
+    /// then ends the call and sends its response. After the response, the caller uses the memory of
+    /// the bulks again.
     async fn respond(&self, core: &Arc<Core>, id: CallId, streams: &Streams, result: Result<T, E>) {
         streams.bulks.close();
         streams.bulks.idle().await;
@@ -361,8 +369,8 @@ where
         }
     }
 
-    /// Ends a call and appends its response to the outbox. Returns a response that is too long for
-    /// a batch; the caller must send it.
+    /// Ends a call and appends its response to the outbox (send queue) of the connection. A
+    /// response that is too long for a batch is returned instead, and the caller must send it.
     pub(super) fn finish(
         &self,
         core: &Arc<Core>,
@@ -424,8 +432,8 @@ where
         }
     }
 
-    /// Ends a call whose handler has panicked, or whose response could not be encoded because of a
-    /// panic.
+    /// Ends a call after a panic of its handler or of the encoder of its response, and sends
+    /// [`Status::Panicked`] to the caller.
     pub(super) fn panicked(&self, core: &Core, id: CallId) {
         tracing::error!(method = self.info.name, "a handler panicked");
         if id.index != ONE_WAY {
@@ -434,7 +442,8 @@ where
         refuse(core, id, &Status::Panicked);
     }
 
-    /// Logs a warning if a poll took longer than [`MAX_POLL_TIME`].
+    /// Logs a warning if a poll of a handler has blocked its thread. `elapsed` is the duration of
+    /// the poll; the limit is [`MAX_POLL_TIME`].
     pub(super) fn report_blocking(&self, elapsed: Duration) {
         if elapsed >= MAX_POLL_TIME {
             let method = self.info.name;
@@ -447,7 +456,7 @@ where
     }
 }
 
-/// Returns the outcome of a handler for metrics.
+/// Returns the outcome of a handler as metrics distinguish it.
 pub(super) fn outcome_of<T, E>(result: &Result<T, E>) -> Outcome {
     match result {
         Ok(_) => Outcome::Ok,
@@ -455,7 +464,8 @@ pub(super) fn outcome_of<T, E>(result: &Result<T, E>) -> Outcome {
     }
 }
 
-/// Polls the future of a handler, and drops the future when it is ready.
+/// Polls the future of a handler, and drops the future when it is ready, so that only the
+/// allocation is left.
 pub(super) fn poll<Fut: Future>(
     boxed: &mut FutureBox<Fut>,
     cx: &mut TaskContext<'_>,
@@ -471,12 +481,12 @@ pub(super) fn poll<Fut: Future>(
     polled
 }
 
-/// Drops a future that has panicked, and ignores a panic of its destructor.
+/// Drops a future that may have panicked, and ignores a panic of its destructor.
 pub(super) fn drop_catching_panic<Fut>(boxed: FutureBox<Fut>) {
     drop(catch_unwind(AssertUnwindSafe(|| drop(boxed))));
 }
 
-/// Decodes the body of a request after checking the number of its codec.
+/// Decodes the body of a request. Fails if the request has another codec than `C`.
 fn decode<C: Decode<Q>, Q>(codec: u8, body: Body<'_>) -> Result<Q, CodecError> {
     if codec != C::ID {
         return Err(CodecError::codec_mismatch(codec, C::ID));
@@ -487,8 +497,8 @@ fn decode<C: Decode<Q>, Q>(codec: u8, body: Body<'_>) -> Result<Q, CodecError> {
     }
 }
 
-/// Returns a future that sends a long response. If the client refuses the message because of its
-/// length, an error is sent instead.
+/// Returns a future that sends a response that is longer than a batch. If the client refuses the
+/// message because of its length, sends [`Status::TooLarge`] instead.
 pub(super) fn send_response(
     core: &Arc<Core>,
     id: CallId,

@@ -19,8 +19,8 @@ use crate::outbox::SendAt;
 use crate::stream::Streams;
 use crate::wire::{CallId, ONE_WAY};
 
-/// Task that runs a handler to its end. Dropping this value drops the handler and counts it as
-/// ended.
+/// Task that polls a handler until it has returned a result, and sends the response. Dropping this
+/// value, for example when the call is cancelled, drops the handler and counts it as ended.
 pub(super) struct HandlerTask<F, Q, T, E, Fut, H> {
     method: Arc<TypedHandler<F, Q, T, E, Fut, H>>,
     /// Future of the handler; `None` once the future has finished.
@@ -61,8 +61,8 @@ where
     F::Error: Encode<E>,
     Fut: Future<Output = Result<T, E>>,
 {
-    /// Runs the handler to its end and sends its response. A one-way call has no slot, so its
-    /// handler is dropped here at `deadline` or when the connection ends.
+    /// Polls the handler until it has returned a result, and sends the response. A one-way call has
+    /// no slot, so its handler is dropped here at `deadline` or when the connection ends.
     pub(super) async fn run(mut self, deadline: u64) {
         let Some(mut boxed) = self.boxed.take() else {
             return;

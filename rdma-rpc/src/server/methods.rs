@@ -14,12 +14,13 @@ use crate::method::MethodInfo;
 /// A service that a server can offer. The attribute [`service`](macro@crate::service) generates an
 /// implementation, the type `…Server`.
 pub trait Service {
-    /// Adds the methods of the service to `methods`. Implemented by generated code.
+    /// Adds the methods of the service to `methods`, the methods of a server. Implemented by
+    /// generated code.
     #[doc(hidden)]
     fn register(self, methods: &mut Methods);
 }
 
-/// Methods of a server, indexed by number.
+/// Methods of a server, indexed by the number that requests contain.
 #[doc(hidden)]
 #[derive(Default)]
 pub struct Methods {
@@ -28,7 +29,8 @@ pub struct Methods {
     type_uses: Vec<TypeUse>,
 }
 
-/// Role of a type in a method.
+/// Part of a method's signature in which a type occurs, for the description of the method by
+/// reflection.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -44,11 +46,12 @@ pub enum Role {
     Output,
 }
 
-/// A method, with the number of its requests' codec and the counters of its calls.
+/// A method, the number of the codec of its requests, and the counters of its calls.
 #[cfg(feature = "reflection")]
 pub(crate) type CountedMethod = (&'static MethodInfo, u8, Arc<crate::observe::CallCounters>);
 
-/// Use of a type in a method, for reflection.
+/// Occurrence of a type in the signature of a method, for the description of the method by
+/// reflection.
 #[cfg(feature = "reflection")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TypeUse {
@@ -56,7 +59,8 @@ pub(crate) struct TypeUse {
     pub(crate) role: Role,
     /// Name of the argument or stream, and the source text of the type.
     pub(crate) texts: [&'static str; 2],
-    /// Function that returns the structure of the type.
+    /// Function that returns the structure of the type; `None` if the codec cannot determine the
+    /// structure.
     pub(crate) schema: fn() -> Option<crate::Schema>,
 }
 
@@ -82,7 +86,8 @@ impl Hasher for IdentityHasher {
 }
 
 impl Methods {
-    /// Adds a method.
+    /// Adds a method with the properties `info`, whose calls `handle` executes. `F` are the codecs,
+    /// `Q` is the request, and `T` and `E` are the result.
     ///
     /// # Panics
     ///
@@ -113,7 +118,8 @@ impl Methods {
         }
     }
 
-    /// Adds the use of a type in a method, for reflection.
+    /// Records that the type `T` occurs in the signature of a method, for reflection. `texts` are
+    /// the name of the argument or stream, and the source text of the type.
     pub fn describe<C: Decode<T>, T>(
         &mut self,
         method: &'static MethodInfo,
@@ -139,6 +145,7 @@ impl Methods {
         (methods.collect(), self.type_uses.clone())
     }
 
+    /// Returns the method with this number.
     pub(super) fn get(&self, id: u32) -> Option<&dyn Handler> {
         self.handlers.get(&id).map(|handler| &**handler)
     }

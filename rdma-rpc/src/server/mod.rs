@@ -1,4 +1,4 @@
-//! The server: accepts connections and executes the calls of clients.
+//! The server, which accepts connections and executes the calls of clients.
 
 mod accept;
 mod authorization;
@@ -50,7 +50,7 @@ pub struct Server {
     connections: usize,
 }
 
-/// State that all connections of a server share.
+/// Services and settings of a server, and its other state that all connections share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     methods: Methods,
@@ -70,7 +70,8 @@ pub(crate) struct Shared {
 }
 
 impl Server {
-    /// Creates a server with default settings and one service.
+    /// Creates a server with default settings that offers one service, such as a generated
+    /// `…Server`.
     pub fn new(service: impl Service) -> Self {
         let mut methods = Methods::default();
         service.register(&mut methods);
@@ -93,7 +94,7 @@ impl Server {
         }
     }
 
-    /// Adds another service.
+    /// Adds another service, whose methods the server then also offers.
     ///
     /// # Panics
     ///
@@ -103,8 +104,8 @@ impl Server {
         self
     }
 
-    /// Adds the [reflection service](crate::Reflection), which describes all services that were
-    /// added before it.
+    /// Adds the [reflection service](crate::Reflection), through which tools learn the methods of
+    /// the server. The description contains all services that were added before it.
     #[cfg(feature = "reflection")]
     pub fn reflection(self) -> Self {
         let (methods, type_uses) = self.shared.methods.descriptions();
@@ -119,15 +120,15 @@ impl Server {
         self
     }
 
-    /// Sets the maximum number of running calls of all connections together; further calls are
-    /// refused. Default: unlimited.
+    /// Sets the maximum number of running calls of all connections together; further calls fail
+    /// with [`Error::Overloaded`]. Default: unlimited.
     pub fn load_limit(mut self, calls: usize) -> Self {
         self.shared.load = Some(Arc::new(CallLimit::new(calls)));
         self
     }
 
     /// Sets the maximum number of running calls of a method, such as `"Store.get"`; further calls
-    /// are refused. Default: unlimited.
+    /// fail with [`Error::Overloaded`]. Default: unlimited.
     ///
     /// # Panics
     ///
@@ -315,8 +316,8 @@ impl Server {
         accept::start(self, Listener::Rdma(listener))
     }
 
-    /// Serves one client until the connection ends, and returns the reason. Dropping the future
-    /// ends the connection.
+    /// Serves the client of an existing RDMA connection until the connection ends, and returns the
+    /// reason. Dropping the future ends the connection.
     pub async fn serve_connection(self, rdma: Rdma) -> Error {
         let link = Accepted::Link(Link::over_rdma(rdma));
         accept::serve_one(Arc::new(self.shared), link).await

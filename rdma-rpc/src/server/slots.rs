@@ -12,13 +12,15 @@ use crate::error::Error;
 use crate::stream::Streams;
 use crate::wire::{CallId, Violation};
 
-/// Slots of the running calls of a connection. The client chooses the slot of each call. The number
-/// of slots limits the running calls.
+/// Slots of the running calls of a connection. A slot is a place for one call. The client chooses
+/// the slot of each call, so the number of slots limits the running calls.
 #[derive(Debug)]
 pub(super) struct Slots(Box<[Mutex<Slot>]>);
 
 #[derive(Debug, Default)]
-/// State of a slot: its running call, and events that arrived before their request.
+/// State of a slot: its running call, and frames that arrived before the request that they belong
+/// to. The *generation* of a call is a number that distinguishes the call from the other calls in
+/// the slot.
 struct Slot {
     /// Call that is running in the slot.
     running: Option<RunningCall>,
@@ -47,7 +49,7 @@ struct RunningCall {
 }
 
 impl RunningCall {
-    /// Ends the call, and aborts the task of its handler.
+    /// Ends the call early: aborts the task of its handler, and fails its streams with `error`.
     fn stop(mut self, error: &Error) {
         if let Some(task) = self.task.take() {
             task.abort();
@@ -55,7 +57,8 @@ impl RunningCall {
         self.end(error);
     }
 
-    /// Ends the streams of the call with `error`, and notifies the waiting tasks.
+    /// Ends the streams of the call with `error`, and notifies the tasks that wait for the end of
+    /// the call.
     fn end(self, error: &Error) {
         self.streams.fail(error);
         if let Some(end_notify) = self.end_notify {
@@ -73,13 +76,14 @@ impl Slots {
         u32::try_from(self.0.len()).unwrap_or(u32::MAX)
     }
 
+    /// Returns the slot of a call. Fails if the client has sent an index that no slot has.
     fn slot(&self, id: CallId) -> Result<&Mutex<Slot>, Violation> {
         self.0.get(id.index as usize).ok_or(Violation::Index)
     }
 
-    /// Begins a call. Ends the previous call in the slot, which the client has abandoned. Returns
-    /// `false` if the call was already cancelled, or if the client has already used the slot for a
-    /// newer call.
+    /// Begins a call in the slot that the client has chosen. Ends the previous call in the slot,
+    /// which the client has abandoned. Returns `false` if the call must not be executed, because
+    /// the client has cancelled it or has already used the slot for a newer call.
     pub(super) fn begin(
         &self,
         id: CallId,
@@ -117,8 +121,8 @@ impl Slots {
         Ok(true)
     }
 
-    /// Stores the task of a handler that was not ready at its first poll. Aborts the task if the
-    /// call has ended.
+    /// Stores the task of a running call's handler, so that the end of the call can abort the task.
+    /// Aborts the task immediately if the call has already ended.
     pub(super) fn set_task(&self, id: CallId, task: AbortHandle) {
         let is_running = self.with_call(id, |running| running.task = Some(task.clone()));
         if is_running.is_none() {
@@ -126,7 +130,8 @@ impl Slots {
         }
     }
 
-    /// Calls `visit` with a running call; returns `None` if the call is not running.
+    /// Calls `visit` with the state of a running call, and returns the result; returns `None` if
+    /// the call is not running.
     fn with_call<T>(&self, id: CallId, visit: impl FnOnce(&mut RunningCall) -> T) -> Option<T> {
         let mut slot = self.slot(id).ok()?.lock();
         let running = slot.running.as_mut();
@@ -135,7 +140,8 @@ impl Slots {
             .map(visit)
     }
 
-    /// Returns a stream of a running call, selected by `of`; `None` if the call is not running.
+    /// Returns a stream of a running call, which `of` selects; `None` if the call is not running.
+    /// Fails if the method has no such stream.
     pub(super) fn stream<T>(
         &self,
         id: CallId,
@@ -148,8 +154,8 @@ impl Slots {
         }
     }
 
-    /// Records the number of items of the caller's stream. If the request has not arrived yet, the
-    /// number is stored until then.
+    /// Records the end of the caller's stream, which has `items` items in total. If the request has
+    /// not arrived yet, the number is stored until then.
     pub(super) fn end_input(&self, id: CallId, items: u32) -> Result<(), Violation> {
         let incoming = {
             let mut slot = self.slot(id)?.lock();
@@ -176,14 +182,16 @@ impl Slots {
         self.with_call(id, |_| ()).is_some()
     }
 
-    /// Returns the notification of the end of a call; `None` if the call is not running.
+    /// Returns the notification that is triggered at the end of a call; `None` if the call is not
+    /// running.
     pub(super) fn end_notify(&self, id: CallId) -> Option<Arc<Notify>> {
         self.with_call(id, |running| {
             Arc::clone(running.end_notify.get_or_insert_default())
         })
     }
 
-    /// Ends a call whose handler has finished.
+    /// Ends a call whose handler has finished, so that its slot is free. Does nothing if the call
+    /// has already ended.
     pub(super) fn end(&self, id: CallId) {
         let ended = self
             .slot(id)
@@ -194,8 +202,9 @@ impl Slots {
         }
     }
 
-    /// Stores the leases of the result of a call that has ended, until the caller has decoded the
-    /// result. If the caller has already cancelled the call, the leases end now.
+    /// Stores the leases of the bulks in the result of a call that has ended, so that
+    /// [`Self::cancel`] can end them. If the caller has already cancelled the call, the leases end
+    /// now.
     pub(super) fn set_results(&self, id: CallId, results: ResultLeases) {
         let Ok(slot) = self.slot(id) else { return };
         let mut slot = slot.lock();
@@ -228,8 +237,9 @@ impl Slots {
         Ok(())
     }
 
-    /// Ends all calls whose deadline satisfies `is_due`, and passes their IDs to `ended`. Returns
-    /// the earliest deadline of the remaining calls.
+    /// Ends all calls whose deadline satisfies `is_due`: aborts their handlers, fails their streams
+    /// with `error`, and passes their IDs to `ended`. Returns the earliest deadline of the
+    /// remaining calls.
     pub(super) fn stop(
         &self,
         is_due: impl Fn(u64) -> bool,
@@ -263,13 +273,14 @@ fn precedes(generation: u32, other: u32) -> bool {
 }
 
 impl Slot {
-    /// Returns whether the slot was used for a newer generation.
+    /// Returns whether the client has already used the slot for a newer call than that with this
+    /// generation.
     fn is_stale(&self, generation: u32) -> bool {
         self.newest
             .is_some_and(|newest| precedes(generation, newest))
     }
 
-    /// Removes the running call if it has this generation.
+    /// Removes and returns the running call if it has this generation.
     fn take(&mut self, generation: u32) -> Option<RunningCall> {
         self.running
             .take_if(|running| running.generation == generation)

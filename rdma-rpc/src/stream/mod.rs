@@ -1,8 +1,9 @@
-//! Streams of items within a call, in both directions.
+//! Streams of items within a call: from the caller to the handler, from the handler to the caller,
+//! or both.
 //!
-//! Items have sequence numbers, because a long message may overtake a short message. The receiver
-//! grants a window of items and bytes, and extends the window when the program has taken half of
-//! it.
+//! Items have sequence numbers, because a long message may overtake a short message. The *window*
+//! is the number of items and bytes that the sender may send before the receiver grants more. The
+//! receiver grants more when the program has taken half of the window.
 
 mod receive_buffer;
 mod receiver;
@@ -21,28 +22,28 @@ pub use self::sender::Sender;
 use crate::bulk::Accesses;
 use crate::error::Error;
 
-/// Window of a stream in items. Large enough that a sender of small items rarely waits for the
-/// receiver.
+/// Window of a stream: number of items that may be sent before the receiver has taken them. Large
+/// enough that a sender of small items rarely waits for the receiver.
 pub(crate) const WINDOW_ITEMS: u32 = 4096;
 
-/// Window of a stream in bytes, which limits the memory of the receiver. The last item may exceed
-/// the window.
+/// Window of a stream: number of bytes that may be sent before the receiver has taken them, which
+/// limits the memory of the receiver. The last item may exceed the window.
 pub(crate) const WINDOW_BYTES: u32 = 256 << 10;
 
-/// Streams and received bulks of a call, which end with the call. The slot of the call refers to
-/// them, so that received frames reach them.
+/// Streams of a call and permissions to access its received bulks, which all end with the call. The
+/// slot of the call contains this value, so that received frames can be assigned to the streams.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Streams {
-    /// Buffer of the stream to this end.
+    /// Received items of the stream to this end; `None` if the method has no such stream.
     pub(crate) incoming: Option<Arc<ReceiveBuffer>>,
-    /// Window of the stream from this end.
+    /// Window of the stream from this end; `None` if the method has no such stream.
     pub(crate) outgoing: Option<Arc<SendWindow>>,
-    /// Accesses to the bulks of the request.
+    /// Permissions to access the bulks of the request.
     pub(crate) bulks: Accesses,
 }
 
 impl Streams {
-    /// Ends both streams with `error`, and closes the access to the bulks.
+    /// Ends both streams with `error`, and refuses further transfers of the bulks.
     pub(crate) fn fail(&self, error: &Error) {
         self.bulks.close();
         if let Some(incoming) = &self.incoming {

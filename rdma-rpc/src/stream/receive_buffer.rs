@@ -10,19 +10,21 @@ use crate::error::Error;
 use crate::payload::{Body, BodyBuffer};
 use crate::wire::{ITEM_PREFIX_LEN, Violation};
 
-/// Maximum number of unused run buffers that are kept for further runs.
+/// Maximum number of unused buffers that a stream keeps for further items, which limits the idle
+/// memory.
 const MAX_SPARE_BUFFERS: usize = 16;
 
-/// Received items of a stream that the program has not taken yet.
+/// Received items of a stream that the program has not taken yet, and the window that the peer may
+/// still use.
 #[derive(Debug)]
 pub(crate) struct ReceiveBuffer {
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
-/// Mutable state of a [`ReceiveBuffer`]. Sequence numbers wrap around.
+/// State of a [`ReceiveBuffer`] under its lock. Sequence numbers of items wrap around.
 struct State {
-    /// Consecutive runs up to `arrived`, which the program can take.
+    /// Runs (items of one frame) up to `arrived` without a gap, which the program can take.
     ready: VecDeque<Run>,
     /// Runs after a gap, ordered by sequence number.
     early: VecDeque<Run>,
@@ -48,7 +50,7 @@ struct State {
     spare: Vec<BodyBuffer>,
 }
 
-/// Number of items and bytes that the peer may send in addition.
+/// Part of a stream's window: the number of items and bytes that the sender may send in addition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) items: u32,
@@ -75,9 +77,11 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Adds the items of a frame whose argument is `count`. Ignores items after the end of the
-    /// stream. `slack` is the number of bytes by which the items together may exceed the window:
-    /// the maximum length of the last item.
+    /// Adds the items of a received frame. `first` is the sequence number of the first item.
+    /// `count` is the number of items, each of which follows its length, or 0 if `body` is a single
+    /// item. Ignores items after the end of the stream. Fails if the items exceed the window.
+    /// `slack` is the number of bytes by which the window may be exceeded: the maximum length of
+    /// the last item.
     pub(crate) fn push(
         &self,
         first: u32,
@@ -123,7 +127,8 @@ impl ReceiveBuffer {
         Ok(())
     }
 
-    /// Ends the stream after a total of `items` items.
+    /// Records that the stream ends after a total of `items` items, some of which may not have
+    /// arrived yet.
     pub(crate) fn end(&self, items: u32) -> Result<(), Violation> {
         let waker = {
             let mut state = self.state.lock();
@@ -143,7 +148,7 @@ impl ReceiveBuffer {
         Ok(())
     }
 
-    /// Ends the stream with `error`, after the items that have arrived.
+    /// Ends the stream early. The program first gets the items that have arrived, and then `error`.
     pub(crate) fn fail(&self, error: &Error) {
         let waker = {
             let mut state = self.state.lock();
@@ -155,8 +160,9 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Takes the next run. The program must have finished the previous run. Returns `None` at the
-    /// end of the stream, or the error that ended the stream early.
+    /// Polls for the next run of items. The caller must have passed the previous run to
+    /// [`Self::finish`]. Returns `None` at the end of the stream, or the error that ended the
+    /// stream early.
     pub(crate) fn poll_run(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Run>, Error>> {
         let mut state = self.state.lock();
         let left = state.end.map(|end| end.wrapping_sub(state.next));
@@ -179,8 +185,8 @@ impl ReceiveBuffer {
         Poll::Pending
     }
 
-    /// Counts the items of a run as taken. Returns an additional window for the peer if at least
-    /// half of the window was taken.
+    /// Counts the items of a run as taken, and keeps its buffer. If at least half of the window was
+    /// taken since the last grant, returns the additional window that must be granted to the peer.
     pub(crate) fn finish(&self, run: Run) -> Option<Window> {
         let mut state = self.state.lock();
         let window = state.count(run.count(), run.bytes());
@@ -192,7 +198,8 @@ impl ReceiveBuffer {
 }
 
 impl State {
-    /// Inserts a run at its position. Returns whether the program can take the run now.
+    /// Inserts a run at its position. Returns whether the program can take the run now, because all
+    /// earlier items have arrived.
     fn insert(&mut self, run: Run) -> Result<bool, Violation> {
         let offset_of = |run: &Run, arrived: u32| run.first().wrapping_sub(arrived);
         let arrived = self.arrived;
@@ -226,8 +233,8 @@ impl State {
         Ok(true)
     }
 
-    /// Counts items as taken. Returns the window to grant, if at least half of the window was
-    /// taken.
+    /// Counts items as taken. If at least half of the window was taken since the last grant,
+    /// returns the additional window that must be granted to the peer.
     fn count(&mut self, items: u32, bytes: u32) -> Option<Window> {
         self.next = self.next.wrapping_add(items);
         self.taken.items += items;

@@ -15,8 +15,8 @@ use crate::error::Error;
 use crate::payload::BodyBuffer;
 use crate::wire::{CallId, Header};
 
-/// Receiver of a stream of items from the other end of a call, in order. Also implements
-/// [`Stream`].
+/// Receiver of a stream of items of type `T`, in order, from the other end of a call. Also
+/// implements [`Stream`].
 ///
 /// The sender waits while 4096 items or 256 KiB were sent and not yet taken from the receiver.
 pub struct Receiver<T> {
@@ -24,13 +24,13 @@ pub struct Receiver<T> {
     core: Arc<Core>,
     id: CallId,
     decode: fn(u8, EncodedItem<'_>) -> Result<T, CodecError>,
-    /// Run from which the program is taking items.
+    /// Run (items of one frame) from which the program is taking items.
     run: Option<Run>,
     /// Set once the stream has ended.
     is_done: bool,
 }
 
-/// Decodes an item after checking the number of its codec.
+/// Decodes an item. Fails if the item has another codec than `C`.
 fn decode<C: Decode<T>, T>(codec: u8, item: EncodedItem<'_>) -> Result<T, CodecError> {
     if codec != C::ID {
         return Err(CodecError::codec_mismatch(codec, C::ID));
@@ -41,7 +41,7 @@ fn decode<C: Decode<T>, T>(codec: u8, item: EncodedItem<'_>) -> Result<T, CodecE
     }
 }
 
-/// Decodes a stored body after checking the number of its codec.
+/// Decodes a stored body with the codec number `codec`. Fails if `C` has another number.
 pub(crate) fn decode_stored<C: Decode<T>, T>(
     codec: u8,
     stored: &mut BodyBuffer,
@@ -78,7 +78,8 @@ impl<T> Receiver<T> {
         std::future::poll_fn(|cx| self.poll_item(cx)).await
     }
 
-    /// Waits for the next item.
+    /// Polls for the next item; returns `None` after the last item or after the error that ended
+    /// the stream.
     pub(crate) fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, Error>>> {
         if self.is_done {
             return Poll::Ready(None);

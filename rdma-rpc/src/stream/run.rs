@@ -19,12 +19,13 @@ pub(crate) struct Run {
     /// Position of the next item, including its length, in `stored`.
     at: usize,
     stored: BodyBuffer,
-    /// Set if each item follows its length. Otherwise `stored` is a single item.
+    /// Set if each item in `stored` follows its length. Otherwise `stored` is a single item.
     has_lengths: bool,
 }
 
-/// Encoded bytes of a received item.
+/// Encoded bytes of a received item, as they are passed to the decoder.
 pub(crate) enum EncodedItem<'e> {
+    /// Bytes in a buffer that is used again after the item was decoded.
     Bytes(&'e [u8]),
     /// Bytes with the receive buffer, which the decoded item may retain.
     Retained(RetainedBytes),
@@ -72,7 +73,7 @@ impl Run {
         self.bytes
     }
 
-    /// Drops all items after the first `count` items.
+    /// Drops all items after the first `count` items, because the stream ends there.
     pub(super) fn truncate(&mut self, count: u32) {
         self.count = self.count.min(count);
     }
@@ -101,7 +102,7 @@ impl Run {
         decode(self.codec, EncodedItem::Bytes(item))
     }
 
-    /// Returns the buffer of the run, to be used again.
+    /// Returns the buffer of the run, which a later run of the stream uses again.
     pub(super) fn into_stored(mut self) -> BodyBuffer {
         self.stored.clear();
         self.stored

@@ -1,4 +1,4 @@
-//! [`SendWindow`]: the flow control of a stream from this end.
+//! [`SendWindow`]: the flow control of a stream that this end sends.
 
 use std::task::{Context, Poll, Waker};
 
@@ -9,14 +9,15 @@ use crate::error::Error;
 use crate::outbox::AppendError;
 use crate::wire::Violation;
 
-/// Flow-control window of a stream that this end sends.
+/// Flow control of a stream that this end sends: the items and bytes that the peer still allows.
+/// The sender waits while none are left.
 #[derive(Debug)]
 pub(crate) struct SendWindow {
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
-/// Mutable state of a [`SendWindow`].
+/// State of a [`SendWindow`] under its lock.
 struct State {
     window: RemainingWindow,
     /// Error with which sending fails; `None` while the stream is open.
@@ -24,7 +25,7 @@ struct State {
     waker: Option<Waker>,
 }
 
-/// Remaining numbers of items and bytes that may be sent.
+/// Numbers of items and bytes that may be sent before the peer grants more.
 #[derive(Debug)]
 pub(crate) struct RemainingWindow {
     items: u32,
@@ -35,12 +36,12 @@ pub(crate) struct RemainingWindow {
 }
 
 impl RemainingWindow {
-    /// Returns whether an item may be sent.
+    /// Returns whether an item of any length may be sent.
     pub(crate) fn is_open(&self) -> bool {
         self.items > 0 && self.bytes > 0
     }
 
-    /// Returns the sequence number of the next item.
+    /// Returns the sequence number of the next item to be sent.
     pub(crate) fn next(&self) -> u32 {
         self.next
     }
@@ -68,7 +69,8 @@ impl SendWindow {
         }
     }
 
-    /// Adds a window that the peer has granted.
+    /// Adds items and bytes that the peer has granted, and wakes the sender. Fails if the window
+    /// would exceed 32 bits.
     pub(crate) fn grant(&self, window: Window) -> Result<(), Violation> {
         let waker = {
             let mut state = self.state.lock();
@@ -88,8 +90,8 @@ impl SendWindow {
         Ok(())
     }
 
-    /// Waits until the window is open, and then calls `append`, which must send items and count
-    /// them in the window.
+    /// Polls until an item may be sent, and then calls `append`, which must append items to the
+    /// outbox and count them with [`RemainingWindow::spend`].
     ///
     /// `append` runs under the lock of the window, so that [`Self::sent`] is consistent: the
     /// response of the handler, which another task may be sending, counts exactly the items that
@@ -113,7 +115,7 @@ impl SendWindow {
         Poll::Ready(append(&mut state.window))
     }
 
-    /// Returns the number of items that were sent.
+    /// Returns the number of items that were sent, which the end of the stream contains.
     pub(crate) fn sent(&self) -> u32 {
         self.state.lock().window.next
     }

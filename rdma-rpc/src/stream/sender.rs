@@ -14,10 +14,10 @@ use crate::error::Error;
 use crate::outbox::{AppendError, Batch, ItemHeader, OpenBatch, send_long};
 use crate::wire::{CallId, Header};
 
-/// Sender of a stream of items to the other end of a call.
+/// Sender of a stream of items of type `T` to the other end of a call.
 ///
-/// Items that are sent in the same turn of the scheduler share messages. A caller's stream ends
-/// when the sender is dropped. A handler's stream ends when the handler returns.
+/// Items that are sent without waiting in between share messages. A caller's stream ends when the
+/// sender is dropped. A handler's stream ends when the handler returns.
 pub struct Sender<T> {
     outgoing: Arc<SendWindow>,
     core: Arc<Core>,
@@ -26,11 +26,13 @@ pub struct Sender<T> {
     encode_long: EncodeLong<T>,
 }
 
-/// Function that appends an item to the open batch. Returns the encoded length, or `None` if the
-/// item does not fit into a batch.
+/// Function that appends an item to the open batch. The arguments are the batch, the call, the
+/// sequence number and the item. Returns the encoded length, or `None` if the item does not fit
+/// into a batch.
 type AppendItem<T> = fn(&mut OpenBatch<'_>, CallId, u32, &T) -> Result<Option<usize>, AppendError>;
 
-/// Function that encodes an item as a separate message.
+/// Function that encodes an item that does not fit into a batch as a separate message. The
+/// arguments are the connection, the call, the sequence number and the item.
 type EncodeLong<T> = fn(&Core, CallId, u32, &T) -> Result<Batch, AppendError>;
 
 fn append_item<C: Encode<T>, T>(
@@ -61,16 +63,15 @@ fn header<C: Codec>(id: CallId, sequence: u32) -> ItemHeader {
     }
 }
 
-/// Number of items that [`Sender::send_all`] takes from its iterator at a time, to limit the memory
-/// for them.
+/// Number of items that [`Sender::send_all`] takes from its iterator at a time. Large enough to
+/// amortize the lock of the outbox, and small enough to limit the memory for the items.
 const CHUNK: usize = 64;
 
-/// Items that were encoded and counted in the window: in the open batch, or one in a separate
-/// message.
+/// Items that were encoded and counted in the window by one step of sending.
 enum AppendedItems {
-    /// Items in the open batch, with their number.
+    /// This number of items is in the open batch.
     Batched(usize),
-    /// A single item in a separate message.
+    /// A single long item, in a separate message that must still be sent.
     Alone(Batch),
 }
 
@@ -89,7 +90,7 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Sends an item. Waits while the receiver's window is exhausted.
+    /// Sends an item. Waits while the receiver has not taken enough of the earlier items.
     ///
     /// # Errors
     ///
@@ -101,8 +102,8 @@ impl<T> Sender<T> {
     }
 
     /// Sends the items of an iterator, at less cost per item than [`Self::send`]. Waits while the
-    /// receiver's window is exhausted. If an item fails, all items before it were sent, and up to
-    /// 64 further items were taken from the iterator.
+    /// receiver has not taken enough of the earlier items. If an item fails, all items before it
+    /// were sent, and up to 64 further items were taken from the iterator.
     ///
     /// # Errors
     ///
@@ -128,7 +129,8 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Sends as many of `items` as the window allows, at least one. Returns their number.
+    /// Sends as many of the first `items` as the window allows, at least one. Returns their number.
+    /// Waits while the window is exhausted.
     async fn send_some<I: Borrow<T>>(&self, items: &[I]) -> Result<usize, Error> {
         if !self.core.outbox.has_room() {
             self.core.outbox.wait_for_room().await;
@@ -191,7 +193,8 @@ impl<T> Sender<T> {
         Ok(AppendedItems::Batched(count))
     }
 
-    /// Converts the error of an item that was not sent.
+    /// Converts the error of an item that was not sent to the error that the program gets. If the
+    /// connection has ended, returns the reason for the end.
     fn error(&self, error: AppendError) -> Error {
         match error {
             AppendError::Transport(error) => self.core.end().cloned().unwrap_or(error),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{CallId, FRAME_HEADER_LEN, LeaseId, MESSAGE_HEADER_LEN, Settings, VERSION, frame_kind};
 
-/// A frame to be sent, without its body. The variants correspond to those of
+/// Header of a frame to be sent: all fields except the body. The variants correspond to those of
 /// [`Frame`](super::Frame).
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Header<'a> {
@@ -193,8 +193,8 @@ impl Header<'_> {
     }
 }
 
-/// Encodes a time limit in microseconds. 0 means no limit, and `u32::MAX` a limit of 71 minutes or
-/// more.
+/// Encodes the time limit of a call for a request frame: in microseconds, at least 1. `None` is 0.
+/// A limit of 71 minutes or more is `u32::MAX`, which the receiver treats as no limit.
 fn micros(limit: Option<Duration>) -> u32 {
     limit.map_or(0, |limit| {
         u32::try_from(limit.as_micros()).unwrap_or(u32::MAX).max(1)

@@ -13,16 +13,19 @@ pub(crate) use self::header::{Header, write_message_header};
 pub(crate) use self::received::{BulkFrame, Frame};
 pub(crate) use self::settings::Settings;
 
-/// Version of the wire format, in the first byte of every message.
+/// Version of the wire format, in the first byte of every message. An end refuses messages of any
+/// other version.
 pub(crate) const VERSION: u8 = 2;
 
-/// Length of a message header in bytes.
+/// Length of a message header in bytes: the version, an unused byte, and the number of frames.
 pub(crate) const MESSAGE_HEADER_LEN: usize = 4;
 
-/// Length of a frame header in bytes, without the fields that only some kinds of frames have.
+/// Length in bytes of the fields that every frame has: the kind, the codec, an argument, the length
+/// of the rest, and the ID of the call or lease.
 pub(crate) const FRAME_HEADER_LEN: usize = 16;
 
-/// Call index of a one-way request. A one-way call occupies no slot and gets no answer.
+/// Call index of a one-way request, which occupies no slot and gets no answer. Higher than any
+/// index of a slot.
 pub(crate) const ONE_WAY: u32 = u32::MAX;
 
 /// Identifier of a call on its connection: the index of its slot in the caller's table, and the
@@ -37,7 +40,8 @@ pub(crate) struct CallId {
 }
 
 impl CallId {
-    /// Identifier of every one-way call.
+    /// Identifier of every one-way call. The calls need not be distinguished, because they get no
+    /// answer.
     pub(crate) const ONE_WAY: Self = Self {
         index: ONE_WAY,
         generation: 0,
@@ -50,7 +54,8 @@ impl CallId {
 pub(crate) struct LeaseId(pub(crate) u64);
 
 impl LeaseId {
-    /// Returns the two words of the ID field of a frame.
+    /// Returns the lease ID in the form of the ID field of a frame, which contains a call ID in
+    /// other frames.
     fn to_words(self) -> CallId {
         CallId {
             index: (self.0 >> 32) as u32,
@@ -87,14 +92,16 @@ mod frame_kind {
     pub(super) const HAS_ITEMS: u16 = 2;
 }
 
-/// Number of bytes of the length that precedes an item in a frame with several items.
+/// Length in bytes of the prefix of each item in a frame with several items. The prefix contains
+/// the length of the item.
 pub(crate) const ITEM_PREFIX_LEN: usize = 2;
 
 /// Maximum length of a message with several frames, in bytes: the length up to which rdma-async
 /// sends a message in one piece by default.
 pub(crate) const MAX_BATCH_LEN: usize = 4096 + 256;
 
-/// A violation of the wire format or of the protocol by the peer.
+/// A violation of the wire format or of the protocol by the peer. The connection ends with this
+/// reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Violation {
     /// A message or a frame is truncated.
@@ -111,7 +118,7 @@ pub(crate) enum Violation {
     /// A field of a frame has an invalid value.
     #[error("the peer sent a frame with a wrong field")]
     Fields,
-    /// Only the receiver may send frames of this kind.
+    /// The client sent a frame that only a server may send, or the reverse.
     #[error("the peer sent a frame that only the other end may send")]
     Direction,
     /// A call index exceeds the number of slots.
@@ -120,7 +127,7 @@ pub(crate) enum Violation {
     /// A call ID, settings or stream items were sent twice.
     #[error("the peer used a call number twice, or sent an item or its settings twice")]
     Repeated,
-    /// A call has no such stream, or an item exceeds the window.
+    /// A frame refers to a stream that its call does not have, or a stream item exceeds the window.
     #[error("the peer sent a stream item to a call that takes none, or beyond the window")]
     Window,
     /// A message exceeds the limit of the receiver.
@@ -131,7 +138,7 @@ pub(crate) enum Violation {
     Bulk,
 }
 
-/// Reader of the frames of one received message, which may contain arbitrary bytes.
+/// Reader that parses the frames of one received message, which may contain arbitrary bytes.
 #[derive(Debug)]
 pub(crate) struct FrameReader {
     at: usize,
@@ -139,7 +146,7 @@ pub(crate) struct FrameReader {
 }
 
 impl FrameReader {
-    /// Creates a reader after checking the header of `message`.
+    /// Creates a reader for the frames of `message`. Fails if the header of the message is invalid.
     pub(crate) fn new(message: &[u8]) -> Result<Self, Violation> {
         let Some((&[version, zero, c0, c1], _)) = message.split_first_chunk::<MESSAGE_HEADER_LEN>()
         else {
@@ -165,7 +172,8 @@ impl FrameReader {
         self.left == 1
     }
 
-    /// Reads the next frame; returns `None` at the end of the message.
+    /// Reads the next frame of `message`, for which the reader was created; returns `None` at the
+    /// end of the message.
     pub(crate) fn next(&mut self, message: &[u8]) -> Result<Option<Frame>, Violation> {
         if self.left == 0 {
             let is_whole = self.at == message.len();

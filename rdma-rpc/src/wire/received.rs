@@ -1,4 +1,4 @@
-//! [`Frame`]: a parsed frame, with the ranges of its parts in the message.
+//! [`Frame`]: a parsed frame of a received message.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -7,7 +7,8 @@ use super::{
     CallId, FRAME_HEADER_LEN, LeaseId, Settings, Violation, frame_kind, read_u32, read_u64, split,
 };
 
-/// A parsed frame. Ranges are positions in the message that contains the frame.
+/// A parsed frame of a received message. The metadata and the body are ranges of bytes in this
+/// message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame {
     /// A call of a method.
@@ -64,8 +65,9 @@ pub(crate) enum Frame {
     Bulk(BulkFrame),
 }
 
-/// A parsed frame about bulk memory. `tag` identifies a piece, and `at` is an offset in the bulk in
-/// bytes.
+/// A parsed frame about bulk memory. `lease` identifies the memory. `tag` is a number that the
+/// borrower chooses for the transfer of a piece and that the answer repeats. `at` is an offset in
+/// the bulk in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BulkFrame {
     /// A request for a piece of leased memory.
@@ -97,7 +99,8 @@ pub(crate) enum BulkFrame {
 }
 
 impl Frame {
-    /// Parses a frame of `message`. `rest` is the range of the frame behind its header.
+    /// Parses a frame of `message`. `header` are the fields that every frame has, and `rest` is the
+    /// range of the bytes after them.
     pub(super) fn parse(
         header: &[u8; FRAME_HEADER_LEN],
         message: &[u8],

@@ -1,6 +1,7 @@
 //! [`Settings`]: the limits of one end, which are sent to the peer in the first message.
 
-/// Limits of the end that sends this frame. In the frame, the metadata of the connection follows.
+/// Limits of the end that sends this frame, which the other end must observe. In the frame, the
+/// metadata of the connection follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// Maximum length of a message in bytes that the sender of the settings accepts.
@@ -32,7 +33,7 @@ impl Settings {
         bytes
     }
 
-    /// Decodes settings; returns `None` if `bytes` are too short.
+    /// Decodes settings at the start of `bytes`; returns `None` if `bytes` are too short.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.first_chunk::<{ Self::LEN }>()?;
         let number = |at| super::read_u32(bytes, at);

@@ -9,7 +9,7 @@ use libc::{FILE, c_char, c_int, ssize_t};
 /// A function of the C library, or of the next preloaded library that replaces it.
 pub(crate) struct Next {
     name: &'static CStr,
-    /// Null before the function is found.
+    /// Address of the function; null before the function is found.
     found: AtomicPtr<c_void>,
 }
 

@@ -26,10 +26,12 @@ use rustix::process::{Pid, geteuid, getpid};
 /// Beginning of the names of private directories.
 const PREFIX: &str = "softroce-files-";
 
-/// Lowest number of the lock's descriptor, above those that programs use by number.
+/// Lowest number for the descriptor that holds the lock. Programs that close or replace descriptors
+/// by fixed numbers use lower ones.
 const LOCK_DESCRIPTOR: i32 = 3072;
 
-/// Number of names that are tried for a directory.
+/// Number of names that are tried for a new directory before its creation fails. A name can be
+/// taken by a directory that another process has left.
 const ATTEMPTS: u32 = 100;
 
 /// The private directory of a process.
@@ -52,14 +54,14 @@ struct DirectoryContent {
     files: BTreeMap<String, File>,
 }
 
-/// The directory of the process, or that of its parent; null before the first question. Trees are
-/// never freed, because other threads may use them.
+/// The directory of this process or, in a child of `fork`, of its parent. Null until the program
+/// first uses a path of the device. Trees are never freed, because other threads may use them.
 static TREE: AtomicPtr<Tree> = AtomicPtr::new(ptr::null_mut());
 
-/// Set when the process exits, and its directory is removed.
+/// Set when the process exits and its directory is removed, so that no new directory is created.
 static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Set after a message about a failure was printed.
+/// Set after a message about a failure was printed, so that the message is printed once.
 static HAS_REPORTED: AtomicBool = AtomicBool::new(false);
 
 /// Returns the directory of this process with the present content of all files, and creates it if
@@ -198,8 +200,9 @@ impl Tree {
         Ok(())
     }
 
-    /// Does the same, and makes the links in shared directories those to the present devices of the
-    /// machine.
+    /// Writes all files whose content has changed, like `update`. In the directories that have
+    /// entries for the machine's devices, also adds links to new devices, and removes those to
+    /// devices that have disappeared.
     fn update_shared(&self) -> io::Result<()> {
         self.update()?;
         let Ok(mut written) = self.written.try_lock() else {
@@ -232,7 +235,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Writes a file, unless it has this content.
+    /// Writes `file` as the file that programs know by `path`, and records it in `written`. Does
+    /// nothing if the file has this content already.
     fn write(
         &self,
         written: &mut BTreeMap<String, File>,
@@ -271,7 +275,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Returns the place of the file with this absolute path.
+    /// Returns the path in the private directory of the file that programs know by the absolute
+    /// path `path`.
     fn path(&self, path: &str) -> PathBuf {
         self.root.join(&path[1..])
     }
@@ -295,7 +300,8 @@ fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Returns the paths of the machine's devices in a directory.
+/// Returns the paths of all entries of the machine's directory `directory`, in which the kernel has
+/// an entry for each of its devices.
 fn devices_of_the_machine(directory: &str) -> BTreeSet<String> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let entries = fs::open(directory, flags, Mode::empty()).and_then(Dir::new);
@@ -341,7 +347,8 @@ fn remove(root: &Path) {
     let _ = std::fs::remove_dir_all(root);
 }
 
-/// Returns the path of a directory without symbolic links.
+/// Returns the path of the directory `base` without symbolic links, so that the results of
+/// `realpath` begin with the path.
 fn canonical(base: &Path) -> io::Result<PathBuf> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = fs::open(base, flags, Mode::empty())?;

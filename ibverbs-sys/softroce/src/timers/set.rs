@@ -105,7 +105,8 @@ impl Timers {
         }
     }
 
-    /// Cancels the timer with the key `key` and the state `alarm`.
+    /// Cancels the timer with the key `key` and the state `alarm`, because its user is being
+    /// destroyed.
     pub(crate) fn cancel(&self, key: u32, alarm: &Alarm) {
         if alarm.0.load(Ordering::SeqCst) == NEVER {
             return;

@@ -359,7 +359,7 @@ pub trait Host: Memory {
     fn next_receive(&mut self, xrc_srq: Option<u32>) -> Option<ReceiveRequest>;
 
     /// Returns whether the XRC shared receive queue `number` exists and belongs to the queue pair's
-    /// XRC domain.
+    /// XRC domain. If not, a request that names the queue is invalid.
     fn has_xrc_srq(&self, number: u32) -> bool;
 
     /// Reports the completion of a send request to the program.
@@ -370,8 +370,9 @@ pub trait Host: Memory {
     fn complete_receive(&mut self, completion: Completion, xrc_srq: Option<u32>);
 
     /// Returns whether another process of the host can map the memory that contains the bytes of
-    /// the request. Called once, when the request starts. The result may be `false` if it does not
-    /// affect how the request is sent.
+    /// the request, and so can copy the bytes without a system call. Called once, when the request
+    /// starts; [`Upcoming::is_mappable`] then contains the result. The result may be `false` for a
+    /// request that is sent in the same way with either result.
     fn is_mappable(&self, _request: &SendRequest) -> bool {
         false
     }
@@ -387,7 +388,8 @@ pub trait Host: Memory {
     /// completion, the program may change the bytes of the message.
     fn fails(&mut self) {}
 
-    /// Raises an asynchronous event of the queue pair.
+    /// Raises an asynchronous event of the queue pair, which the program gets by
+    /// `ibv_get_async_event`.
     fn raise(&mut self, event: Event);
 
     /// Adds `by` to the counter `counter`.

@@ -22,7 +22,8 @@ use super::{
 /// path the bytes can be transferred.
 #[derive(Clone, Copy, Debug)]
 pub struct Upcoming {
-    /// Sequence number of the message's first packet.
+    /// Sequence number of the message's first packet. Each packet of a message has the number after
+    /// that of the packet before it.
     pub first: Sequence,
     /// Index of the next packet within the message.
     pub packet: u32,
@@ -73,7 +74,8 @@ pub struct Part<'a> {
     pub ends: bool,
     /// Number of the sending queue pair.
     pub source: u32,
-    /// Queue key of the sending queue pair.
+    /// Queue key of the sending queue pair. A datagram contains this key if the top bit of the key
+    /// in its request is set.
     pub queue_key: u32,
 }
 
@@ -94,7 +96,7 @@ pub enum PartOutcome {
     UsePackets,
     /// The part was not transferred, because the peer has no receive posted.
     NotReady {
-        /// RNR timer code of the peer.
+        /// RNR timer code of the peer, which determines how long the sender must wait.
         timer: u8,
     },
     /// The part was not transferred. The caller must try again after a pause.
@@ -185,7 +187,8 @@ pub enum PartRefusal {
     UsePackets,
 }
 
-/// Maximum length of a datagram in bytes.
+/// Maximum length of a datagram's payload in bytes: the largest MTU. It is the size of the buffer
+/// through which a datagram is copied between two queue pairs.
 const DATAGRAM: usize = 4096;
 
 impl Upcoming {
@@ -244,8 +247,8 @@ impl QueuePair {
         self.requester.part(upcoming, packets, &self.endpoint)
     }
 
-    /// Returns whether the window allows sending `packets` more sequence numbers after the
-    /// unacknowledged ones.
+    /// Returns whether the window (the limit on unacknowledged packets) allows sending `packets`
+    /// more sequence numbers after the unacknowledged ones.
     pub fn has_window(&self, upcoming: &Upcoming, packets: u32) -> bool {
         self.requester.has_window(upcoming.unacknowledged, packets)
     }
@@ -375,7 +378,8 @@ impl QueuePair {
     }
 
     /// Returns whether `part` has the sequence number that this queue pair expects next, and no
-    /// response must be transmitted first.
+    /// response must be transmitted first. If not, the sender must not execute the part, and sends
+    /// packets.
     pub fn expects(&self, part: &Part<'_>) -> bool {
         self.may_receive() && self.responder.expects(part)
     }

@@ -128,7 +128,7 @@ impl Draft {
         self.payload = Payload::Gathered(list);
     }
 
-    /// Sets the data of the request to inline bytes.
+    /// Sets the data of the request to inline bytes, which are stored in the request itself.
     pub(crate) fn inline(&mut self, data: Inline) {
         self.length = data.len() as u64;
         self.payload = Payload::Inline(data);

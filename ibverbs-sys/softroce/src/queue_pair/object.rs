@@ -60,7 +60,7 @@ pub(super) struct Inner {
     pub(super) linked_peer: Option<LinkedPeer>,
     /// The record of this queue pair that other processes read.
     pub(super) publication: Publication,
-    /// Counters of the messages of this queue pair.
+    /// Counters of the messages of this queue pair, which are included in the device's counters.
     pub(super) tally: Tally,
 }
 
@@ -269,8 +269,8 @@ impl QueuePair {
         }
     }
 
-    /// Receives one packet, or a run (several packets of one message). The caller must then
-    /// transmit the responses.
+    /// Receives `run`, which is one packet or several packets of one message, from the sender that
+    /// `arrival` describes. The caller must then transmit the responses.
     pub fn receive(&self, now: Time, arrival: &Arrival, run: &Run<'_>) {
         let mut inner = self.inner.lock();
         #[cfg(any(test, feature = "sim"))]
@@ -426,7 +426,9 @@ impl QueuePair {
         self.with(inner, |transport, host| transport.enter(state, now, host));
     }
 
-    /// Sets the attributes, the caches and the notes to the initial values of a new queue pair.
+    /// Sets the attributes, the cached peers and the state in `host_state` to the values of a new
+    /// queue pair, and removes its receives and its completions, because the queue pair moves to
+    /// RESET.
     fn reset(&self, inner: &mut Inner) {
         inner.version += 1;
         inner.link = None;

@@ -48,7 +48,8 @@ pub(super) struct LinkedPeer {
     pub(super) generation: Option<u32>,
     /// State of the peer's connection when it was found last.
     found: Option<Connection>,
-    /// Version of this queue pair for which this cached peer is valid.
+    /// Version of this queue pair for which this cached peer is valid. Each modification of the
+    /// queue pair changes its version.
     own: u64,
 }
 
@@ -63,7 +64,7 @@ pub(super) struct DirectPost<'a> {
 }
 
 /// Maximum number of messages that are executed before the queue pair is unlocked for other
-/// threads.
+/// threads, so that those threads wait only for a short time.
 const MAX_MESSAGES: u64 = 64;
 
 impl QueuePair {
@@ -588,8 +589,10 @@ impl QueuePair {
     }
 }
 
-/// Receives a ring message (short message without packet headers). Drops the message if it does not
-/// come from the path of the connection. Returns the received messages, bytes and copies.
+/// Passes a received ring message (short message without packet headers) to the transport of its
+/// queue pair. Drops the message if `arrival` is not the path of the connection. Returns the
+/// numbers of messages, bytes and copies that were received, for the counters. `peer` gives access
+/// to the sender's memory.
 #[inline]
 fn take_ring_message<'h, P: PeerMemory<Environment<'h>>>(
     transport: &mut proto::QueuePair,
@@ -634,7 +637,8 @@ fn send_ring_message(
     }
 }
 
-/// Payload of a received [`RingMessage`], in the ring that both processes share.
+/// Payload of a received [`RingMessage`] in the ring that both processes share: the source from
+/// which the transport copies it.
 struct Chunks<'a>(&'a [Piece<'a>]);
 
 impl PeerMemory<Environment<'_>> for Chunks<'_> {

@@ -109,7 +109,7 @@ fn copy<H: Memory>(
     work.execute(part.offset..part.offset + part.length, &mut both)
 }
 
-/// Returns the access rights to the memory of `peer` that its queue pair grants to the sender.
+/// Returns the access rights that the queue pair `peer` grants to requests of the sender.
 fn rights(peer: &QueuePair) -> AccessFlags {
     let attributes = peer.attributes();
     let mut access = attributes.access;
@@ -216,7 +216,7 @@ fn is_permitted<H: Memory>(part: &Part<'_>, access: AccessFlags, host: &H, sende
 
 /// Access to the memory of two queue pairs of this process, the sender and the peer.
 struct Both<'a, H> {
-    /// Access rights of the sender at the peer.
+    /// Access rights that the peer's queue pair grants to requests of the sender.
     access: AccessFlags,
     sender: &'a H,
     peer: &'a H,

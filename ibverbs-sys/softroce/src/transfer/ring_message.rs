@@ -39,7 +39,8 @@ pub(crate) struct RingMessage<'a> {
 pub(crate) struct MessagePart<'a> {
     /// Sequence number of the first packet that the message or part replaces.
     pub(crate) sequence: Sequence,
-    /// Meaning of [`payload`](Self::payload).
+    /// Meaning of [`payload`](Self::payload): the bytes of the message, or the place where they
+    /// are.
     pub(crate) form: PayloadForm,
     /// Immediate data, or the key that the message invalidates.
     pub(crate) immediate: Option<[u8; 4]>,
@@ -49,7 +50,8 @@ pub(crate) struct MessagePart<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// Meaning of the payload of a [`MessagePart`], which is a message in shared memory.
+/// Meaning of the payload of a [`MessagePart`]: the bytes of the message themselves, or the place
+/// where they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PayloadForm {
     /// The payload contains all bytes of the send.
@@ -199,7 +201,8 @@ impl RingMessage<'_> {
 
 impl MessagePart<'_> {
     /// Returns whether the sender may be waiting for the acknowledgement of this message before it
-    /// sends the next one.
+    /// sends the next one: the message is long, and the receiver copies its bytes from the sender's
+    /// memory. The receiver then acknowledges without a delay.
     #[inline]
     pub(crate) fn holds_up_sender(&self) -> bool {
         match self.form {
@@ -559,7 +562,8 @@ fn poll_message<H: TransferHost>(
     Polled::Sent
 }
 
-/// Fails a request and its connection. The pending acknowledgement is still sent to the peer.
+/// Fails the request at `upcoming`, and its connection, with the status `status`. Before this,
+/// sends the pending acknowledgement, because the peer's messages were received.
 fn fail<H: TransferHost>(
     queue_pair: &mut QueuePair,
     upcoming: &Upcoming,

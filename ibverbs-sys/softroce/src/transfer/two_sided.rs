@@ -35,8 +35,8 @@ impl<H, P: PeerMemory<H>> Source<H> for Chunks<'_, P> {
     }
 }
 
-/// Source for a write with immediate data whose bytes the sender has already written: copies
-/// nothing.
+/// [`Source`] for a write with immediate data. The sender has already written the bytes to the
+/// receiver's memory, so this source copies nothing, and the receive only completes.
 #[derive(Debug)]
 pub(super) struct AlreadyWritten;
 

@@ -57,7 +57,8 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// Adds a message or a part of a message that was sent through the shared ring.
+    /// Adds a message or a part of a message that was sent through the shared ring, to the amounts
+    /// of the way in which its bytes are transferred.
     pub(crate) fn add(&mut self, message: &MessagePart<'_>) {
         let length = message.length();
         match message.form {

@@ -206,7 +206,8 @@ const SHIFTS: [u32; 32] = {
     powers
 };
 
-/// Multiplies `value` by x^(8 * bytes), modulo the CRC polynomial.
+/// Multiplies `value` by x^(8 * bytes), modulo the CRC polynomial: the effect on a CRC of `bytes`
+/// zero bytes at the end of the message.
 fn shift(value: u32, bytes: usize) -> u32 {
     by_powers(&SHIFTS, value, bytes)
 }

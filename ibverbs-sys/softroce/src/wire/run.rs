@@ -124,7 +124,7 @@ const FLAGS_OFFSET: usize = 8;
 /// Acknowledgement request bit in the byte before the sequence number.
 const ACKNOWLEDGE: u8 = 0x80;
 
-/// Sets the acknowledgement request bit of an encoded packet.
+/// Sets the acknowledgement request bit in the BTH of the encoded packet `packet`.
 pub(crate) fn request_acknowledgement(packet: &mut [u8]) {
     packet[FLAGS_OFFSET] |= ACKNOWLEDGE;
 }

@@ -43,7 +43,8 @@ pub(super) struct Window {
 /// size.
 const INITIAL_SIZE: u32 = 16;
 
-/// Maximum length in bytes of the response to one read request packet.
+/// Maximum length in bytes of the response to one read request packet. Such a response fits into a
+/// socket buffer of the smallest usual size.
 const MAX_RESPONSE: u32 = 32 << 10;
 
 /// Minimum window size in packets after a loss. With a smaller window, the loss of a single packet
@@ -95,7 +96,8 @@ impl Window {
         (self.limit / 2).min(MAX_RESPONSE / mtu).clamp(1, 32)
     }
 
-    /// Returns the number of packets after which the next packet must request an acknowledgement.
+    /// Returns the number of packets after which the next packet must request an acknowledgement: a
+    /// quarter of the window, so that acknowledgements arrive before the window is full.
     pub(super) fn acknowledge_every(&self) -> u32 {
         (self.size / 4).clamp(1, 32)
     }
@@ -118,7 +120,8 @@ impl Window {
         }
     }
 
-    /// Adapts the limit to a measured round trip.
+    /// Adapts the limit of the window, and after losses also its size, to the measured round trip
+    /// `sample`.
     pub(super) fn measured(&mut self, sample: &Sample, now: Time) {
         if self.most > self.least {
             self.pipe.measured(sample.time, sample.packets, now);

@@ -285,7 +285,8 @@ impl Message {
         Ok(true)
     }
 
-    /// Records that the peer has executed a part of a one-sided operation directly.
+    /// Records that the peer has executed a part of a one-sided operation directly in memory. If
+    /// the part belongs to a write, packets with the rest of the write may follow.
     pub(super) fn executed(&mut self, part: &Part<'_>) {
         if let SendOperation::Write { remote, .. } = part.request.operation {
             self.progress = if part.ends {

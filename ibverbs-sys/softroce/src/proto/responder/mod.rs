@@ -320,7 +320,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Stores an executed request whose response has no data.
+    /// Stores an executed atomic write or flush, so that its response, which has no data, is sent.
     fn answer_empty(&mut self, sequence: Sequence, endpoint: &Endpoint) {
         self.message_sequence += 1;
         let resource = Resource::new(sequence, Fetch::Empty, self.message_sequence);
@@ -429,8 +429,9 @@ impl Responder {
         self.final_nak.filter(|_| self.resources.is_idle())
     }
 
-    /// Ends the connection: fails the receive of the message in progress, raises the event, and
-    /// keeps only the final NAK.
+    /// Ends the connection, as `end` describes: fails the receive of the message in progress,
+    /// raises an event if no completion reports the error, and keeps only the NAK that is sent
+    /// last.
     pub(super) fn finish(&mut self, end: FinalNak, host: &mut impl Host) {
         self.publish_held(host);
         self.message.abort(end.status, host);
@@ -444,8 +445,8 @@ impl Responder {
         };
     }
 
-    /// Flushes the receive of the message in progress, and discards all other state except the
-    /// final NAK.
+    /// Flushes the receive of the message in progress, and discards all other state except the NAK
+    /// that may still have to be sent.
     pub(super) fn flush(&mut self, host: &mut impl Host) {
         self.publish_held(host);
         self.message.abort(CompletionStatus::Flushed, host);
@@ -623,6 +624,7 @@ impl Responder {
     }
 
     /// Records that the next packet of a response, with the sequence number `sequence`, was sent.
+    /// If it answers the newest request, no acknowledgement is needed any more.
     fn answered(&mut self, sequence: Sequence) {
         self.resources.advance();
         // A response to the newest executed request acknowledges all earlier ones.

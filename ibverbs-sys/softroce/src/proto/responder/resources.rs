@@ -111,8 +111,9 @@ impl Resources {
         self.ring.iter().find(|resource| resource.holds(sequence))
     }
 
-    /// Returns the largest sequence number up to `newest` that belongs to no stored read or atomic.
-    /// `messages` is the message sequence number (MSN) of `newest`.
+    /// Returns the largest sequence number up to `newest` that belongs to no stored read or atomic,
+    /// which an acknowledgement may contain. `messages` is the message sequence number (MSN) of
+    /// `newest`.
     #[inline(always)]
     pub(super) fn before(&self, newest: Sequence, messages: u32) -> Sequence {
         if self.ring.is_empty() {
@@ -206,7 +207,7 @@ impl Resources {
         self.unfinished == 0
     }
 
-    /// Removes all stored reads and atomics.
+    /// Removes all stored reads and atomics, so that none of them is answered any more.
     pub(super) fn clear(&mut self) {
         self.ring.clear();
         self.unfinished = 0;

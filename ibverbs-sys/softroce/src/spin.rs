@@ -29,7 +29,8 @@ pub(crate) struct Spin {
 }
 
 /// Number of attempts to take the lock that a thread makes in a spin loop, before it yields the
-/// processor between attempts.
+/// processor between attempts. If the thread that holds the lock runs, it usually unlocks within
+/// these attempts.
 const SPIN_ATTEMPTS: u32 = 100;
 
 /// Number of attempts to take the lock after which a waiting thread sleeps between attempts.

@@ -125,7 +125,8 @@ pub(crate) struct CopySession<'a> {
 }
 
 /// Maximum number of bytes that are copied in a [`CopySession`] (period of access to a peer's
-/// memory). The overhead of requests and system calls also counts as bytes.
+/// memory), so that a peer that retracts memory need not wait long for the end of the session. The
+/// overhead of requests and system calls also counts as bytes.
 const MAX_SESSION_BYTES: usize = 64 << 10;
 
 /// Overhead of a one-sided request, as the number of bytes that can be copied in the same time.
@@ -284,8 +285,9 @@ impl CopySession<'_> {
         })
     }
 
-    /// Executes an atomic operation on eight bytes of the peer's memory, and returns their previous
-    /// value. Returns `None` if the operation was not executed.
+    /// Executes an atomic operation on the eight bytes of the peer's memory that `remote` names,
+    /// and returns their previous value. Returns `None` if the operation was not executed, for
+    /// example because the peer does not permit it.
     #[inline]
     pub(crate) fn atomic(&mut self, remote: Remote, atomic: Atomic) -> Option<u64> {
         let right = AccessFlags::REMOTE_ATOMIC;

@@ -158,7 +158,8 @@ impl CopiesInProgress {
             .flatten()
     }
 
-    /// Returns the duration of the wait so far.
+    /// Returns the duration of the wait so far, from which callers compute the delay until their
+    /// next check.
     pub(super) fn elapsed(&self) -> Duration {
         self.wait.since.elapsed()
     }

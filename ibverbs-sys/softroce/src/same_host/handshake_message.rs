@@ -56,7 +56,8 @@ const MAGIC: [u8; 8] = *b"sroce\0\0\x04";
 /// Maximum number of descriptors that accompany a handshake message.
 const MAX_DESCRIPTORS: usize = 4 + WakeEventfds::COUNT;
 
-/// Maximum length of a handshake message in bytes.
+/// Maximum length of a handshake message in bytes: the length of the receive buffer. A message with
+/// full lists is shorter.
 const MAX_LENGTH: usize = 2048;
 
 /// Maximum number of entries in the list of addresses, and in the list of GIDs, of a handshake

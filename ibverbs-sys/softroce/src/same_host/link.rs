@@ -66,7 +66,8 @@ pub struct Link {
     /// receiver's number that can be read without the lock.
     next: AtomicU32,
     pub(super) backlog: Backlog,
-    /// Set while a wakeup of the peer is deferred to a later time.
+    /// Set while a wakeup of the peer is deferred, because another message may follow that wakes
+    /// the peer, too.
     must_wake: AtomicBool,
     /// Mapped ranges of the peer's arena (shared file of regions), with their positions in the
     /// file.
@@ -142,7 +143,7 @@ impl Inbound {
     }
 }
 
-/// Fields of a link (shared memory) that all threads of this process use concurrently.
+/// Parts of the shared memory of a link that all threads of this process use concurrently.
 #[derive(Debug)]
 struct LinkFields {
     sender: Sender,
@@ -185,8 +186,8 @@ const MAX_MAPS: usize = 1024;
 /// Maximum length of a packet in bytes: the largest MTU, and the headers.
 pub(crate) const MAX_PACKET: usize = 4096 + 256;
 
-/// Bit of a message's tag: set for a [`RingMessage`] (short message without packet headers), and
-/// clear for a packet.
+/// Bit of a message's tag that shows the kind of the message: set for a [`RingMessage`] (short
+/// message without packet headers), and clear for a packet.
 const RING_MESSAGE: u16 = 1 << 15;
 
 /// Maximum length in bytes of a packet that fits into a slot (one cache line of the ring), behind
@@ -323,8 +324,8 @@ impl Link {
         &self.side.own_lanes
     }
 
-    /// Records that a copy from or to the peer's memory is in progress, until the returned guard is
-    /// dropped.
+    /// Records in a lane (shared word) that a copy from or to the peer's memory is in progress,
+    /// until the returned guard is dropped. Tests thus make a peer that withdraws memory wait.
     #[cfg(test)]
     pub(crate) fn hold_lane(&self) -> crate::epoch::Lane<'_> {
         crate::epoch::Lanes(self.own_lanes()).enter(0)
@@ -353,8 +354,9 @@ impl Link {
         self.failures.notify();
     }
 
-    /// Sends a packet. `tag` has 15 bits and is not 0; `annotation` is 48 bits of additional data.
-    /// Does not wake a sleeping peer; the next [`flush`](Self::flush) does.
+    /// Sends a packet. The peer finds the packet's GIDs by `tag`, which has 15 bits and is not 0.
+    /// `annotation` is 48 bits of additional data, which the peer receives with the packet. Does
+    /// not wake a sleeping peer; the next [`flush`](Self::flush) does.
     pub(crate) fn send(&self, tag: u16, annotation: u64, bytes: &[u8]) -> Result<(), SendError> {
         debug_assert!(bytes.len() <= MAX_PACKET && annotation < 1 << 48);
         let mut words = [0; ring::WORDS];
@@ -397,14 +399,16 @@ impl Link {
     }
 
     /// Requests the cache line of the ring that a further message, which probably follows, will
-    /// take.
+    /// take, so that sending this message need not wait for the cache line.
     #[inline]
     pub(crate) fn prefetch_next_slot(&self) {
         self.side.sender.prefetch();
     }
 
-    /// Sends a [`RingMessage`] with a payload of `length` bytes, which `fill` writes into the ring.
-    /// `tag` has 15 bits and is not 0. Does not wake a sleeping peer; the next
+    /// Sends a [`RingMessage`] (short message without packet headers) whose payload of `length`
+    /// bytes is beside it in the ring. `fill` writes the payload to the memory that it gets, or
+    /// returns `None` if the bytes cannot be read. `tag` is that of
+    /// [`send_ring_message`](Self::send_ring_message). Does not wake a sleeping peer; the next
     /// [`flush`](Self::flush) does.
     #[inline]
     pub(crate) fn send_chunks(

@@ -40,7 +40,8 @@ pub(crate) struct QueuePair {
     pub(crate) generation: u32,
 }
 
-/// Unit in bytes of the start and the length of an arena (shared file) segment in a record.
+/// Unit in bytes in which a record contains the start and the length of a segment of the arena
+/// (shared file). It keeps the numbers small enough for the record.
 const SEGMENT_UNIT: u64 = 2 << 20;
 
 /// Number of records for regions and windows: the maximum numbers of both, and a reserve.
@@ -148,8 +149,8 @@ impl QueuePair {
     }
 }
 
-/// Tables in which this process publishes its memory and queue pairs. Peers can map the file of the
-/// tables only for reading.
+/// Tables in which this process publishes its memory and its queue pairs to peer processes of the
+/// host. Peers can map the file of the tables only for reading.
 #[derive(Debug)]
 pub(crate) struct Publication {
     file: Descriptor,

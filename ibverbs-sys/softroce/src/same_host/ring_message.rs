@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
-//! The encoding of ring messages (short messages without packet headers). Each is in a slot (one
-//! cache line) of a ring.
+//! The encoding of ring messages (short messages without packet headers) as words. Each ring
+//! message is in a slot (one cache line) of a ring.
 
 use super::ring::WORDS;
 use crate::proto::Sequence;

@@ -62,7 +62,8 @@ impl Scenario<'_> {
     }
 
     /// Returns, in some random cases, the buffer of the read that requester `r` posted last, and
-    /// the bytes that the buffer will contain. Returns `None` otherwise.
+    /// the bytes that the buffer will contain, so that a send transfers what the read has fetched.
+    /// Returns `None` otherwise.
     fn last_read(&mut self, r: usize) -> Option<(Rc<Buffer>, Rc<[u8]>)> {
         let requester = &mut self.requesters[r];
         let last = requester.posted.back()?;
@@ -217,7 +218,7 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Creates an atomic operation on a word that several requesters change.
+    /// Creates an atomic operation on a word at the peer's node that several requesters change.
     fn draft_shared(&mut self, r: usize, id: u64) -> Draft {
         let requester = &mut self.requesters[r];
         let word = requester.random.below(WORDS);

@@ -89,7 +89,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Checks that the first failed completion of requester `r` is one that the schedule allows.
+    /// Checks the first failed completion of requester `r`: the schedule must make this request
+    /// fail or allow exhausted retries, or the connection must have failed before. Then counts the
+    /// connection as failed.
     fn check_failure(&mut self, r: usize, completion: &Completion) -> Result<(), String> {
         let status = completion.status;
         // All earlier requests succeeded. Their effects are checked before the requester counts as

@@ -31,7 +31,7 @@ pub(super) struct Scenario<'t> {
     /// Time at which the network cut a connection, by the index of the connection.
     pub(super) cut: HashMap<usize, Time>,
     pub(super) outcome: Outcome,
-    /// Number of times that queue pairs were reset and connected again.
+    /// Number of times that the queue pairs were reset and connected again.
     pub(super) life: u32,
     ids: u64,
     pub(super) random: Random,
@@ -65,7 +65,8 @@ pub(super) enum Token {
     Resume(usize),
 }
 
-/// Number of variants of [`Token`].
+/// Number of variants of [`Token`]. A token is encoded as the index that it contains, times this
+/// number, plus the number of the variant.
 const KINDS: u64 = 4;
 
 impl Token {
@@ -92,7 +93,7 @@ impl Token {
 
 /// Maximum number of events in a run. A run with more events is assumed never to end.
 const MAX_EVENTS: u64 = 20_000_000;
-/// Maximum simulated time of a run.
+/// Maximum simulated time of a run. A run that takes longer is assumed never to end.
 const LATEST: Time = Time::from_nanos(10_000 * 1_000_000_000);
 
 impl<'t> Scenario<'t> {

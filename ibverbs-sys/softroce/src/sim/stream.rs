@@ -39,7 +39,7 @@ pub(crate) struct Stream {
     posted: u64,
 }
 
-/// Address of the memory of each end.
+/// Address of the memory region of each end, to which the requests of the stream refer.
 const BASE: u64 = 0x10_0000;
 
 impl Stream {

@@ -97,7 +97,8 @@ impl Window {
     }
 
     /// Returns the number of packets after which the next packet must request an acknowledgement: a
-    /// quarter of the window, so that acknowledgements arrive before the window is full.
+    /// quarter of the window, at most 32, so that acknowledgements arrive before the window is
+    /// full.
     pub(super) fn acknowledge_every(&self) -> u32 {
         (self.size / 4).clamp(1, 32)
     }

@@ -42,8 +42,9 @@ pub(super) struct Slot([AtomicU64; 8]);
 /// Chunk of a ring: a cache line for payloads that do not fit into a slot.
 pub(super) type Chunk = [AtomicU64; CHUNK_WORDS];
 
-/// The two shared words of a ring: the position of the consumer, and the producer's request for a
-/// wakeup. The consumer writes `released`; both sides write `starved`.
+/// The two shared words of a ring. `released` is the position of the consumer, which the consumer
+/// writes. `starved` is the request of a producer that waits for space to be woken; both sides
+/// write this word.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct ControlWords {
@@ -65,8 +66,8 @@ pub(super) const CHUNK: usize = 8 * CHUNK_WORDS;
 /// after it had claimed the slot.
 const NO_MESSAGE: u16 = 0;
 
-/// Shared memory of a ring (message queue). The numbers of slots and of chunks must be powers of
-/// two.
+/// Shared memory of a ring (message queue): references to its slots (`S`), its chunks (`C`) and its
+/// control words (`M`). The numbers of slots and of chunks must be powers of two.
 #[derive(Debug)]
 pub(super) struct Memory<S, C, M> {
     pub(super) slots: S,

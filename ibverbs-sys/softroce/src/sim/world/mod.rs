@@ -95,7 +95,8 @@ struct Slot {
     from_shared: Option<usize>,
     /// Time of the queue pair's next timer event.
     timer: Option<Time>,
-    /// Set while an event that makes the queue pair transmit is scheduled.
+    /// Set while an event that makes the queue pair transmit is scheduled, so that no second one is
+    /// scheduled.
     polled: bool,
     watch: PacketChecker,
 }

@@ -37,7 +37,8 @@ const SPIN_ATTEMPTS: u32 = 100;
 /// Before, the thread spins or yields the processor.
 const ATTEMPTS_BEFORE_SLEEP: u32 = 1000;
 
-/// Duration of a sleep between attempts to take the lock.
+/// Duration of a sleep between attempts to take the lock, in which the kernel can run the thread
+/// that holds the lock.
 const SLEEP_DURATION: Duration = Duration::from_micros(50);
 
 /// Number of times that a thread yields the processor after a fair unlock, so that waiting threads

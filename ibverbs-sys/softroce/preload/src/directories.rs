@@ -68,7 +68,8 @@ pub(crate) unsafe extern "C" fn scandirat(
     }
 }
 
-/// Returns the entries of a directory; see [`scandirat`] and [`scandir64`].
+/// Returns the entries of a directory relative to another one; the name of [`scandirat`] for
+/// programs with offsets of 64 bits.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn scandirat64(
     dirfd: c_int,

@@ -54,7 +54,8 @@ pub(crate) unsafe extern "C" fn readlinkat(
     }
 }
 
-/// Returns the target of a symbolic link; see [`readlinkat`] and [`__readlink_chk`].
+/// Returns the target of a symbolic link relative to a directory; the name of [`readlinkat`] for
+/// programs with checks of their calls (`_FORTIFY_SOURCE`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn __readlinkat_chk(
     dirfd: c_int,

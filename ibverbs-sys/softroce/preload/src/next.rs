@@ -118,7 +118,8 @@ macro_rules! next {
 }
 pub(crate) use next;
 
-/// Stands for the type of an argument of [`next!`], which is that of the function.
+/// Expands to `_` for each argument of [`next!`]: the type of the function determines the type of
+/// the argument.
 macro_rules! argument {
     ($argument:expr) => {
         _

@@ -33,7 +33,8 @@ pub(crate) unsafe extern "C" fn __open_2(path: *const c_char, flags: c_int) -> c
     unsafe { answer(AT_FDCWD, path, |path| next!(__open_2(path, flags))) }
 }
 
-/// Opens a file; see [`__open_2`] and [`open64`].
+/// Opens a file; the name of [`open64`] for programs with checks of their calls
+/// (`_FORTIFY_SOURCE`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the arguments are those of the caller, for the same function, except for the path,
@@ -54,7 +55,8 @@ pub(crate) unsafe extern "C" fn openat(
     unsafe { answer(dirfd, path, |path| next!(openat(dirfd, path, flags, mode))) }
 }
 
-/// Opens a file; see [`openat`] and [`open64`].
+/// Opens a file relative to a directory; the name of [`openat`] for programs with offsets of 64
+/// bits.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn openat64(
     dirfd: c_int,
@@ -71,7 +73,8 @@ pub(crate) unsafe extern "C" fn openat64(
     }
 }
 
-/// Opens a file; see [`openat`] and [`__open_2`].
+/// Opens a file relative to a directory; the name of [`openat`] for programs with checks of their
+/// calls (`_FORTIFY_SOURCE`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn __openat_2(
     dirfd: c_int,
@@ -83,7 +86,8 @@ pub(crate) unsafe extern "C" fn __openat_2(
     unsafe { answer(dirfd, path, |path| next!(__openat_2(dirfd, path, flags))) }
 }
 
-/// Opens a file; see [`openat`], [`open64`] and [`__open_2`].
+/// Opens a file relative to a directory; the name of [`openat64`] for programs with checks of their
+/// calls (`_FORTIFY_SOURCE`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn __openat64_2(
     dirfd: c_int,
@@ -103,7 +107,7 @@ pub(crate) unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) 
     unsafe { answer(AT_FDCWD, path, |path| next!(fopen(path, mode))) }
 }
 
-/// Opens a stream; see [`fopen`] and [`open64`].
+/// Opens a stream; the name of [`fopen`] for programs with offsets of 64 bits.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
     // SAFETY: the arguments are those of the caller, for the same function, except for the path,

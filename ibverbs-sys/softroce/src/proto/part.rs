@@ -236,7 +236,8 @@ impl QueuePair {
         self.requester.excludes_packets(&self.endpoint, host)
     }
 
-    /// Returns the send request that the next packet or part belongs to.
+    /// Returns the send request that the next packet or part belongs to, or `None` if no request
+    /// waits to be sent.
     pub fn next_request(&self) -> Option<&SendRequest> {
         self.requester.next_request()
     }

@@ -34,7 +34,8 @@ pub struct QueuePairDirectory<T = QueuePair> {
 /// Queue pairs by the indices of their published records, each with its number.
 type Listed<T> = HashMap<u32, (u32, Arc<T>), BuildHasherDefault<NumberHasher>>;
 
-/// Cache of the last results of a caller's lookups.
+/// Cache of the last results of a caller's lookups by [`QueuePairDirectory::find_again`], which
+/// need no lock if the result is in the cache.
 #[derive(Debug)]
 pub struct Recent<T = QueuePair> {
     version: u64,

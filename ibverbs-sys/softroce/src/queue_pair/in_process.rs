@@ -215,7 +215,8 @@ struct LockedDestination<'a, 'h> {
 }
 
 impl<'h> LockedDestination<'_, 'h> {
-    /// Returns whether this is the destination of a range of a message.
+    /// Returns whether this queue pair is the destination of `part`, which must be checked for
+    /// datagrams, because each may have another destination.
     fn is_destination_of(&self, part: &Part<'_>) -> bool {
         match part.request.operation {
             SendOperation::Datagram {

@@ -191,7 +191,7 @@ pub(crate) const MAX_PACKET: usize = 4096 + 256;
 const RING_MESSAGE: u16 = 1 << 15;
 
 /// Maximum length in bytes of a packet that fits into a slot (one cache line of the ring), behind
-/// the word with the length.
+/// the word with the length. A longer packet is in chunks (cache lines of payload).
 const MAX_SLOT_PACKET: usize = 8 * (ring::WORDS - 1);
 
 impl Link {
@@ -378,8 +378,9 @@ impl Link {
         self.push(tag, &words, chunks, fill)
     }
 
-    /// Sends a [`RingMessage`] (short message without packet headers). `tag` has 15 bits and is not
-    /// 0. Does not wake a sleeping peer; the next [`flush`](Self::flush) does.
+    /// Sends a [`RingMessage`] (short message without packet headers). The peer finds the GIDs of
+    /// the connection by `tag`, which has 15 bits and must not be zero. Does not wake a sleeping
+    /// peer; the next [`flush`](Self::flush) does.
     #[inline]
     pub(crate) fn send_ring_message(
         &self,

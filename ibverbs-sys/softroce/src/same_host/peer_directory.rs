@@ -260,7 +260,7 @@ impl PeerDirectory {
 
 #[cfg(any(test, fuzzing))]
 impl PeerDirectory {
-    /// Resets the rate limits of handshakes, so that a full burst is allowed.
+    /// Resets the rate limits of handshakes for a test, so that a full burst is allowed.
     pub(super) fn reset_limits(&self) {
         self.state.lock().handshakes.reset_limits(Instant::now());
     }

@@ -268,7 +268,7 @@ impl Handshakes {
 
 #[cfg(any(test, fuzzing))]
 impl Handshakes {
-    /// Resets the rate limits of handshakes, so that a full burst is allowed.
+    /// Resets the rate limits of handshakes for a test, so that a full burst is allowed.
     pub(super) fn reset_limits(&mut self, now: Instant) {
         self.connections = RateLimit::new(CONNECTIONS_PER_SECOND, now);
         self.beginnings = RateLimit::new(HANDSHAKES_PER_SECOND, now);

@@ -159,7 +159,7 @@ impl Network {
         Some(access.free)
     }
 
-    /// Returns the statistics of the link of the node `node`.
+    /// Returns the statistics of the link on which the node `node` sends its packets.
     pub(crate) fn load(&self, node: usize) -> Load {
         self.links[self.link_of[node]].load
     }

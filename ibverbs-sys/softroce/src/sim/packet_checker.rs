@@ -23,7 +23,8 @@ pub(crate) struct PacketChecker {
 
 #[derive(Debug)]
 struct UnderWay {
-    /// Last sequence number of the request.
+    /// Last sequence number of the request. An acknowledgement of this number completes the
+    /// request.
     last: Sequence,
     /// Set if the request is a read or an atomic, which occupies a resource of the responder.
     is_read_or_atomic: bool,

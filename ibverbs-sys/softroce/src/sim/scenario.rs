@@ -24,7 +24,8 @@ pub(super) struct Scenario<'t> {
     pub(super) roles: HashMap<QpId, ExpectedState>,
     /// For each node, the memory words that several requesters change by atomic operations.
     pub(super) cells: Vec<SharedWords>,
-    /// Indices of the two pools of receives of each XRC connection, by the index of the connection.
+    /// Indices of the two pools that post receives for each XRC connection, by the index of the
+    /// connection. An XRC target has two shared receive queues.
     pub(super) xrc: HashMap<usize, [usize; 2]>,
     /// For each connection, set once one of its queue pairs has failed.
     pub(super) broken: Vec<bool>,
@@ -46,7 +47,7 @@ pub(super) struct ExpectedState {
     pub(super) asked_by: Option<usize>,
     /// Index of the pool that posts receives for this queue pair.
     pub(super) pool: Option<usize>,
-    /// Events that the queue pair raised.
+    /// Asynchronous events that the queue pair has raised so far.
     pub(super) raised: Vec<Event>,
     /// Number of receives of a shared queue that this queue pair has flushed.
     pub(super) flushed_shared: u32,

@@ -119,8 +119,8 @@ fn rights(peer: &QueuePair) -> AccessFlags {
     access
 }
 
-/// Source of the bytes of a write with immediate data. Copies the bytes to the memory that the
-/// write names instead of the receive.
+/// [`Source`] of the bytes of a write with immediate data. Copies the bytes to the memory that the
+/// write names instead of the receive. `H` is the [`Host`] of both queue pairs.
 struct Write<'a, H> {
     part: &'a Part<'a>,
     access: AccessFlags,

@@ -46,7 +46,8 @@ pub(crate) struct MessagePart<'a> {
     pub(crate) immediate: Option<[u8; 4]>,
     /// Set if the completion at the peer raises a solicited event.
     pub(crate) solicited: bool,
-    /// Payload of at most [`MAX_SLOT_BYTES`] bytes.
+    /// Payload of at most [`MAX_SLOT_BYTES`] bytes. [`form`](Self::form) determines whether the
+    /// payload contains the bytes of the message or describes them.
     pub(crate) payload: &'a [u8],
 }
 
@@ -56,8 +57,8 @@ pub(crate) struct MessagePart<'a> {
 pub(crate) enum PayloadForm {
     /// The payload contains all bytes of the send.
     Whole,
-    /// The payload is a length in bytes. That many bytes of a send are in chunks (data blocks) of
-    /// the shared ring.
+    /// The payload is the length of a part of a send in bytes. The bytes themselves are in chunks
+    /// (data blocks) of the shared ring.
     Chunks(PartFlags),
     /// The payload is a length in bytes, and a key and an address of the receiver's memory. That
     /// many bytes of a write with immediate data are in chunks (data blocks) of the shared ring.
@@ -115,7 +116,7 @@ pub(crate) struct ChunkedRange<'a> {
 pub(crate) enum RingSendError {
     /// The shared ring of the peer process is full.
     Full,
-    /// The bytes of the message cannot be read.
+    /// The bytes of the message cannot be read from the sender's memory.
     Unreadable,
 }
 
@@ -476,7 +477,8 @@ pub(crate) fn receive<H: Host>(
     taken
 }
 
-/// Returns whether the queue pair has a service whose messages can be sent through the shared ring.
+/// Returns whether the queue pair has a service whose messages can be sent through the shared ring:
+/// a reliable or unreliable connection.
 #[inline]
 fn is_connection(queue_pair: &QueuePair) -> bool {
     matches!(

@@ -14,7 +14,8 @@ pub struct IcrcDifferences {
     known: [Option<LengthDifferences>; 2],
     /// Index of the entry that was added most recently.
     newest: usize,
-    /// Last packet length that was not found in the cache.
+    /// Last packet length that was not found in the cache. If the length occurs again, it is added
+    /// to the cache.
     missed: usize,
 }
 

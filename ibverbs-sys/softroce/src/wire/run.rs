@@ -62,7 +62,7 @@ impl<'a> Run<'a> {
         run
     }
 
-    /// Returns the first packet.
+    /// Returns the first packet of the run, in parsed form.
     pub fn first(&self) -> &Packet<'a> {
         &self.first
     }

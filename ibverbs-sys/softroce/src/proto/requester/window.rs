@@ -22,7 +22,7 @@ pub(super) struct Window {
     limit: u32,
     /// Limit of the window size on a path whose capacity is unknown.
     least: u32,
-    /// Maximum of the limit.
+    /// Maximum of the limit of the window size, also on a path that can hold more packets.
     most: u32,
     pipe: Pipe,
     congestion: Congestion,

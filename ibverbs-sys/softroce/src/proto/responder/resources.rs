@@ -41,7 +41,8 @@ pub(super) struct ResponsePacket {
     pub(super) packet: u32,
     pub(super) first: bool,
     pub(super) last: bool,
-    /// Number of response packets that are scheduled together with this packet.
+    /// Number of response packets that are scheduled together with this packet. If the window is
+    /// smaller, the packets are sent with pauses.
     pub(super) group_length: u32,
     /// Set if the whole response was sent before.
     pub(super) is_repeat: bool,
@@ -190,7 +191,8 @@ impl Resources {
         }
     }
 
-    /// Cancels the remaining packets of the response that is being sent.
+    /// Cancels the remaining packets of the response that is being sent, because the bytes of the
+    /// response cannot be read.
     pub(super) fn cancel_response(&mut self) {
         let mut unfinished = self
             .ring

@@ -22,7 +22,7 @@ use crate::counters::counters;
 use crate::net::GIDS;
 use crate::nic::{self, Nic};
 
-/// A file under `/sys` or `/dev`.
+/// A file of the device under `/sys` or `/dev`, with its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum File {
     /// A directory.
@@ -83,7 +83,7 @@ pub struct State {
     counters: Vec<(&'static str, u64)>,
 }
 
-/// An entry of the GID table.
+/// An entry of the GID table, as the files of the device show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Gid {
     address: Ipv6Addr,

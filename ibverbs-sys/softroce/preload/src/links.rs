@@ -7,7 +7,8 @@ use libc::{AT_FDCWD, c_char, c_int, size_t, ssize_t};
 use crate::next::next;
 use crate::question::{answer, node, restore};
 
-/// Returns the target of a symbolic link (`readlink(2)`).
+/// Returns the target of a symbolic link (`readlink(2)`). A path of softroce's device is replaced,
+/// see [`crate::question`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn readlink(
     path: *const c_char,

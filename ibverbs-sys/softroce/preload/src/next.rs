@@ -45,7 +45,7 @@ impl Next {
 
 /// Result of a function of the C library that reports an error by a special value.
 pub(crate) trait ErrorValue {
-    /// The value that reports an error.
+    /// The value that the function returns after an error. The error number is then in `errno`.
     const FAILED: Self;
 }
 
@@ -92,7 +92,7 @@ macro_rules! next {
                 Err(_) => panic!("a name has no zero inside"),
             }
         };
-        /// Finds the function when the library is loaded.
+        /// Finds the function when the library is loaded, so that later calls need no lookup.
         #[used]
         #[unsafe(link_section = ".init_array")]
         static FIND: extern "C" fn() = {

@@ -9,7 +9,7 @@ use libc::{AT_FDCWD, FILE, c_char, c_int, mode_t};
 use crate::next::next;
 use crate::question::answer;
 
-/// Opens a file (`open(2)`).
+/// Opens a file (`open(2)`). A path of softroce's device is replaced, see [`crate::question`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the arguments are those of the caller, for the same function, except for the path,
@@ -42,7 +42,8 @@ pub(crate) unsafe extern "C" fn __open64_2(path: *const c_char, flags: c_int) ->
     unsafe { answer(AT_FDCWD, path, |path| next!(__open64_2(path, flags))) }
 }
 
-/// Opens a file relative to a directory (`openat(2)`).
+/// Opens a file relative to a directory (`openat(2)`). A path of softroce's device is replaced, see
+/// [`crate::question`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn openat(
     dirfd: c_int,
@@ -99,7 +100,7 @@ pub(crate) unsafe extern "C" fn __openat64_2(
     unsafe { answer(dirfd, path, |path| next!(__openat64_2(dirfd, path, flags))) }
 }
 
-/// Opens a stream (`fopen(3)`).
+/// Opens a stream (`fopen(3)`). A path of softroce's device is replaced, see [`crate::question`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
     // SAFETY: the arguments are those of the caller, for the same function, except for the path,

@@ -7,7 +7,8 @@ use libc::{AT_FDCWD, c_char, c_int, c_uint};
 use crate::next::next;
 use crate::question::answer;
 
-/// Returns the status of a file (`stat(2)`).
+/// Returns the status of a file (`stat(2)`). A path of softroce's device is replaced, see
+/// [`crate::question`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn stat(path: *const c_char, status: *mut c_void) -> c_int {
     // SAFETY: the arguments are those of the caller, for the same function, except for the path,
@@ -53,7 +54,8 @@ pub(crate) unsafe extern "C" fn __xstat64(
     }
 }
 
-/// Returns the status of a file or of a symbolic link (`lstat(2)`).
+/// Returns the status of a file or of a symbolic link (`lstat(2)`). A path of softroce's device is
+/// replaced, see [`crate::question`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lstat(path: *const c_char, status: *mut c_void) -> c_int {
     // SAFETY: the arguments are those of the caller, for the same function, except for the path,
@@ -177,7 +179,8 @@ pub(crate) unsafe extern "C" fn __fxstatat64(
     }
 }
 
-/// Returns the extended status of a file (`statx(2)`).
+/// Returns the extended status of a file (`statx(2)`). A path of softroce's device is replaced, see
+/// [`crate::question`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn statx(
     dirfd: c_int,
@@ -195,7 +198,8 @@ pub(crate) unsafe extern "C" fn statx(
     }
 }
 
-/// Returns whether the process may use a file (`access(2)`).
+/// Returns whether the process may use a file (`access(2)`). A path of softroce's device is
+/// replaced, see [`crate::question`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
     // SAFETY: the arguments are those of the caller, for the same function, except for the path,

@@ -34,7 +34,7 @@ const LOCK_DESCRIPTOR: i32 = 3072;
 /// taken by a directory that another process has left.
 const ATTEMPTS: u32 = 100;
 
-/// The private directory of a process.
+/// The private directory of a process, which contains the files of the device.
 #[derive(Debug)]
 pub(crate) struct Tree {
     /// The process that has created the directory. A child of `fork` creates its own.
@@ -46,7 +46,7 @@ pub(crate) struct Tree {
     _lock: OwnedFd,
 }
 
-/// The content of a private directory.
+/// The content of a private directory on disk, so that only changed files are written.
 #[derive(Debug, Default)]
 struct DirectoryContent {
     /// State of the device in the files; `None` before the first is complete.
@@ -132,7 +132,8 @@ fn report(error: &io::Error) {
 }
 
 impl Tree {
-    /// Creates a directory with all files.
+    /// Creates a private directory with all files of the device, after removing those that other
+    /// processes have left.
     fn create() -> io::Result<Self> {
         let bases = [PathBuf::from("/dev/shm"), env::temp_dir()];
         let mut failure = None;
@@ -180,7 +181,7 @@ impl Tree {
         Err(Errno::EXIST.into())
     }
 
-    /// Returns the path of the directory.
+    /// Returns the path of the private directory, which precedes the usual path of each file.
     pub(crate) fn root(&self) -> &[u8] {
         self.root.as_os_str().as_bytes()
     }
@@ -281,7 +282,7 @@ impl Tree {
         self.root.join(&path[1..])
     }
 
-    /// Removes the directory with all files.
+    /// Removes the private directory with all files.
     fn remove(&self) {
         remove(&self.root);
     }

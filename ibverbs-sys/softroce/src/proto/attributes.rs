@@ -20,7 +20,7 @@ pub enum Service {
     XrcTarget,
 }
 
-/// State of a queue pair (IBTA 10.3.1).
+/// State of a queue pair (IBTA 10.3.1), which determines whether it sends and receives packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the specification's own names")]
 pub enum State {

@@ -392,6 +392,6 @@ pub trait Host: Memory {
     /// `ibv_get_async_event`.
     fn raise(&mut self, event: Event);
 
-    /// Adds `by` to the counter `counter`.
+    /// Adds `by` to the statistics counter `counter` of the device.
     fn count(&mut self, counter: Counter, by: u64);
 }

@@ -219,9 +219,9 @@ impl QueuePair {
         })
     }
 
-    /// Returns the next step in sending, without changing the state. The result is
-    /// [`SendProgress::Transferred`] if a part may be transferred now and no packet is
-    /// unacknowledged.
+    /// Returns whether a part, only packets, or nothing can be sent next, without changing the
+    /// state. The result is [`SendProgress::Transferred`] if a part may be transferred now and no
+    /// packet is unacknowledged.
     pub fn next_step(&self, now: impl FnOnce() -> Time) -> SendProgress {
         if self.may_send() {
             self.requester.next_step(now, &self.endpoint)
@@ -255,7 +255,7 @@ impl QueuePair {
     }
 
     /// Records the outcome of transferring the part that begins at `upcoming` and has `packets`
-    /// sequence numbers. Returns the next step.
+    /// sequence numbers. Returns whether another part, only packets, or nothing can be sent next.
     pub fn conclude_part(
         &mut self,
         upcoming: &Upcoming,

@@ -11,7 +11,7 @@ pub struct Segment {
     pub address: u64,
     /// Length in bytes.
     pub length: u32,
-    /// Local key.
+    /// Local key of the memory region that contains the range.
     pub key: u32,
 }
 
@@ -135,13 +135,13 @@ pub struct Flush {
 }
 
 impl Flush {
-    /// Placement type for global visibility.
+    /// Placement type of a flush that makes earlier writes globally visible (`IBV_FLUSH_GLOBAL`).
     pub(crate) const GLOBAL: u8 = 1;
-    /// Placement type for persistence.
+    /// Placement type of a flush that makes earlier writes persistent (`IBV_FLUSH_PERSISTENT`).
     pub(crate) const PERSISTENT: u8 = 2;
-    /// Selectivity level for the range.
+    /// Selectivity level of a flush of a range of addresses (`IBV_FLUSH_RANGE`).
     pub(crate) const RANGE: u8 = 0;
-    /// Selectivity level for the whole memory region or window.
+    /// Selectivity level of a flush of the whole memory region or window (`IBV_FLUSH_MR`).
     pub(crate) const REGION: u8 = 1;
 
     /// Returns the access flags that a flush with these placement types needs, or `None` if there

@@ -58,7 +58,7 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     /// path that was found to hold as many packets.
     fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32>;
 
-    /// Returns the current time.
+    /// Returns the current time of the NIC's clock, on which all timeouts are based.
     fn now(&self) -> Time;
 
     /// Returns the current time at low cost, with an error of some milliseconds. Suitable for
@@ -122,7 +122,8 @@ pub struct HostPeer {
     pub source: Ipv6Addr,
 }
 
-/// Sender of the packets that a queue pair produces.
+/// Sender of the packets that a queue pair produces. It may send several packets by one system
+/// call, or through shared memory.
 pub(crate) trait Outgoing {
     /// Adds the packet that `write` appends to the buffer, from the BTH to the pad. `write` returns
     /// the path of the packet, or `None` if there is no packet. Returns whether a packet was added.

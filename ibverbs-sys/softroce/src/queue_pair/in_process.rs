@@ -103,7 +103,7 @@ impl QueuePair {
     }
 
     /// Executes messages, or ranges of long messages, directly in the destination queue pair `link`
-    /// of this process. Returns the next step for the send queue.
+    /// of this process. Returns whether further ranges, only packets, or nothing can be sent next.
     pub(super) fn execute(
         &self,
         mine: &mut MutexGuard<'_, Inner>,
@@ -143,7 +143,7 @@ impl QueuePair {
     }
 
     /// Executes messages, or ranges of long messages, until none is left or other threads must get
-    /// the locks. Returns the next step for the send queue.
+    /// the locks. Returns whether further ranges, only packets, or nothing can be sent next.
     fn execute_parts(
         &self,
         mine: &mut Inner,

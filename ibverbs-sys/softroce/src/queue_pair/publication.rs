@@ -7,7 +7,7 @@ use crate::context::Refusal;
 use crate::proto::{AccessFlags, Service, State};
 use crate::same_host;
 
-/// State of the published record of a queue pair.
+/// State of the published record of a queue pair, which other processes of the host read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Publication {
     /// Present content of the published record; `None` if the queue pair is not published.

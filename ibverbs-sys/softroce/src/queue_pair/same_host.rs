@@ -69,8 +69,8 @@ const MAX_MESSAGES: u64 = 64;
 
 impl QueuePair {
     /// Executes queued one-sided requests (RDMA reads, writes and atomics) directly in the peer's
-    /// memory, if the peer is in another process of the host. Returns the next step for the send
-    /// queue.
+    /// memory, if the peer is in another process of the host. Returns whether further requests,
+    /// only packets, or nothing can be sent next.
     pub(super) fn execute_queued(&self, mine: &mut Inner) -> SendProgress {
         if !self.is_connection() || mine.transport.awaits_receipt() {
             return SendProgress::PacketsOnly;

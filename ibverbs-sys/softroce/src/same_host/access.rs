@@ -129,8 +129,8 @@ pub(crate) struct CopySession<'a> {
 /// overhead of requests and system calls also counts as bytes.
 const MAX_SESSION_BYTES: usize = 64 << 10;
 
-/// Overhead of a one-sided request, as the number of bytes that can be copied in the same time. It
-/// ends a session with many short requests in time.
+/// Overhead of a one-sided request, as the number of bytes that can be copied in the same time.
+/// Because of this overhead, a session with many short requests ends in time, too.
 const REQUEST_COST: usize = 512;
 
 /// Overhead of a system call for a copy, as the number of bytes that can be copied in the same

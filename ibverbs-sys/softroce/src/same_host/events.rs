@@ -19,7 +19,8 @@ use rustix::time::{
 
 use crate::descriptor::Descriptor;
 
-/// Set of descriptors whose events wake the engine.
+/// Set of descriptors whose events wake the engine (background thread), and which are stored with
+/// their kinds.
 pub(super) struct Events {
     epoll: Descriptor,
 }
@@ -125,7 +126,8 @@ impl Timer {
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
     }
 
-    /// Makes the descriptor of an expired timer unreadable again.
+    /// Makes the descriptor of an expired timer unreadable again, so that only the next expiry is
+    /// reported.
     pub(super) fn clear(&self) {
         let _ = rustix::io::read(&self.timer, &mut [0; 8]);
     }

@@ -53,7 +53,8 @@ pub(super) struct HandshakeMessage {
 /// and of all shared memory.
 const MAGIC: [u8; 8] = *b"sroce\0\0\x04";
 
-/// Maximum number of descriptors that accompany a handshake message.
+/// Maximum number of descriptors that accompany a handshake message: the files of the link's
+/// memory, the tables and the arena, and the eventfds of the engine and of completion channels.
 const MAX_DESCRIPTORS: usize = 4 + WakeEventfds::COUNT;
 
 /// Maximum length of a handshake message in bytes: the length of the receive buffer. A message with

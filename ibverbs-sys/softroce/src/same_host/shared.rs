@@ -45,7 +45,7 @@ unsafe impl Plain for ControlWords {}
 // SAFETY: `repr(C)` arrays of `AtomicU64`, aligned to their size, have no padding.
 unsafe impl Plain for Record {}
 
-/// Access rights of a mapping.
+/// Access rights of this process to a mapping: reading only, or reading and writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rights {
     Read,

@@ -20,7 +20,7 @@ struct Row {
     queue: u64,
 }
 
-/// Result of a row.
+/// Result of one row of the table of shared links: how the connections have shared the link.
 #[derive(Clone, Debug)]
 struct Shares {
     /// Number of bytes that each connection has transferred in the measured time, by the index of
@@ -30,7 +30,7 @@ struct Shares {
     retransmitted: u64,
 }
 
-/// Length of a message in bytes.
+/// Length in bytes of each message that the connections send.
 const MESSAGE: u32 = 64 << 10;
 
 /// Number of messages of a connection that are in its send queue, so that the connection always has

@@ -46,7 +46,8 @@ impl Draft {
 }
 
 impl Scenario<'_> {
-    /// Posts all requests that requester `r` may post now.
+    /// Posts requests of requester `r` until its send queue is full, no request is left, or the
+    /// requester pauses. The last request is the one that must fail, if there is one.
     pub(super) fn post_requests(&mut self, r: usize) -> Result<(), String> {
         loop {
             self.complete_unsignaled(r)?;

@@ -146,7 +146,8 @@ impl PacketChecker {
         self.drained = is;
     }
 
-    /// Records a packet that arrived at the queue pair.
+    /// Records a packet that arrived at the queue pair: it may answer requests, or be a packet that
+    /// the queue pair has requested by a NAK.
     pub(crate) fn arrived(&mut self, packet: &Packet<'_>) {
         let sequence = Sequence::new(packet.header.bth.sequence);
         if !packet.header.bth.opcode.is_response() {

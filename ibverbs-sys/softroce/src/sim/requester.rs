@@ -55,7 +55,7 @@ pub(crate) struct Requester {
     pub(crate) resting: bool,
 }
 
-/// A posted request that has not completed.
+/// A posted request that has not completed, with the effect that it must have.
 #[derive(Debug)]
 pub(crate) struct Posted {
     pub(crate) id: u64,
@@ -122,7 +122,8 @@ impl Content {
     }
 }
 
-/// A message that the peer must receive.
+/// A message that the peer must receive, with the properties that the completion of the receive
+/// must have.
 #[derive(Debug)]
 pub(crate) struct Expectation {
     pub(crate) id: u64,

@@ -27,7 +27,8 @@ pub(crate) enum Transfer {
     Packets,
 }
 
-/// Location of a peer queue pair.
+/// Location of a peer queue pair, which determines the ways in which messages can be transferred to
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Peer {
     /// The peer is in this process.
@@ -54,7 +55,8 @@ pub(crate) struct RequestProperties {
     pub(crate) is_begun: bool,
     /// Set if earlier requests are not acknowledged.
     pub(crate) is_behind_others: bool,
-    /// Set if a packet must first announce earlier one-sided operations to the peer.
+    /// Set if a packet must first announce earlier one-sided operations to the peer, which has not
+    /// counted their sequence numbers.
     pub(crate) is_gap_unannounced: bool,
     /// Set if the peer acknowledges messages.
     pub(crate) is_reliable: bool,

@@ -22,7 +22,7 @@ pub(crate) struct OneSided<'a> {
     pub(crate) signaled: bool,
 }
 
-/// Operation of a [`OneSided`] request.
+/// Operation of a [`OneSided`] request, with the operands of an atomic.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
     Write,
@@ -37,7 +37,8 @@ pub(crate) enum Atomic {
     FetchAdd { add: u64 },
 }
 
-/// Reason why a one-sided operation did not succeed.
+/// Reason why a one-sided operation did not succeed, which determines whether it can be sent as
+/// packets instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OneSidedError {
     /// The operation was not executed, or only in part, and can be repeated.

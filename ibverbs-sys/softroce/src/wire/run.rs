@@ -94,7 +94,7 @@ impl<'a> Run<'a> {
         std::iter::once(first.payload).chain(others)
     }
 
-    /// Returns the packets, in order.
+    /// Returns the packets of the run in parsed form, in order.
     pub fn packets(&self) -> impl Iterator<Item = Packet<'a>> {
         let Self {
             first,

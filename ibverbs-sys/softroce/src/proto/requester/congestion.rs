@@ -50,7 +50,8 @@ const INCREASE: u64 = 32;
 const GROWTH_TIME: u64 = 2048;
 
 impl Congestion {
-    /// Records the measured round trip time `time`.
+    /// Records the measured round trip time `time`. Increases the assumed time with a full queue
+    /// slowly, and at least to the shorter of the last two times.
     pub(super) fn measured(&mut self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.times = match self.times {

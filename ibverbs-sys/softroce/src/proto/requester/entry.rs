@@ -22,7 +22,7 @@ pub(super) struct Entry {
     pub(super) is_declined: bool,
 }
 
-/// Progress of a request.
+/// Progress of a request in the send queue, from posting to its completion.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Progress {
     /// The request has not been started.

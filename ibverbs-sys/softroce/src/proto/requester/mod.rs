@@ -102,7 +102,7 @@ pub(super) struct Requester {
     flow: Flow,
 }
 
-/// Position of the packet that is sent next.
+/// Position of the packet that is sent next: a request of the queue, and a packet of this request.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
     /// Index of the packet's request in the queue.

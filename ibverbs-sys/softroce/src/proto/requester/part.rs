@@ -39,9 +39,9 @@ impl Requester {
             .ok_or(SendProgress::PacketsOnly))
     }
 
-    /// Returns the next step in sending. A part may be sent only while no packet is unacknowledged:
-    /// the peer receives in the order of the sequence numbers, and this side does not know which
-    /// packets the peer has received.
+    /// Returns whether a part, only packets, or nothing can be sent next. A part may be sent only
+    /// while no packet is unacknowledged: the peer receives in the order of the sequence numbers,
+    /// and this side does not know which packets the peer has received.
     pub(in crate::proto) fn next_step(
         &self,
         now: impl FnOnce() -> Time,
@@ -121,7 +121,7 @@ impl Requester {
     }
 
     /// Records the outcome of transferring the part that begins at `upcoming` and has `packets`
-    /// sequence numbers. Returns the next step.
+    /// sequence numbers. Returns whether another part, only packets, or nothing can be sent next.
     pub(in crate::proto) fn conclude_part(
         &mut self,
         upcoming: &Upcoming,

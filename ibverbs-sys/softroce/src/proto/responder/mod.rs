@@ -105,7 +105,9 @@ impl Responder {
         }
     }
 
-    /// Receives a request packet of a reliable service.
+    /// Receives a request packet of a reliable service: executes the request if its sequence number
+    /// is the expected one, answers a repeated request again, and requests missing packets after a
+    /// gap.
     pub(super) fn receive(
         &mut self,
         endpoint: &Endpoint,
@@ -265,7 +267,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Executes an atomic write (IBTA annex A19).
+    /// Executes an atomic write (IBTA annex A19) after checking that the peer may write there, and
+    /// stores the request so that its response is sent.
     fn atomic_write(
         &mut self,
         sequence: Sequence,
@@ -290,7 +293,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Executes a flush (IBTA annex A19).
+    /// Executes a flush (IBTA annex A19) after checking the rights of the peer, and stores the
+    /// request so that its response is sent.
     fn flush_memory(
         &mut self,
         sequence: Sequence,

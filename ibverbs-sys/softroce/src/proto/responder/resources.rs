@@ -191,8 +191,8 @@ impl Resources {
         }
     }
 
-    /// Cancels the remaining packets of the response that is being sent, because the bytes of the
-    /// response cannot be read.
+    /// Cancels the remaining packets of the response that is being sent, because the memory with
+    /// its bytes can no longer be read.
     pub(super) fn cancel_response(&mut self) {
         let mut unfinished = self
             .ring
@@ -204,7 +204,8 @@ impl Resources {
         }
     }
 
-    /// Returns whether no response packet must be sent.
+    /// Returns whether no response packet must be sent, so that an acknowledgement or a NAK may be
+    /// sent.
     pub(super) fn is_idle(&self) -> bool {
         self.unfinished == 0
     }

@@ -76,7 +76,7 @@ pub fn is_real_library_running() -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     guid: u64,
-    /// Set if the port is active.
+    /// Set if the port is active, as the files of the port show it.
     is_up: bool,
     /// Entries of the GID table that are not empty, by their index.
     gids: BTreeMap<usize, Gid>,

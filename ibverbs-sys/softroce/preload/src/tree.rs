@@ -39,7 +39,7 @@ const ATTEMPTS: u32 = 100;
 pub(crate) struct Tree {
     /// The process that has created the directory. A child of `fork` creates its own.
     process: Pid,
-    /// Absolute path without symbolic links.
+    /// Absolute path of the directory, without symbolic links.
     root: PathBuf,
     /// Content of the directory on disk. Only one thread at a time updates the files.
     written: Mutex<DirectoryContent>,

@@ -91,11 +91,12 @@ bitflags! {
 pub struct Attributes {
     /// Number of the peer's queue pair.
     pub destination: u32,
-    /// Path to the peer.
+    /// Path to the peer, or `None` before the program has set a path.
     pub path: Option<Path>,
-    /// Maximum payload of a packet.
+    /// Path MTU: the maximum payload of a packet on the path.
     pub path_mtu: Mtu,
-    /// Partition key in the packets of the queue pair.
+    /// Partition key in the packets of the queue pair. Received packets must belong to the same
+    /// partition.
     pub partition_key: u16,
     /// Queue key of a datagram queue pair: received datagrams must contain it.
     pub queue_key: u32,

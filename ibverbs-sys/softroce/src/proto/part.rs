@@ -43,7 +43,7 @@ pub struct Upcoming {
     /// Set if another process can map the memory of the request: the result of
     /// [`Host::is_mappable`].
     pub is_mappable: bool,
-    /// Set if the peer acknowledges messages.
+    /// Set if the peer acknowledges messages, because the connection is reliable.
     pub is_reliable: bool,
     /// Set if earlier packets of an unreliable connection may still be in flight to the peer, so
     /// that any other transfer would overtake them. Never set for a reliable connection, which
@@ -114,7 +114,7 @@ pub enum PartOutcome {
 pub enum SendProgress {
     /// A part of a message was transferred. The caller may try to transfer the next part.
     Transferred,
-    /// Nothing can be sent now.
+    /// Nothing can be sent now, because no request is left or the next one must wait.
     Idle,
     /// Only packets can be sent now, and no parts.
     PacketsOnly,
@@ -588,7 +588,7 @@ impl QueuePair {
 /// separately.
 #[derive(Clone, Copy, Debug)]
 pub struct UnqueuedMessage {
-    /// Work request id.
+    /// Work request ID, which the program has chosen, and which the completion contains.
     pub id: u64,
     /// Immediate data.
     pub immediate: Option<[u8; 4]>,

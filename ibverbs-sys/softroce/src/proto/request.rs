@@ -69,7 +69,7 @@ pub enum Payload {
 pub enum Data<'a> {
     /// Scatter/gather list of the memory that contains the bytes.
     Gathered(&'a [Segment]),
-    /// Inline data.
+    /// Bytes that the request contains itself (inline data).
     Inline(&'a [u8]),
 }
 
@@ -115,7 +115,7 @@ pub struct Remote {
     /// Address of the first byte. In a zero-based region, the distance from the region's first
     /// byte.
     pub address: u64,
-    /// Remote key.
+    /// Remote key (rkey) of the peer's region or window, which permits the access.
     pub key: u32,
 }
 
@@ -231,7 +231,7 @@ pub enum SendOperation {
     AtomicWrite {
         /// Location of the eight bytes in the peer's memory.
         remote: Remote,
-        /// The eight bytes.
+        /// New content of the eight bytes.
         bytes: [u8; 8],
     },
     /// Waits until earlier writes have taken effect at the peer.
@@ -248,7 +248,7 @@ pub enum SendOperation {
 /// A work request of the send queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendRequest {
-    /// Work request id.
+    /// Work request ID, which the program has chosen, and which the completion contains.
     pub id: u64,
     /// Operation of the request, with its parameters.
     pub operation: SendOperation,
@@ -271,7 +271,7 @@ pub struct SendRequest {
 /// A work request of a receive queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiveRequest {
-    /// Work request id.
+    /// Work request ID, which the program has chosen, and which the completion contains.
     pub id: u64,
     /// Memory in which the received message is stored.
     pub segments: GatherList,
@@ -343,7 +343,7 @@ pub enum CompletionOpcode {
 /// Work completion of a request, as `ibv_wc` reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Work request id.
+    /// Work request ID, which the program has chosen, and which the completion contains.
     pub id: u64,
     /// Status of the request. If it is an error, only the id is valid besides.
     pub status: CompletionStatus,

@@ -38,7 +38,7 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 /// The process at the other end of a Unix connection.
 #[derive(Debug)]
 pub(super) struct Process {
-    /// Process ID.
+    /// Process ID of the process.
     pub(super) number: Pid,
     /// ID of the thread by which the kernel finds the memory of the process; see [`process`].
     pub(super) thread: Pid,

@@ -58,7 +58,7 @@ pub(crate) struct RequestProperties {
     /// Set if a packet must first announce earlier one-sided operations to the peer, which has not
     /// counted their sequence numbers.
     pub(crate) is_gap_unannounced: bool,
-    /// Set if the peer acknowledges messages.
+    /// Set if the peer acknowledges messages, because the connection is reliable.
     pub(crate) is_reliable: bool,
     /// Set if earlier packets of an unreliable connection may still be in flight to the peer.
     pub(crate) has_packets_in_flight: bool,

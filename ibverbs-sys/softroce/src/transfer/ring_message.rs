@@ -26,7 +26,7 @@ use crate::proto::{
 pub(crate) struct RingMessage<'a> {
     /// Number of the destination queue pair.
     pub(crate) destination: u32,
-    /// Partition key.
+    /// Partition key. The receiver drops a ring message of another partition.
     pub(crate) partition_key: u16,
     /// Acknowledgement: all packets up to this sequence number have been executed.
     pub(crate) acknowledged: Option<Sequence>,

@@ -32,7 +32,7 @@ const RESPONSE_INTERVAL: Duration = Duration::from_micros(1);
 
 #[derive(Debug, Default)]
 pub(super) struct Responder {
-    /// Sequence number of the next new packet.
+    /// Sequence number of the next new packet. Packets with lower numbers are repetitions.
     expected: Sequence,
     /// Number of executed messages (MSN), modulo 2^24.
     message_sequence: u32,

@@ -1,4 +1,4 @@
-//! Functions that list directories.
+//! Replacements for functions of the C library that list directories.
 
 use std::ffi::c_void;
 

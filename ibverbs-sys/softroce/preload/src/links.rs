@@ -1,4 +1,4 @@
-//! Functions that follow symbolic links.
+//! Replacements for functions of the C library that follow symbolic links.
 
 use std::ptr;
 

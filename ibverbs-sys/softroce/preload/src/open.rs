@@ -1,4 +1,4 @@
-//! Functions that open files.
+//! Replacements for functions of the C library that open files.
 //!
 //! `open` and `openat` take a mode as a variable argument if they create a file. Here it is an
 //! ordinary argument, which the calling conventions of x86-64 and ARM64 pass in the same register.

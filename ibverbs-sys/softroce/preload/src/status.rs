@@ -1,4 +1,5 @@
-//! Functions that return the status of files, and whether a file may be used.
+//! Replacements for functions of the C library that return the status of files, and whether a file
+//! may be used.
 
 use std::ffi::c_void;
 

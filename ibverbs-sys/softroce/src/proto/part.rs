@@ -135,7 +135,7 @@ pub struct Incoming {
     pub starts: bool,
     /// Set if the part is the last of the message.
     pub ends: bool,
-    /// Immediate data.
+    /// Immediate data that the message carries, if it has any.
     pub immediate: Option<[u8; 4]>,
     /// Key that the message invalidates.
     pub invalidated: Option<u32>,
@@ -590,7 +590,7 @@ impl QueuePair {
 pub struct UnqueuedMessage {
     /// Work request ID, which the program has chosen, and which the completion contains.
     pub id: u64,
-    /// Immediate data.
+    /// Immediate data that the message carries, if it has any.
     pub immediate: Option<[u8; 4]>,
     /// Destination memory of a write with immediate data. `None` for a send.
     pub remote: Option<Remote>,

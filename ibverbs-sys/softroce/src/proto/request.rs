@@ -343,9 +343,9 @@ pub enum CompletionOpcode {
 /// Work completion of a request, as `ibv_wc` reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Work request ID, which the program has chosen, and which the completion contains.
+    /// Work request ID that the program has chosen for the request.
     pub id: u64,
-    /// Status of the request. If it is an error, only the id is valid besides.
+    /// Status of the request. If the status is an error, the only other valid field is `id`.
     pub status: CompletionStatus,
     /// Kind of the request.
     pub opcode: CompletionOpcode,

@@ -82,7 +82,8 @@ pub(super) struct Environment<'a> {
     pub(super) handles: &'a Handles,
     pub(super) objects: &'a UsedObjects,
     pub(super) host_state: &'a mut HostState,
-    /// Set while packets are sent, which may be responses to earlier requests of the peer.
+    /// Set while packets are sent, which may be responses to earlier requests of the peer. The keys
+    /// of such a request may belong to other protection domains than those of the latest request.
     pub(super) answering: bool,
 }
 

@@ -367,8 +367,8 @@ impl QueuePair {
         self.requester.arm(now, &self.endpoint);
     }
 
-    /// Returns whether this queue pair and `peer` are connected to each other. For datagrams,
-    /// returns whether they are in the same partition.
+    /// Returns whether this queue pair and `peer` are connected to each other, so that parts may be
+    /// transferred between them. For datagrams, returns whether they are in the same partition.
     pub fn is_connected_to(&self, peer: &Self) -> bool {
         let (own, other) = (&self.endpoint, &peer.endpoint);
         let connected = own.service == Service::UnreliableDatagram

@@ -104,7 +104,7 @@ impl Link {
     }
 
     /// Returns whether the queue pair with the number `queue_pair` waits for free space in the
-    /// ring.
+    /// ring, so that it cannot send more now.
     pub(crate) fn has_waiting(&self, queue_pair: u32) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
             && (self.backlog.waiting.lock().queue_pairs).contains(&queue_pair)

@@ -43,7 +43,8 @@ pub struct HostPeers {
 }
 
 /// Cached list of all links (shared memory with other processes), and the number of changes when
-/// the list was cached.
+/// the list was cached. A thread that often polls all links needs no lock while the list is up to
+/// date.
 #[derive(Debug)]
 pub(crate) struct CachedLinks {
     version: usize,

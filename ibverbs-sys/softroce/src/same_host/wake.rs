@@ -103,11 +103,12 @@ impl SleepWord<'_> {
 #[derive(Debug)]
 pub(super) struct Armed(AtomicU8);
 
-/// No completion queue with a non-blocking channel is armed.
+/// Value of [`Armed`] if no completion queue with a non-blocking channel is armed.
 const UNARMED: u8 = 0;
-/// A queue was armed before the present interval began, and none was armed in the interval.
+/// Value of [`Armed`] if a queue was armed before the present interval began, and none was armed in
+/// the interval.
 const ARMED_BEFORE: u8 = 1;
-/// A queue was armed in the present interval.
+/// Value of [`Armed`] if a queue was armed in the present interval.
 const ARMED: u8 = 2;
 
 impl Armed {

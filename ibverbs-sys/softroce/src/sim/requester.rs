@@ -106,7 +106,7 @@ pub(crate) enum Effect {
 /// Content of a message, with which the model compares the received bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
-    /// Bytes derived from the message ID.
+    /// Bytes that are derived from the message ID.
     Numbered,
     /// Bytes that a read has fetched.
     Read(Rc<[u8]>),

@@ -97,12 +97,12 @@ impl Stream {
         }
     }
 
-    /// Returns the queue pair that sends the requests.
+    /// Returns the queue pair that sends the requests of the stream.
     pub(crate) fn requester(&self) -> QpId {
         self.ends[0]
     }
 
-    /// Returns the queue pair that answers the requests.
+    /// Returns the queue pair that receives and answers the requests of the stream.
     pub(crate) fn responder(&self) -> QpId {
         self.ends[1]
     }

@@ -16,7 +16,8 @@ use crate::proto::{
 };
 
 /// Maximum number of bytes that are copied in one step between two queue pairs of this process.
-/// Other threads cannot use the two queue pairs during the copy.
+/// Other threads cannot use the two queue pairs during the copy, so the limit keeps their wait
+/// short.
 const MAX_PART: u32 = 64 << 10;
 
 /// Returns the next range of the message that the queue pair `queue_pair` is sending (a part), with

@@ -8,7 +8,8 @@ use crate::proto::{
 };
 
 /// Maximum number of bytes that are copied in one step to or from the peer's memory. A process that
-/// withdraws a key of its memory waits until the running copy operation ends.
+/// withdraws a key of its memory waits until the running copy operation ends, so the limit keeps
+/// this wait short.
 pub(crate) const MAX_COPY: u32 = 1 << 20;
 
 /// A read, write or atomic that the sender's thread executes directly in the target's memory,
@@ -48,8 +49,8 @@ pub(crate) enum OneSidedError {
     ResultLost,
 }
 
-/// Access to the memory of both sides of a one-sided operation. Implementations check the keys, the
-/// bounds and the access rights.
+/// Access to the memory of both sides of a one-sided operation, by the thread of the sender.
+/// Implementations check the keys, the bounds and the access rights.
 pub(crate) trait MemoryAccess {
     /// Copies the bytes `range` of the local message `from` to memory of the peer. Returns `None`
     /// on failure; some bytes may then have been copied.

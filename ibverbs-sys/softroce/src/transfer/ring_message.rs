@@ -142,8 +142,9 @@ pub(crate) const SEGMENTS: usize = MAX_SLOT_BYTES / SEGMENT;
 /// the shared ring.
 const SEGMENT: usize = 16;
 
-/// Access to the memory of a peer in another process. By default, the methods fail, as for a peer
-/// whose memory is not accessible.
+/// Access to the memory of a peer in another process, and to the payload in the shared ring. By
+/// default, the methods fail, as for a peer whose memory is not accessible. `H` is the [`Host`] of
+/// the local queue pair.
 pub(crate) trait PeerMemory<H> {
     /// Writes the bytes of a write request from memory of this process to memory of the peer.
     /// Returns `None` if the request must be sent as packets instead.

@@ -515,7 +515,7 @@ impl Requester {
         self.flow.receipt(sequence);
     }
 
-    /// Completes the oldest request with an error.
+    /// Completes the oldest request with the error `status`.
     pub(super) fn fail(&mut self, status: CompletionStatus, host: &mut impl Host) {
         if let Some(entry) = self.queue.pop_front() {
             host.complete_send(entry.completion(status));

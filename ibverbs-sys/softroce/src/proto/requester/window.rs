@@ -103,8 +103,8 @@ impl Window {
         (self.size / 4).clamp(1, 32)
     }
 
-    /// Records that `packets` packets were acknowledged. `oldest` is now the oldest unanswered
-    /// sequence number.
+    /// Records that `packets` packets were acknowledged, and lets the window grow. `oldest` is now
+    /// the oldest unanswered sequence number.
     pub(super) fn progress(&mut self, packets: u32, oldest: Sequence) {
         if self.recovered.is_some_and(|end| oldest.distance(end) >= 0) {
             self.recovered = None;

@@ -217,9 +217,9 @@ impl Files {
         self.line(&keys, 0, &format!("{PARTITION_KEY:#06x}"));
     }
 
-    /// Adds the GID table. As with the kernel, each index has a file, and an empty entry has no
-    /// type and no interface. Reading these two from the kernel's files fails with `EINVAL`; the
-    /// files here are empty.
+    /// Adds the files of the GID table to `directory`. As with the kernel, each index has a file,
+    /// and an empty entry has no type and no interface. Reading these two from the kernel's files
+    /// fails with `EINVAL`; the files here are empty.
     fn describe_gids(&mut self, directory: &str, table: &BTreeMap<usize, Gid>) {
         let gids = format!("{directory}/gids");
         let types = format!("{directory}/gid_attrs/types");
@@ -242,8 +242,8 @@ impl Files {
         }
     }
 
-    /// Adds the counters: those of every InfiniBand port (IBTA 16.1.3), and those of this kind of
-    /// device.
+    /// Adds the files of the counters to `directory`: those of every InfiniBand port (IBTA 16.1.3),
+    /// and those of this kind of device.
     fn describe_counters(&mut self, directory: &str, counters: &[(&str, u64)]) {
         let standard = format!("{directory}/counters");
         let own = format!("{directory}/hw_counters");

@@ -288,7 +288,7 @@ impl Tree {
     }
 }
 
-/// Writes all bytes, in several calls if the system writes only a part.
+/// Writes all of `bytes` to `file`, in several calls if the system writes only a part.
 fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         match rustix::io::write(file, bytes) {
@@ -316,8 +316,8 @@ fn devices_of_the_machine(directory: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Locks a directory of this user. Returns `None` if another process has it locked, or it is not a
-/// directory of this user.
+/// Locks the private directory `root`. Returns `None` if another process has locked it, or if it
+/// does not belong to this user.
 fn lock(root: &Path) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let lock = fs::open(root, flags, Mode::empty()).ok()?;
@@ -326,7 +326,8 @@ fn lock(root: &Path) -> Option<OwnedFd> {
     is_own.then_some(lock)
 }
 
-/// Removes the directories of processes that have ended without removing them.
+/// Removes the private directories in `base` of processes that have ended without removing them.
+/// The directory of a process that has ended is not locked.
 fn remove_left_over(base: &Path) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let entries = fs::open(base, flags, Mode::empty()).and_then(Dir::new);

@@ -161,7 +161,8 @@ pub trait Memory {
     /// `key` is the remote key. Returns the previous value.
     fn fetch_add(&self, key: u32, address: u64, add: u64) -> Result<u64, RemoteFault>;
 
-    /// Writes eight bytes at `address` atomically. `address` must be a multiple of eight.
+    /// Writes eight bytes at `address` atomically. `address` must be a multiple of eight, and `key`
+    /// is the remote key.
     fn write_word(&self, key: u32, address: u64, bytes: [u8; 8]) -> Result<(), RemoteFault>;
 
     /// Checks that a peer may flush memory with the rights `access`, and flushes the memory.
@@ -193,7 +194,7 @@ pub trait Memory {
     /// neither rebound nor invalidated.
     fn restore_window(&self, _key: u32) {}
 
-    /// Binds a memory window to a range of a memory region.
+    /// Binds a memory window to a range of a memory region, as `binding` describes.
     fn bind(&self, binding: &WindowBinding) -> Result<(), LocalFault>;
 
     /// Invalidates a key, because a send request of this side demands it (a local invalidate).

@@ -35,7 +35,8 @@ pub struct QueuePair {
 const MAX_DELAY_PACKETS: u32 = 8;
 
 impl QueuePair {
-    /// Creates a queue pair in the RESET state.
+    /// Creates a queue pair with the number `number` and the transport service `service`, in the
+    /// RESET state.
     pub fn new(number: u32, service: Service) -> Self {
         let attributes = Attributes::default();
         Self {

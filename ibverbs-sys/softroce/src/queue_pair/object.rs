@@ -65,7 +65,8 @@ pub(super) struct Inner {
 }
 
 impl QueuePair {
-    /// Creates a queue pair with the number `number`, in the RESET state.
+    /// Creates a queue pair with the number `number`, in the RESET state, with the attributes and
+    /// objects of `creation`. Fails if these are not valid for the device.
     pub(crate) fn new(
         number: u32,
         device: &Arc<dyn Adapter>,
@@ -180,8 +181,8 @@ impl QueuePair {
         self.domain
     }
 
-    /// Sets attributes and enters a state (`ibv_modify_qp`). If a check fails, changes nothing.
-    /// Returns the new state.
+    /// Sets attributes and enters a state, as `wanted` requests (`ibv_modify_qp`). If a check
+    /// fails, changes nothing. Returns the new state.
     pub(crate) fn modify(&self, wanted: &Modification<'_>) -> Result<State, ModifyError> {
         let mut inner = self.inner.lock();
         let mut plan = check(self.present(&inner), wanted, &*self.device)?;

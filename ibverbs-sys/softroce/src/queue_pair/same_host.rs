@@ -277,8 +277,9 @@ impl QueuePair {
         }
     }
 
-    /// Sends a message whose payload fits into the [`RingMessage`] itself, while the message is
-    /// posted. Returns `false` if the message cannot be sent.
+    /// Sends a message whose payload `data` fits into the [`RingMessage`] (short message without
+    /// packet headers) itself, while the message is posted. Returns `false` if the message cannot
+    /// be sent. `near` contains the parts of this queue pair that posting needs.
     #[inline(always)]
     fn post_in_slot(
         &self,
@@ -306,8 +307,8 @@ impl QueuePair {
         self.send_posted(near, message, data, SlotContent::Bytes(bytes))
     }
 
-    /// Copies the bytes of a local segment to `out`. Returns `None` if the queue pair may not
-    /// access the memory, or if the memory is an on-demand region.
+    /// Copies the bytes of the local segment `segment` to `out`, for a message in a slot. Returns
+    /// `None` if the queue pair may not access the memory, or if the memory is an on-demand region.
     #[inline(always)]
     fn gather_one(&self, objects: &UsedObjects, segment: &Segment, out: &mut [u8]) -> Option<()> {
         let domain = objects.domain.as_ref()?.id();
@@ -316,9 +317,9 @@ impl QueuePair {
         piece.copy_to(&Piece::of_mut(out))
     }
 
-    /// Sends a message, while it is posted, as a [`RingMessage`] with the addresses of the payload.
-    /// The peer process copies the payload from there. Returns `false` if the message cannot be
-    /// sent.
+    /// Sends a message, while it is posted, as a [`RingMessage`] with the addresses of the payload
+    /// `data`. The peer process copies the payload from there. `is_mappable` is set if the peer
+    /// process can map that memory. Returns `false` if the message cannot be sent.
     #[inline(never)]
     fn post_descriptor(
         &self,
@@ -358,8 +359,8 @@ impl QueuePair {
         written.is_some() && self.send_posted(near, message, data, SlotContent::Written)
     }
 
-    /// Sends the [`RingMessage`] of a message that is being posted. Returns `false`, and posts
-    /// nothing, if it cannot be sent.
+    /// Sends the [`RingMessage`] of a message that is being posted; `content` is the content of its
+    /// slot in the ring. Returns `false`, and posts nothing, if the ring message cannot be sent.
     #[inline(always)]
     fn send_posted(
         &self,
@@ -610,7 +611,7 @@ fn take_ring_message<'h, P: PeerMemory<Environment<'h>>>(
     }
 }
 
-/// Wakes the peer process, if it sleeps, unless `outgoing` defers wakeups.
+/// Wakes the peer process of `link`, if it sleeps, unless `outgoing` defers wakeups.
 fn wake(link: &Link, outgoing: &impl Outgoing) {
     if outgoing.defers_wakeups() {
         link.flush_later();

@@ -71,7 +71,8 @@ impl SharedReceiveQueue {
         }))
     }
 
-    /// Appends a receive request. Fails if the queue is full.
+    /// Appends a receive request, which any queue pair that uses the queue may take. Fails if the
+    /// queue is full.
     pub fn post(&self, request: ReceiveRequest) -> Result<(), Full> {
         let mut state = self.state.lock();
         if state.requests.len() >= state.capacity as usize {

@@ -181,8 +181,8 @@ impl Scenario<'_> {
         draft.buffer = Some(Rc::new(buffer));
     }
 
-    /// Creates a request that names the peer's memory by `remote`, and that must fail with one of
-    /// `statuses`.
+    /// Creates a request of requester `r` that names the peer's memory by `remote`, and that must
+    /// fail with one of `statuses`. `id` is the ID of the request.
     fn draft_remote(
         &mut self,
         r: usize,
@@ -196,7 +196,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Creates a write or a read of at least five bytes that must fail with one of `statuses`.
+    /// Creates a write or a read of requester `r` at the memory `remote` of the peer, which has at
+    /// least five bytes and must fail with one of `statuses`. `id` is the ID of the request.
     fn draft_plain(
         &mut self,
         r: usize,
@@ -241,8 +242,8 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Creates a send that must fail with a local protection error: the last ten bytes of its
-    /// message are in memory without a valid key.
+    /// Creates a send of requester `r` that must fail with a local protection error: the last ten
+    /// bytes of its message are in memory without a valid key.
     fn draft_bad_gather(&mut self, r: usize) -> Draft {
         let operation = SendOperation::Send {
             immediate: None,

@@ -79,8 +79,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Posts the prepared request `draft` with the ID `id`, and records the effect that the model
-    /// must expect.
+    /// Posts the prepared request `draft` of requester `r` with the ID `id`, and records the effect
+    /// that the model must expect.
     pub(super) fn post(&mut self, r: usize, id: u64, draft: Draft) {
         let requester = &mut self.requesters[r];
         let connection = &self.schedule.connections[requester.connection];
@@ -161,8 +161,8 @@ impl Scenario<'_> {
         length as usize
     }
 
-    /// Sets the data of the request `draft` to `length` bytes of the message with the ID `id`,
-    /// inline or in registered memory.
+    /// Sets the data of the request `draft` of requester `r` to `length` bytes of the message with
+    /// the ID `id`, inline or in registered memory.
     pub(super) fn set_message(&mut self, r: usize, draft: &mut Draft, id: u64, length: usize) {
         let requester = &mut self.requesters[r];
         let message = content::message(id, length);
@@ -177,8 +177,8 @@ impl Scenario<'_> {
         draft.buffer = Some(Rc::new(buffer));
     }
 
-    /// Sets the memory of the request `draft` to registered memory for a response of `length`
-    /// bytes.
+    /// Sets the memory of the request `draft` of requester `r` to registered memory for a response
+    /// of `length` bytes.
     pub(super) fn set_response_memory(&mut self, r: usize, draft: &mut Draft, length: usize) {
         let requester = &mut self.requesters[r];
         let memory = self.world.memory(requester.place.node);

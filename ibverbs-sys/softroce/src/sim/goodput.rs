@@ -98,7 +98,7 @@ fn megabits(row: &Row, loss: u32) -> String {
 }
 
 /// Returns the virtual time until all messages of `row` are complete at the loss rate `loss`, or
-/// `None` if a message fails.
+/// `None` if a message fails. `seed` determines which packets are lost.
 fn run(row: &Row, loss: u32, seed: u64) -> Option<Duration> {
     let conditions = Conditions {
         loss,

@@ -174,7 +174,8 @@ impl PacketChecker {
         }
     }
 
-    /// Records a request of the peer that has arrived at the queue pair.
+    /// Records that a request of the peer with the sequence number `sequence` has arrived at the
+    /// queue pair, so that a NAK no longer requests it.
     fn record_request(&mut self, sequence: Sequence) {
         if self.missed == Some(sequence) {
             self.missed = None;

@@ -94,7 +94,8 @@ fn execute<H: Host>(
     }
 }
 
-/// Executes a part of a read or a write, or a whole atomic, in the peer's memory.
+/// Executes a part of a read or a write, or a whole atomic, in the peer's memory, to which the
+/// sender has the rights `access`.
 fn copy<H: Memory>(
     part: &Part<'_>,
     access: AccessFlags,

@@ -264,7 +264,7 @@ mod tests {
 
     use super::*;
 
-    /// Computes an ICRC as the specification describes it, bit by bit.
+    /// Computes the ICRC over the bytes `covered` as the specification describes it, bit by bit.
     fn bitwise(covered: impl IntoIterator<Item = u8>) -> u32 {
         let mut register = !0_u32;
         for byte in [0xff; 8].into_iter().chain(covered) {

@@ -63,7 +63,8 @@ impl Congestion {
     }
 
     /// Records a loss of packets. Returns whether a full queue of the path is the likely reason,
-    /// because the last round trips were long.
+    /// because the last round trips were long compared with the shortest one, which `pipe` has
+    /// measured.
     pub(super) fn handle_loss(&mut self, pipe: &Pipe) -> bool {
         let [one, last] = self.times;
         let time = one.max(last);

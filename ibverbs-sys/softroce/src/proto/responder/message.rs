@@ -388,7 +388,7 @@ impl Message {
     }
 
     /// Takes a posted receive for the message, unless an earlier packet of the message has taken
-    /// one.
+    /// one. An XRC message names the shared receive queue `xrc_srq`.
     pub(super) fn take_receive(
         &mut self,
         xrc_srq: Option<u32>,
@@ -455,8 +455,8 @@ impl Receive {
     }
 }
 
-/// Returns the memory and the length in bytes that a write announces, after checking that the peer
-/// may write to the memory.
+/// Returns the memory and the length in bytes that the first packet of a write announces, after
+/// checking that the peer may write to the memory.
 fn announced(
     endpoint: &Endpoint,
     packet: &Packet<'_>,

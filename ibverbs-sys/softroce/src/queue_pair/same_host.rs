@@ -620,8 +620,9 @@ fn wake(link: &Link, outgoing: &impl Outgoing) {
     }
 }
 
-/// Sends a [`RingMessage`] (short message without packet headers), and copies the bytes of
-/// `portion`, its payload, to the ring that both processes share.
+/// Sends a [`RingMessage`] (short message without packet headers) on `link`, and copies the bytes
+/// of `portion`, its payload, to the ring that both processes share. The peer finds the GIDs of the
+/// connection by `tag`.
 #[inline(always)]
 fn send_ring_message(
     link: &Link,
@@ -685,8 +686,9 @@ impl LinkedPeer {
         self.generation
     }
 
-    /// Executes a one-sided request completely. A long request takes several [`CopySession`]s
-    /// (periods of access to the peer's memory).
+    /// Executes a one-sided request completely, over the peer's connection with the generation
+    /// number `generation`. A long request takes several [`CopySession`]s (periods of access to the
+    /// peer's memory).
     fn execute(
         &mut self,
         request: &OneSided<'_>,
@@ -770,8 +772,9 @@ pub(super) struct BothMemories<'a> {
 }
 
 impl BothMemories<'_> {
-    /// Calls `act` with the local memory of the bytes `range` of a request. Returns `None` if the
-    /// queue pair may not access the bytes, or if `act` returns `None`.
+    /// Calls `act` with the local memory of the bytes `range` of the request with the data `data`.
+    /// `write` is set if `act` writes to the memory. Returns `None` if the queue pair may not
+    /// access the bytes, or if `act` returns `None`.
     #[inline]
     fn with_pieces(
         &mut self,

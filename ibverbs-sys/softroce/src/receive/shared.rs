@@ -43,7 +43,8 @@ struct State {
 
 impl SharedReceiveQueue {
     /// Creates a shared receive queue with the number `number`, for `capacity` requests of at most
-    /// `max_segments` scatter/gather elements each. Its events arrive on `context`.
+    /// `max_segments` scatter/gather elements each. Its events arrive on `context`. `xrc` is set
+    /// for an XRC shared receive queue.
     pub fn new(
         number: u32,
         (context, domain): (&Arc<Context>, &Arc<ProtectionDomain>),

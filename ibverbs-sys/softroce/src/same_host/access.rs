@@ -163,8 +163,9 @@ impl Link {
     }
 
     /// Begins a [`CopySession`]: a period in which this process may copy from and to the memory
-    /// that the peer's queue pair makes accessible. Returns `None` if the connection of the peer's
-    /// queue pair no longer has the generation number `generation`.
+    /// that the peer's queue pair, that of `target`, makes accessible. `known` contains cached
+    /// records of the peer. Returns `None` if the connection of the peer's queue pair no longer has
+    /// the generation number `generation`.
     #[inline]
     pub(crate) fn begin_session<'a>(
         &'a self,
@@ -217,8 +218,9 @@ impl CopySession<'_> {
     }
 
     /// Executes an RDMA read or write: copies bytes directly from or to the peer's memory at
-    /// `remote`. Returns `None` if the peer does not permit the copy, or if this process cannot
-    /// perform it. Some of the bytes may have been copied in this case.
+    /// `remote`. `access` contains the direction and the local memory. Returns `None` if the peer
+    /// does not permit the copy, or if this process cannot perform it. Some of the bytes may have
+    /// been copied in this case.
     #[inline]
     pub(crate) fn access(&mut self, remote: Remote, access: Access<'_>) -> Option<()> {
         let (right, pieces) = match access {

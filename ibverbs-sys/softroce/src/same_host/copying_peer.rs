@@ -132,8 +132,8 @@ struct Wait {
 }
 
 impl CopiesInProgress {
-    /// Returns the copies that the peer has in progress now. The caller must have retracted the
-    /// region or window before.
+    /// Returns the copies that the peer has in progress now, so that the caller can wait for their
+    /// end. The caller must have retracted the region or window before.
     pub(super) fn of(copying_peer: Arc<CopyingPeer>) -> Self {
         Self {
             occupied: Lanes(&copying_peer.lanes).occupied(),

@@ -52,8 +52,8 @@ impl Events {
         })
     }
 
-    /// Adds `descriptor` to the set, for the events "data received" and "connection closed". Does
-    /// nothing if the descriptor is in the set already.
+    /// Adds `descriptor`, which has the kind `source`, to the set, for the events "data received"
+    /// and "connection closed". Does nothing if the descriptor is in the set already.
     pub(super) fn add(&self, descriptor: BorrowedFd<'_>, source: Source) -> io::Result<()> {
         let events = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         let number = EventData::new_u64(source as u64);

@@ -101,7 +101,7 @@ const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl HostPeers {
     /// Listens for connections of other processes of the host, and creates an empty directory of
-    /// these processes.
+    /// these processes. Handshakes pass `resources` to them.
     pub(crate) fn open(resources: ProcessResources) -> io::Result<Self> {
         let publication = Arc::clone(&resources.publication);
         Ok(Self {

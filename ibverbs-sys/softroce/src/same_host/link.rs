@@ -354,9 +354,9 @@ impl Link {
         self.failures.notify();
     }
 
-    /// Sends a packet. The peer finds the packet's GIDs by `tag`, which has 15 bits and is not 0.
-    /// `annotation` is 48 bits of additional data, which the peer receives with the packet. Does
-    /// not wake a sleeping peer; the next [`flush`](Self::flush) does.
+    /// Sends the packet `bytes`. The peer finds the packet's GIDs by `tag`, which has 15 bits and
+    /// is not 0. `annotation` is 48 bits of additional data, which the peer receives with the
+    /// packet. Does not wake a sleeping peer; the next [`flush`](Self::flush) does.
     pub(crate) fn send(&self, tag: u16, annotation: u64, bytes: &[u8]) -> Result<(), SendError> {
         debug_assert!(bytes.len() <= MAX_PACKET && annotation < 1 << 48);
         let mut words = [0; ring::WORDS];
@@ -616,15 +616,15 @@ impl Link {
         })
     }
 
-    /// Records in the shared memory that a thread of this process is about to sleep, so that the
-    /// peer wakes the thread. The thread must then call [`is_waiting`](Self::is_waiting), and must
-    /// not sleep if the result is `true`.
+    /// Records in the shared memory that the thread `sleeper` of this process is about to sleep, so
+    /// that the peer wakes the thread. The thread must then call [`is_waiting`](Self::is_waiting),
+    /// and must not sleep if the result is `true`.
     pub(super) fn fall_asleep(&self, sleeper: Sleeper) {
         SleepWord(&self.side.own_sleep.0).store_sleeper(sleeper);
     }
 
-    /// Records in the shared memory that a thread of this process is awake, so that the peer does
-    /// not wake it.
+    /// Records in the shared memory that the thread `sleeper` of this process is awake, so that the
+    /// peer does not wake it.
     pub(super) fn wake_up(&self, sleeper: Sleeper) {
         SleepWord(&self.side.own_sleep.0).end(sleeper);
     }

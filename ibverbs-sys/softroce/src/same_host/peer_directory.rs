@@ -59,8 +59,8 @@ struct State {
 }
 
 impl PeerDirectory {
-    /// Creates an empty directory, and [listens](Self::listen) at the addresses that have a UDP
-    /// socket from the beginning.
+    /// Creates an empty directory of a process with the resources `resources`, and
+    /// [listens](Self::listen) at the addresses that have a UDP socket from the beginning.
     pub(crate) fn open(resources: ProcessResources) -> io::Result<Self> {
         if resources.addresses.is_empty() || !has_room(&resources.addresses, &resources.gids) {
             return Err(io::ErrorKind::InvalidInput.into());

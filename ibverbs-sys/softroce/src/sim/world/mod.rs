@@ -296,7 +296,8 @@ impl<'t> World<'t> {
         self.transmit(place);
     }
 
-    /// Moves the queue pair at `place` to the state `state`.
+    /// Moves the queue pair at `place` to the state `state`, and then transmits the packets that it
+    /// may send.
     pub(crate) fn enter(&mut self, place: QpId, state: State) {
         if self.lines.is_some() {
             let line = format!("{} {} enters {state:?}", Micros(self.now), self.name(place));

@@ -123,8 +123,8 @@ fn head_of(slots: &[Slot], number: u32) -> Option<u64> {
     (head as u32 == number.wrapping_add(1)).then_some(head)
 }
 
-/// Returns the first word of the slot (cache line of the ring) at `position`: the number of the slot
-/// plus one, the tag of the message, and the number of chunks.
+/// Returns the first word of the slot (cache line of the ring) at `position`: the number of the
+/// slot plus one, the tag of the message, and the number of chunks.
 fn head(position: Position, tag: u16, chunks: u16) -> u64 {
     u64::from(tag) << 48 | u64::from(chunks) << 32 | u64::from(position.slot.wrapping_add(1))
 }

@@ -1,4 +1,6 @@
-//! Attacks a connection between two devices of this host, as any user can:
+//! Attacks a connection between two devices of this host by forged packets, as any user can send
+//! them. An argument is the address of a device, with the queue pair number and the expected
+//! sequence number:
 //! ```text
 //! cargo run -p softroce --release --example attacker -- 127.1.2.3:4791/74565/0 127.1.2.4:4791/65433/0 --seconds 60
 //! ```

@@ -5,7 +5,8 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Kind of a verbs object. Existing objects are counted by kind.
+/// Kind of a verbs object, such as a queue pair or a memory region. [`objects`] returns the number
+/// of existing objects of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(usize)]
 #[expect(missing_docs, reason = "the specification's own names")]

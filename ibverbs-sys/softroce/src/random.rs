@@ -36,8 +36,9 @@ impl Permutation {
         }
     }
 
-    /// Returns the number to which the permutation maps `number`. `family` selects one of many
-    /// independent permutations with the same keys.
+    /// Returns the number to which the permutation maps `number`. `family` selects one of 2^32
+    /// permutations that the keys define: the results for one family reveal nothing about those for
+    /// another.
     pub(crate) fn apply(&self, family: u32, number: u32) -> u32 {
         let mut place = self.step(family, number);
         // For an odd number of bits, the network permutes twice as many numbers; results above the
@@ -66,7 +67,8 @@ impl std::fmt::Debug for Permutation {
     }
 }
 
-/// Returns `N` random words from the kernel's generator.
+/// Returns `N` random words from the kernel's generator, for secrets that other processes must not
+/// guess.
 pub(crate) fn words<const N: usize>() -> [u64; N] {
     let mut words = [0; N];
     for word in &mut words {

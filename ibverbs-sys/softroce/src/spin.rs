@@ -29,14 +29,16 @@ pub(crate) struct Spin {
 }
 
 /// Number of attempts to take the lock that a thread makes in a spin loop, before it yields the
-/// processor between attempts.
+/// processor between attempts. If the thread that holds the lock runs, it usually unlocks within
+/// these attempts.
 const SPIN_ATTEMPTS: u32 = 100;
 
 /// Number of attempts to take the lock after which a waiting thread sleeps between attempts.
 /// Before, the thread spins or yields the processor.
 const ATTEMPTS_BEFORE_SLEEP: u32 = 1000;
 
-/// Duration of a sleep between attempts to take the lock.
+/// Duration of a sleep between attempts to take the lock, in which the kernel can run the thread
+/// that holds the lock.
 const SLEEP_DURATION: Duration = Duration::from_micros(50);
 
 /// Number of times that a thread yields the processor after a fair unlock, so that waiting threads

@@ -15,7 +15,8 @@ pub(crate) use parking_lot::{Mutex, MutexGuard};
 #[cfg(all(test, loom))]
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 
-/// An atomic word in a cache line of its own.
+/// An atomic word in a cache line of its own, so that threads that write to different words do not
+/// slow each other down.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Line(pub(crate) AtomicU64, [AtomicU64; 7]);

@@ -22,7 +22,7 @@ use crate::counters::counters;
 use crate::net::GIDS;
 use crate::nic::{self, Nic};
 
-/// A file under `/sys` or `/dev`.
+/// A file of the device under `/sys` or `/dev`, with its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum File {
     /// A directory.
@@ -33,7 +33,8 @@ pub enum File {
     Link(String),
 }
 
-/// Directories that also have entries for devices of the machine.
+/// Directories in which the kernel has entries for its own devices, beside those of softroce's
+/// device.
 pub const SHARED: [&str; 5] = [
     "/dev/infiniband",
     "/sys/class/infiniband",
@@ -49,8 +50,8 @@ pub const NODE: &str = "/dev/null";
 /// Device number of [`NODE`], in the format of the file `dev`.
 const NODE_NUMBER: &str = "1:3";
 
-/// Version of the interface between a driver and its library. The device has no driver in the
-/// kernel.
+/// Content of the file `abi_version`: the version of the interface between a kernel driver and its
+/// library. The device has no driver in the kernel, so no library depends on this number.
 const ABI_VERSION: u32 = 1;
 
 /// Sets the paths of these files in the device's C object (`dev_path`, `ibdev_path`). Must be
@@ -75,14 +76,14 @@ pub fn is_real_library_running() -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     guid: u64,
-    /// Set if the port is active.
+    /// Set if the port is active, as the files of the port show it.
     is_up: bool,
     /// Entries of the GID table that are not empty, by their index.
     gids: BTreeMap<usize, Gid>,
     counters: Vec<(&'static str, u64)>,
 }
 
-/// An entry of the GID table.
+/// An entry of the GID table, as the files of the device show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Gid {
     address: Ipv6Addr,
@@ -143,7 +144,7 @@ impl State {
 struct Files(BTreeMap<String, File>);
 
 impl Files {
-    /// Adds a directory and its parents.
+    /// Adds the directory `path` and all its parents to the set of files.
     fn directories(&mut self, path: &str) {
         for (end, _) in path.match_indices('/').skip(1) {
             self.0.insert(path[..end].to_owned(), File::Directory);
@@ -156,7 +157,7 @@ impl Files {
             .insert(path.to_owned(), File::Link(target.to_owned()));
     }
 
-    /// Adds a file with one line of text.
+    /// Adds the file `name` in `directory`, which contains the line `text`.
     fn line(&mut self, directory: &str, name: impl std::fmt::Display, text: &str) {
         self.0.insert(
             format!("{directory}/{name}"),
@@ -164,7 +165,8 @@ impl Files {
         );
     }
 
-    /// Adds the files about the node in `/dev/infiniband`.
+    /// Adds the files in `directory` that describe the node in `/dev/infiniband`: its name and its
+    /// device number.
     fn describe_node(&mut self, directory: &str) {
         let name = device_name();
         self.line(directory, "abi_version", &ABI_VERSION.to_string());
@@ -215,9 +217,9 @@ impl Files {
         self.line(&keys, 0, &format!("{PARTITION_KEY:#06x}"));
     }
 
-    /// Adds the GID table. As with the kernel, each index has a file, and an empty entry has no
-    /// type and no interface. Reading these two from the kernel's files fails with `EINVAL`; the
-    /// files here are empty.
+    /// Adds the files of the GID table to `directory`. As with the kernel, each index has a file,
+    /// and an empty entry has no type and no interface. Reading these two from the kernel's files
+    /// fails with `EINVAL`; the files here are empty.
     fn describe_gids(&mut self, directory: &str, table: &BTreeMap<usize, Gid>) {
         let gids = format!("{directory}/gids");
         let types = format!("{directory}/gid_attrs/types");
@@ -240,8 +242,8 @@ impl Files {
         }
     }
 
-    /// Adds the counters: those of every InfiniBand port (IBTA 16.1.3), and those of this kind of
-    /// device.
+    /// Adds the files of the counters to `directory`: those of every InfiniBand port (IBTA 16.1.3),
+    /// and those of this kind of device.
     fn describe_counters(&mut self, directory: &str, counters: &[(&str, u64)]) {
         let standard = format!("{directory}/counters");
         let own = format!("{directory}/hw_counters");

@@ -1,4 +1,5 @@
-//! Functions that read extended attributes, which `ls -l` reads. The files of the device have none.
+//! Replacements for functions of the C library that read extended attributes of files, as `ls -l`
+//! does. The files of the device have none.
 
 use std::ffi::c_void;
 

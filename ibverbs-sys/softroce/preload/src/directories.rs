@@ -1,4 +1,4 @@
-//! Functions that list directories.
+//! Replacements for functions of the C library that list directories.
 
 use std::ffi::c_void;
 
@@ -7,7 +7,8 @@ use libc::{AT_FDCWD, DIR, c_char, c_int};
 use crate::next::next;
 use crate::question::answer;
 
-/// Opens a directory (`opendir(3)`).
+/// Opens a directory (`opendir(3)`). A path of softroce's device is replaced, see
+/// [`crate::question`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
     // SAFETY: the arguments are those of the caller, for the same function, except for the path,
@@ -15,7 +16,8 @@ pub(crate) unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
     unsafe { answer(AT_FDCWD, path, |path| next!(opendir(path))) }
 }
 
-/// Returns the entries of a directory (`scandir(3)`).
+/// Returns the entries of a directory (`scandir(3)`). A path of softroce's device is replaced, see
+/// [`crate::question`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn scandir(
     path: *const c_char,
@@ -68,7 +70,8 @@ pub(crate) unsafe extern "C" fn scandirat(
     }
 }
 
-/// Returns the entries of a directory; see [`scandirat`] and [`scandir64`].
+/// Returns the entries of a directory relative to another one; the name of [`scandirat`] for
+/// programs with offsets of 64 bits.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn scandirat64(
     dirfd: c_int,

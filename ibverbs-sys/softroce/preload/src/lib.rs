@@ -13,8 +13,8 @@
 //! | `/sys/class/infiniband/DEVICE`, `/sys/class/infiniband_verbs/DEVICE`, `/sys/devices/virtual/...` | the files that the kernel has for a Soft-RoCE device |
 //! | the directories above these, such as `/sys/class/infiniband` | softroce's device and the devices of the machine |
 //!
-//! A program that links the crate `softroce` has none of these functions: they are in this package,
-//! which is a shared library and nothing else.
+//! A program that links the crate `softroce` has none of these functions: only this package
+//! contains them, and builds only a shared library.
 //!
 //! # One table, one directory
 //! The table of files is [`device::sysfs::State::files`]. The first question creates a private

@@ -1,4 +1,4 @@
-//! Functions that follow symbolic links.
+//! Replacements for functions of the C library that follow symbolic links.
 
 use std::ptr;
 
@@ -7,7 +7,8 @@ use libc::{AT_FDCWD, c_char, c_int, size_t, ssize_t};
 use crate::next::next;
 use crate::question::{answer, node, restore};
 
-/// Returns the target of a symbolic link (`readlink(2)`).
+/// Returns the target of a symbolic link (`readlink(2)`). A path of softroce's device is replaced,
+/// see [`crate::question`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn readlink(
     path: *const c_char,
@@ -54,7 +55,8 @@ pub(crate) unsafe extern "C" fn readlinkat(
     }
 }
 
-/// Returns the target of a symbolic link; see [`readlinkat`] and [`__readlink_chk`].
+/// Returns the target of a symbolic link relative to a directory; the name of [`readlinkat`] for
+/// programs with checks of their calls (`_FORTIFY_SOURCE`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn __readlinkat_chk(
     dirfd: c_int,

@@ -9,7 +9,7 @@ use libc::{FILE, c_char, c_int, ssize_t};
 /// A function of the C library, or of the next preloaded library that replaces it.
 pub(crate) struct Next {
     name: &'static CStr,
-    /// Null before the function is found.
+    /// Address of the function; null before the function is found.
     found: AtomicPtr<c_void>,
 }
 
@@ -45,7 +45,7 @@ impl Next {
 
 /// Result of a function of the C library that reports an error by a special value.
 pub(crate) trait ErrorValue {
-    /// The value that reports an error.
+    /// The value that the function returns after an error. The error number is then in `errno`.
     const FAILED: Self;
 }
 
@@ -92,7 +92,7 @@ macro_rules! next {
                 Err(_) => panic!("a name has no zero inside"),
             }
         };
-        /// Finds the function when the library is loaded.
+        /// Finds the function when the library is loaded, so that later calls need no lookup.
         #[used]
         #[unsafe(link_section = ".init_array")]
         static FIND: extern "C" fn() = {
@@ -118,7 +118,8 @@ macro_rules! next {
 }
 pub(crate) use next;
 
-/// Stands for the type of an argument of [`next!`], which is that of the function.
+/// Expands to `_` for each argument of [`next!`]: the type of the function determines the type of
+/// the argument.
 macro_rules! argument {
     ($argument:expr) => {
         _

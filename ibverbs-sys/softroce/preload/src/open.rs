@@ -1,4 +1,4 @@
-//! Functions that open files.
+//! Replacements for functions of the C library that open files.
 //!
 //! `open` and `openat` take a mode as a variable argument if they create a file. Here it is an
 //! ordinary argument, which the calling conventions of x86-64 and ARM64 pass in the same register.
@@ -9,7 +9,7 @@ use libc::{AT_FDCWD, FILE, c_char, c_int, mode_t};
 use crate::next::next;
 use crate::question::answer;
 
-/// Opens a file (`open(2)`).
+/// Opens a file (`open(2)`). A path of softroce's device is replaced, see [`crate::question`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the arguments are those of the caller, for the same function, except for the path,
@@ -33,7 +33,8 @@ pub(crate) unsafe extern "C" fn __open_2(path: *const c_char, flags: c_int) -> c
     unsafe { answer(AT_FDCWD, path, |path| next!(__open_2(path, flags))) }
 }
 
-/// Opens a file; see [`__open_2`] and [`open64`].
+/// Opens a file; the name of [`open64`] for programs with checks of their calls
+/// (`_FORTIFY_SOURCE`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the arguments are those of the caller, for the same function, except for the path,
@@ -41,7 +42,8 @@ pub(crate) unsafe extern "C" fn __open64_2(path: *const c_char, flags: c_int) ->
     unsafe { answer(AT_FDCWD, path, |path| next!(__open64_2(path, flags))) }
 }
 
-/// Opens a file relative to a directory (`openat(2)`).
+/// Opens a file relative to a directory (`openat(2)`). A path of softroce's device is replaced, see
+/// [`crate::question`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn openat(
     dirfd: c_int,
@@ -54,7 +56,8 @@ pub(crate) unsafe extern "C" fn openat(
     unsafe { answer(dirfd, path, |path| next!(openat(dirfd, path, flags, mode))) }
 }
 
-/// Opens a file; see [`openat`] and [`open64`].
+/// Opens a file relative to a directory; the name of [`openat`] for programs with offsets of 64
+/// bits.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn openat64(
     dirfd: c_int,
@@ -71,7 +74,8 @@ pub(crate) unsafe extern "C" fn openat64(
     }
 }
 
-/// Opens a file; see [`openat`] and [`__open_2`].
+/// Opens a file relative to a directory; the name of [`openat`] for programs with checks of their
+/// calls (`_FORTIFY_SOURCE`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn __openat_2(
     dirfd: c_int,
@@ -83,7 +87,8 @@ pub(crate) unsafe extern "C" fn __openat_2(
     unsafe { answer(dirfd, path, |path| next!(__openat_2(dirfd, path, flags))) }
 }
 
-/// Opens a file; see [`openat`], [`open64`] and [`__open_2`].
+/// Opens a file relative to a directory; the name of [`openat64`] for programs with checks of their
+/// calls (`_FORTIFY_SOURCE`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn __openat64_2(
     dirfd: c_int,
@@ -95,7 +100,7 @@ pub(crate) unsafe extern "C" fn __openat64_2(
     unsafe { answer(dirfd, path, |path| next!(__openat64_2(dirfd, path, flags))) }
 }
 
-/// Opens a stream (`fopen(3)`).
+/// Opens a stream (`fopen(3)`). A path of softroce's device is replaced, see [`crate::question`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
     // SAFETY: the arguments are those of the caller, for the same function, except for the path,
@@ -103,7 +108,7 @@ pub(crate) unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) 
     unsafe { answer(AT_FDCWD, path, |path| next!(fopen(path, mode))) }
 }
 
-/// Opens a stream; see [`fopen`] and [`open64`].
+/// Opens a stream; the name of [`fopen`] for programs with offsets of 64 bits.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
     // SAFETY: the arguments are those of the caller, for the same function, except for the path,

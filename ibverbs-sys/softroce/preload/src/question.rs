@@ -1,4 +1,5 @@
-//! Questions of the program about paths, and the choice of those that are answered here.
+//! Decides for each path that the program passes to the C library whether the path belongs to
+//! softroce's device, and replaces such a path by one in the private directory.
 
 use std::ffi::{CStr, CString};
 use std::io::Write;
@@ -12,7 +13,8 @@ use rustix::fs::{CWD, readlinkat_raw};
 use crate::next::{errno, set_errno};
 use crate::tree::{self, Tree};
 
-/// Length of the buffers for paths.
+/// Length in bytes of the buffers for paths: the longest path that the kernel accepts, with its
+/// zero.
 const PATH_BUFFER_LENGTH: usize = libc::PATH_MAX as usize;
 
 /// Calls `function`, a function of the C library, with a path: if `path` is about softroce's
@@ -36,8 +38,8 @@ pub(crate) unsafe fn answer<R>(
     }
 }
 
-/// Returns whether a path may be about softroce's device: almost all others are rejected here. Only
-/// reads the path.
+/// Returns whether a path may belong to softroce's device. This check only reads the path, and
+/// rejects almost all other paths, so that they cost little.
 ///
 /// # Safety
 /// `path` must be a C string or null.
@@ -74,8 +76,9 @@ unsafe fn answer_device_path<R>(
     function(unsafe { answered_path(at, path, &mut buffer) })
 }
 
-/// Returns the path with which the C library answers: one in `buffer` if `path` is about softroce's
-/// device, and otherwise `path`.
+/// Returns the path to pass to the C library's function: the path of a file in the private
+/// directory, which is written to `buffer`, if `path` belongs to softroce's device, and otherwise
+/// `path` itself.
 ///
 /// # Safety
 /// `path` must be a C string.
@@ -96,8 +99,8 @@ unsafe fn answered_path(
     }
 }
 
-/// Writes the path that takes the place of `path` to `buffer`, with a zero behind it. Returns
-/// `None` if the path is not about softroce's device.
+/// Writes the path that replaces `path` to `buffer`, with a zero behind it. Returns `None` if
+/// `path` must not be replaced, for example because it does not belong to softroce's device.
 fn write_answer(at: c_int, path: &[u8], buffer: &mut [u8; PATH_BUFFER_LENGTH]) -> Option<()> {
     let mut absolute = [0; PATH_BUFFER_LENGTH];
     let path = if path.starts_with(b"/") {
@@ -116,7 +119,8 @@ fn write_answer(at: c_int, path: &[u8], buffer: &mut [u8; PATH_BUFFER_LENGTH]) -
     }
 }
 
-/// Writes parts and a zero to `buffer`, or returns `None` if it is too short.
+/// Writes `parts` one after the other and a final zero to `buffer`, or returns `None` if the buffer
+/// is too short.
 fn write(mut buffer: &mut [u8], parts: &[&[u8]]) -> Option<()> {
     for part in parts {
         buffer.write_all(part).ok()?;
@@ -146,7 +150,8 @@ fn absolute_path<'a>(
     Some(&buffer[..end])
 }
 
-/// Meaning of a path that belongs to softroce's device.
+/// The kind of file that a path of softroce's device names. It determines the path that replaces
+/// this path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DevicePath {
     /// The device's node in `/dev/infiniband`.
@@ -158,8 +163,8 @@ enum DevicePath {
 }
 
 impl DevicePath {
-    /// Returns the meaning of an absolute path, or `None` if the path does not belong to the device
-    /// with this name.
+    /// Returns the kind of file that the absolute path `path` names, or `None` if the path does not
+    /// belong to the device with the name `device`.
     fn of(path: &[u8], device: &[u8]) -> Option<Self> {
         let mut parts = path
             .split(|&byte| byte == b'/')
@@ -186,7 +191,8 @@ impl DevicePath {
     }
 }
 
-/// Replaces the path of a file in the private directory by that of the file that it stands for.
+/// Replaces the path of a file in the private directory by the path under which programs know the
+/// file. Leaves any other path unchanged.
 ///
 /// # Safety
 /// `path` must be a C string that may be written.

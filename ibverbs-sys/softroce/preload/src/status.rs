@@ -1,4 +1,5 @@
-//! Functions that return the status of files, and whether a file may be used.
+//! Replacements for functions of the C library that return the status of files, and whether a file
+//! may be used.
 
 use std::ffi::c_void;
 
@@ -7,7 +8,8 @@ use libc::{AT_FDCWD, c_char, c_int, c_uint};
 use crate::next::next;
 use crate::question::answer;
 
-/// Returns the status of a file (`stat(2)`).
+/// Returns the status of a file (`stat(2)`). A path of softroce's device is replaced, see
+/// [`crate::question`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn stat(path: *const c_char, status: *mut c_void) -> c_int {
     // SAFETY: the arguments are those of the caller, for the same function, except for the path,
@@ -36,7 +38,8 @@ pub(crate) unsafe extern "C" fn __xstat(
     unsafe { answer(AT_FDCWD, path, |path| next!(__xstat(version, path, status))) }
 }
 
-/// Returns the status of a file; see [`__xstat`] and [`stat64`].
+/// Returns the status of a file; the name of [`stat64`] in programs for C libraries before glibc
+/// 2.33.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn __xstat64(
     version: c_int,
@@ -52,7 +55,8 @@ pub(crate) unsafe extern "C" fn __xstat64(
     }
 }
 
-/// Returns the status of a file or of a symbolic link (`lstat(2)`).
+/// Returns the status of a file or of a symbolic link (`lstat(2)`). A path of softroce's device is
+/// replaced, see [`crate::question`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lstat(path: *const c_char, status: *mut c_void) -> c_int {
     // SAFETY: the arguments are those of the caller, for the same function, except for the path,
@@ -60,7 +64,8 @@ pub(crate) unsafe extern "C" fn lstat(path: *const c_char, status: *mut c_void) 
     unsafe { answer(AT_FDCWD, path, |path| next!(lstat(path, status))) }
 }
 
-/// Returns the status of a file or of a symbolic link; see [`lstat`] and [`stat64`].
+/// Returns the status of a file or of a symbolic link; the name of [`lstat`] for programs with
+/// offsets of 64 bits.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lstat64(path: *const c_char, status: *mut c_void) -> c_int {
     // SAFETY: the arguments are those of the caller, for the same function, except for the path,
@@ -68,7 +73,8 @@ pub(crate) unsafe extern "C" fn lstat64(path: *const c_char, status: *mut c_void
     unsafe { answer(AT_FDCWD, path, |path| next!(lstat64(path, status))) }
 }
 
-/// Returns the status of a file or of a symbolic link; see [`lstat`] and [`__xstat`].
+/// Returns the status of a file or of a symbolic link; the name of [`lstat`] in programs for C
+/// libraries before glibc 2.33.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn __lxstat(
     version: c_int,
@@ -84,7 +90,8 @@ pub(crate) unsafe extern "C" fn __lxstat(
     }
 }
 
-/// Returns the status of a file or of a symbolic link; see [`lstat`], [`__xstat`] and [`stat64`].
+/// Returns the status of a file or of a symbolic link; the name of [`lstat64`] in programs for C
+/// libraries before glibc 2.33.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn __lxstat64(
     version: c_int,
@@ -117,7 +124,8 @@ pub(crate) unsafe extern "C" fn fstatat(
     }
 }
 
-/// Returns the status of a file; see [`fstatat`] and [`stat64`].
+/// Returns the status of a file relative to a directory; the name of [`fstatat`] for programs with
+/// offsets of 64 bits.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fstatat64(
     dirfd: c_int,
@@ -134,7 +142,8 @@ pub(crate) unsafe extern "C" fn fstatat64(
     }
 }
 
-/// Returns the status of a file; see [`fstatat`] and [`__xstat`].
+/// Returns the status of a file relative to a directory; the name of [`fstatat`] in programs for C
+/// libraries before glibc 2.33.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn __fxstatat(
     version: c_int,
@@ -152,7 +161,8 @@ pub(crate) unsafe extern "C" fn __fxstatat(
     }
 }
 
-/// Returns the status of a file; see [`fstatat`], [`__xstat`] and [`stat64`].
+/// Returns the status of a file relative to a directory; the name of [`fstatat64`] in programs for
+/// C libraries before glibc 2.33.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn __fxstatat64(
     version: c_int,
@@ -170,7 +180,8 @@ pub(crate) unsafe extern "C" fn __fxstatat64(
     }
 }
 
-/// Returns the extended status of a file (`statx(2)`).
+/// Returns the extended status of a file (`statx(2)`). A path of softroce's device is replaced, see
+/// [`crate::question`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn statx(
     dirfd: c_int,
@@ -188,7 +199,8 @@ pub(crate) unsafe extern "C" fn statx(
     }
 }
 
-/// Returns whether the process may use a file (`access(2)`).
+/// Returns whether the process may use a file (`access(2)`). A path of softroce's device is
+/// replaced, see [`crate::question`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
     // SAFETY: the arguments are those of the caller, for the same function, except for the path,
@@ -196,7 +208,7 @@ pub(crate) unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_in
     unsafe { answer(AT_FDCWD, path, |path| next!(access(path, mode))) }
 }
 
-/// Returns whether the process may use a file; see [`access`], relative to a directory
+/// Returns whether the process may use a file that is named relative to a directory
 /// (`faccessat(2)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn faccessat(
@@ -214,7 +226,7 @@ pub(crate) unsafe extern "C" fn faccessat(
     }
 }
 
-/// Returns whether the process may use a file by its effective user (`euidaccess(3)`).
+/// Returns whether the effective user of the process may use a file (`euidaccess(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn euidaccess(path: *const c_char, mode: c_int) -> c_int {
     // SAFETY: the arguments are those of the caller, for the same function, except for the path,
@@ -222,7 +234,7 @@ pub(crate) unsafe extern "C" fn euidaccess(path: *const c_char, mode: c_int) -> 
     unsafe { answer(AT_FDCWD, path, |path| next!(euidaccess(path, mode))) }
 }
 
-/// Returns whether the process may use a file by its effective user; another name of
+/// Returns whether the effective user of the process may use a file; another name of
 /// [`euidaccess`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn eaccess(path: *const c_char, mode: c_int) -> c_int {

@@ -26,25 +26,27 @@ use rustix::process::{Pid, geteuid, getpid};
 /// Beginning of the names of private directories.
 const PREFIX: &str = "softroce-files-";
 
-/// Lowest number of the lock's descriptor, above those that programs use by number.
+/// Lowest number for the descriptor that holds the lock. Programs that close or replace descriptors
+/// by fixed numbers use lower ones.
 const LOCK_DESCRIPTOR: i32 = 3072;
 
-/// Number of names that are tried for a directory.
+/// Number of names that are tried for a new directory before its creation fails. A name can be
+/// taken by a directory that another process has left.
 const ATTEMPTS: u32 = 100;
 
-/// The private directory of a process.
+/// The private directory of a process, which contains the files of the device.
 #[derive(Debug)]
 pub(crate) struct Tree {
     /// The process that has created the directory. A child of `fork` creates its own.
     process: Pid,
-    /// Absolute path without symbolic links.
+    /// Absolute path of the directory, without symbolic links.
     root: PathBuf,
     /// Content of the directory on disk. Only one thread at a time updates the files.
     written: Mutex<DirectoryContent>,
     _lock: OwnedFd,
 }
 
-/// The content of a private directory.
+/// The content of a private directory on disk, so that only changed files are written.
 #[derive(Debug, Default)]
 struct DirectoryContent {
     /// State of the device in the files; `None` before the first is complete.
@@ -52,14 +54,14 @@ struct DirectoryContent {
     files: BTreeMap<String, File>,
 }
 
-/// The directory of the process, or that of its parent; null before the first question. Trees are
-/// never freed, because other threads may use them.
+/// The directory of this process or, in a child of `fork`, of its parent. Null until the program
+/// first uses a path of the device. Trees are never freed, because other threads may use them.
 static TREE: AtomicPtr<Tree> = AtomicPtr::new(ptr::null_mut());
 
-/// Set when the process exits, and its directory is removed.
+/// Set when the process exits and its directory is removed, so that no new directory is created.
 static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Set after a message about a failure was printed.
+/// Set after a message about a failure was printed, so that the message is printed once.
 static HAS_REPORTED: AtomicBool = AtomicBool::new(false);
 
 /// Returns the directory of this process with the present content of all files, and creates it if
@@ -130,7 +132,8 @@ fn report(error: &io::Error) {
 }
 
 impl Tree {
-    /// Creates a directory with all files.
+    /// Creates a private directory with all files of the device, after removing those that other
+    /// processes have left.
     fn create() -> io::Result<Self> {
         let bases = [PathBuf::from("/dev/shm"), env::temp_dir()];
         let mut failure = None;
@@ -178,7 +181,7 @@ impl Tree {
         Err(Errno::EXIST.into())
     }
 
-    /// Returns the path of the directory.
+    /// Returns the path of the private directory, which precedes the usual path of each file.
     pub(crate) fn root(&self) -> &[u8] {
         self.root.as_os_str().as_bytes()
     }
@@ -198,8 +201,9 @@ impl Tree {
         Ok(())
     }
 
-    /// Does the same, and makes the links in shared directories those to the present devices of the
-    /// machine.
+    /// Writes all files whose content has changed, like `update`. In the directories that have
+    /// entries for the machine's devices, also adds links to new devices, and removes those to
+    /// devices that have disappeared.
     fn update_shared(&self) -> io::Result<()> {
         self.update()?;
         let Ok(mut written) = self.written.try_lock() else {
@@ -232,7 +236,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Writes a file, unless it has this content.
+    /// Writes `file` as the file that programs know by `path`, and records it in `written`. Does
+    /// nothing if the file has this content already.
     fn write(
         &self,
         written: &mut BTreeMap<String, File>,
@@ -271,18 +276,19 @@ impl Tree {
         Ok(())
     }
 
-    /// Returns the place of the file with this absolute path.
+    /// Returns the path in the private directory of the file that programs know by the absolute
+    /// path `path`.
     fn path(&self, path: &str) -> PathBuf {
         self.root.join(&path[1..])
     }
 
-    /// Removes the directory with all files.
+    /// Removes the private directory with all files.
     fn remove(&self) {
         remove(&self.root);
     }
 }
 
-/// Writes all bytes, in several calls if the system writes only a part.
+/// Writes all of `bytes` to `file`, in several calls if the system writes only a part.
 fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         match rustix::io::write(file, bytes) {
@@ -295,7 +301,8 @@ fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Returns the paths of the machine's devices in a directory.
+/// Returns the paths of all entries of the machine's directory `directory`, in which the kernel has
+/// an entry for each of its devices.
 fn devices_of_the_machine(directory: &str) -> BTreeSet<String> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let entries = fs::open(directory, flags, Mode::empty()).and_then(Dir::new);
@@ -309,8 +316,8 @@ fn devices_of_the_machine(directory: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Locks a directory of this user. Returns `None` if another process has it locked, or it is not a
-/// directory of this user.
+/// Locks the private directory `root`. Returns `None` if another process has locked it, or if it
+/// does not belong to this user.
 fn lock(root: &Path) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let lock = fs::open(root, flags, Mode::empty()).ok()?;
@@ -319,7 +326,8 @@ fn lock(root: &Path) -> Option<OwnedFd> {
     is_own.then_some(lock)
 }
 
-/// Removes the directories of processes that have ended without removing them.
+/// Removes the private directories in `base` of processes that have ended without removing them.
+/// The directory of a process that has ended is not locked.
 fn remove_left_over(base: &Path) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let entries = fs::open(base, flags, Mode::empty()).and_then(Dir::new);
@@ -341,7 +349,8 @@ fn remove(root: &Path) {
     let _ = std::fs::remove_dir_all(root);
 }
 
-/// Returns the path of a directory without symbolic links.
+/// Returns the path of the directory `base` without symbolic links, so that the results of
+/// `realpath` begin with the path.
 fn canonical(base: &Path) -> io::Result<PathBuf> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = fs::open(base, flags, Mode::empty())?;

@@ -20,7 +20,7 @@ pub enum Service {
     XrcTarget,
 }
 
-/// State of a queue pair (IBTA 10.3.1).
+/// State of a queue pair (IBTA 10.3.1), which determines whether it sends and receives packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the specification's own names")]
 pub enum State {
@@ -91,19 +91,23 @@ bitflags! {
 pub struct Attributes {
     /// Number of the peer's queue pair.
     pub destination: u32,
-    /// Path to the peer.
+    /// Path to the peer, or `None` before the program has set a path.
     pub path: Option<Path>,
-    /// Maximum payload of a packet.
+    /// Path MTU: the maximum payload of a packet on the path.
     pub path_mtu: Mtu,
-    /// Partition key in the packets of the queue pair.
+    /// Partition key in the packets of the queue pair. Received packets must belong to the same
+    /// partition.
     pub partition_key: u16,
-    /// Queue key of a datagram queue pair.
+    /// Queue key of a datagram queue pair: received datagrams must contain it.
     pub queue_key: u32,
-    /// Sequence number of the next packet to be sent.
+    /// Sequence number of the first packet to be sent, which takes effect at the transition to
+    /// ready to send.
     pub send_sequence: Sequence,
-    /// Sequence number of the next packet expected.
+    /// Sequence number of the first packet expected, which takes effect at the transition to ready
+    /// to receive.
     pub receive_sequence: Sequence,
-    /// Time to wait for an acknowledgement before packets are sent again. `None`: no limit.
+    /// Time to wait for an acknowledgement before packets are sent again. If `None`, the wait has
+    /// no limit.
     pub ack_timeout: Option<Duration>,
     /// Maximum number of consecutive retransmissions without a response, from 0 to 7.
     pub retry_count: u8,
@@ -121,7 +125,8 @@ pub struct Attributes {
     pub access: AccessFlags,
     /// Maximum number of unacknowledged packets on a path whose capacity is unknown.
     pub window: u32,
-    /// Maximum number of unacknowledged packets on a path that was found to hold as many.
+    /// Upper limit of the number of unacknowledged packets. The number exceeds `window` only as far
+    /// as measurements of round trips show that the path holds more packets.
     pub max_window: u32,
     /// Set if every send request generates a completion, signaled or not.
     pub signal_all: bool,

@@ -2,8 +2,9 @@ use super::{AccessFlags, Attributes, Sequence, Service, State};
 use crate::wire::{Bth, Header, Opcode, Operation, Packet, Transport};
 
 /// Maximum length of a message in bytes, which the device reports. This is half of what the
-/// specification allows, so that a message with the smallest MTU has fewer packets than a quarter
-/// of all sequence numbers.
+/// specification allows, so that even with the smallest MTU the packets of a message use only a
+/// quarter of all sequence numbers. Two sequence numbers can be compared only if less than half of
+/// all numbers are between them.
 pub(super) const MAX_MESSAGE: u32 = 1 << 30;
 
 /// Destination queue pair number of packets to multicast groups (IBTA 10.5.2).
@@ -75,7 +76,8 @@ impl Endpoint {
         is_of_partition(self.attributes.partition_key, partition_key)
     }
 
-    /// Returns whether this queue pair and `other` are in the same partition.
+    /// Returns whether this queue pair and `other` are in the same partition, so that they may
+    /// exchange messages.
     pub(super) fn shares_partition(&self, other: &Self) -> bool {
         is_of_partition(
             self.attributes.partition_key,

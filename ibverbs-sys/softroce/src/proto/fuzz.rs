@@ -14,14 +14,15 @@ use crate::fuzz::Input;
 use crate::sim::PacketChecker;
 use crate::wire::{Aeth, AtomicEth, Deth, Feth, Header, Opcode, Packet, Reth, Syndrome, Transport};
 
-/// Maximum number of steps for one input.
+/// Maximum number of steps for one input, such as posting a request, delivering a packet or passing
+/// time. The limit keeps the time for an input short.
 const STEPS: usize = 200;
 
 /// Maximum number of packets that a queue pair may send at one time. If a queue pair sends more, it
 /// is assumed to send forever.
 const BURST: usize = 10_000;
 
-/// Length of a region in bytes.
+/// Length of a memory region in bytes, and maximum length of a message.
 const REGION: u32 = 2048;
 
 /// A queue pair, with the requests that were posted to it and have not completed.

@@ -161,7 +161,8 @@ pub trait Memory {
     /// `key` is the remote key. Returns the previous value.
     fn fetch_add(&self, key: u32, address: u64, add: u64) -> Result<u64, RemoteFault>;
 
-    /// Writes eight bytes at `address` atomically. `address` must be a multiple of eight.
+    /// Writes eight bytes at `address` atomically. `address` must be a multiple of eight, and `key`
+    /// is the remote key.
     fn write_word(&self, key: u32, address: u64, bytes: [u8; 8]) -> Result<(), RemoteFault>;
 
     /// Checks that a peer may flush memory with the rights `access`, and flushes the memory.
@@ -193,7 +194,7 @@ pub trait Memory {
     /// neither rebound nor invalidated.
     fn restore_window(&self, _key: u32) {}
 
-    /// Binds a memory window to a range of a memory region.
+    /// Binds a memory window to a range of a memory region, as `binding` describes.
     fn bind(&self, binding: &WindowBinding) -> Result<(), LocalFault>;
 
     /// Invalidates a key, because a send request of this side demands it (a local invalidate).
@@ -359,7 +360,7 @@ pub trait Host: Memory {
     fn next_receive(&mut self, xrc_srq: Option<u32>) -> Option<ReceiveRequest>;
 
     /// Returns whether the XRC shared receive queue `number` exists and belongs to the queue pair's
-    /// XRC domain.
+    /// XRC domain. If not, a request that names the queue is invalid.
     fn has_xrc_srq(&self, number: u32) -> bool;
 
     /// Reports the completion of a send request to the program.
@@ -370,8 +371,9 @@ pub trait Host: Memory {
     fn complete_receive(&mut self, completion: Completion, xrc_srq: Option<u32>);
 
     /// Returns whether another process of the host can map the memory that contains the bytes of
-    /// the request. Called once, when the request starts. The result may be `false` if it does not
-    /// affect how the request is sent.
+    /// the request, and so can copy the bytes without a system call. Called once, when the request
+    /// starts; [`Upcoming::is_mappable`] then contains the result. The result may be `false` for a
+    /// request that is sent in the same way with either result.
     fn is_mappable(&self, _request: &SendRequest) -> bool {
         false
     }
@@ -387,9 +389,10 @@ pub trait Host: Memory {
     /// completion, the program may change the bytes of the message.
     fn fails(&mut self) {}
 
-    /// Raises an asynchronous event of the queue pair.
+    /// Raises an asynchronous event of the queue pair, which the program gets by
+    /// `ibv_get_async_event`.
     fn raise(&mut self, event: Event);
 
-    /// Adds `by` to the counter `counter`.
+    /// Adds `by` to the statistics counter `counter` of the device.
     fn count(&mut self, counter: Counter, by: u64);
 }

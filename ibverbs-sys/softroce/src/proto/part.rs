@@ -22,7 +22,8 @@ use super::{
 /// path the bytes can be transferred.
 #[derive(Clone, Copy, Debug)]
 pub struct Upcoming {
-    /// Sequence number of the message's first packet.
+    /// Sequence number of the message's first packet. Each packet of a message has the number after
+    /// that of the packet before it.
     pub first: Sequence,
     /// Index of the next packet within the message.
     pub packet: u32,
@@ -42,7 +43,7 @@ pub struct Upcoming {
     /// Set if another process can map the memory of the request: the result of
     /// [`Host::is_mappable`].
     pub is_mappable: bool,
-    /// Set if the peer acknowledges messages.
+    /// Set if the peer acknowledges messages, because the connection is reliable.
     pub is_reliable: bool,
     /// Set if earlier packets of an unreliable connection may still be in flight to the peer, so
     /// that any other transfer would overtake them. Never set for a reliable connection, which
@@ -73,7 +74,8 @@ pub struct Part<'a> {
     pub ends: bool,
     /// Number of the sending queue pair.
     pub source: u32,
-    /// Queue key of the sending queue pair.
+    /// Queue key of the sending queue pair. A datagram contains this key if the top bit of the key
+    /// in its request is set.
     pub queue_key: u32,
 }
 
@@ -94,7 +96,7 @@ pub enum PartOutcome {
     UsePackets,
     /// The part was not transferred, because the peer has no receive posted.
     NotReady {
-        /// RNR timer code of the peer.
+        /// RNR timer code of the peer, which determines how long the sender must wait.
         timer: u8,
     },
     /// The part was not transferred. The caller must try again after a pause.
@@ -112,7 +114,7 @@ pub enum PartOutcome {
 pub enum SendProgress {
     /// A part of a message was transferred. The caller may try to transfer the next part.
     Transferred,
-    /// Nothing can be sent now.
+    /// Nothing can be sent now, because no request is left or the next one must wait.
     Idle,
     /// Only packets can be sent now, and no parts.
     PacketsOnly,
@@ -133,7 +135,7 @@ pub struct Incoming {
     pub starts: bool,
     /// Set if the part is the last of the message.
     pub ends: bool,
-    /// Immediate data.
+    /// Immediate data that the message carries, if it has any.
     pub immediate: Option<[u8; 4]>,
     /// Key that the message invalidates.
     pub invalidated: Option<u32>,
@@ -185,7 +187,8 @@ pub enum PartRefusal {
     UsePackets,
 }
 
-/// Maximum length of a datagram in bytes.
+/// Maximum length of a datagram's payload in bytes: the largest MTU. It is the size of the buffer
+/// through which a datagram is copied between two queue pairs.
 const DATAGRAM: usize = 4096;
 
 impl Upcoming {
@@ -216,9 +219,9 @@ impl QueuePair {
         })
     }
 
-    /// Returns the next step in sending, without changing the state. The result is
-    /// [`SendProgress::Transferred`] if a part may be transferred now and no packet is
-    /// unacknowledged.
+    /// Returns whether a part, only packets, or nothing can be sent next, without changing the
+    /// state. The result is [`SendProgress::Transferred`] if a part may be transferred now and no
+    /// packet is unacknowledged.
     pub fn next_step(&self, now: impl FnOnce() -> Time) -> SendProgress {
         if self.may_send() {
             self.requester.next_step(now, &self.endpoint)
@@ -233,7 +236,8 @@ impl QueuePair {
         self.requester.excludes_packets(&self.endpoint, host)
     }
 
-    /// Returns the send request that the next packet or part belongs to.
+    /// Returns the send request that the next packet or part belongs to, or `None` if no request
+    /// waits to be sent.
     pub fn next_request(&self) -> Option<&SendRequest> {
         self.requester.next_request()
     }
@@ -244,14 +248,14 @@ impl QueuePair {
         self.requester.part(upcoming, packets, &self.endpoint)
     }
 
-    /// Returns whether the window allows sending `packets` more sequence numbers after the
-    /// unacknowledged ones.
+    /// Returns whether the window (the limit on unacknowledged packets) allows sending `packets`
+    /// more sequence numbers after the unacknowledged ones.
     pub fn has_window(&self, upcoming: &Upcoming, packets: u32) -> bool {
         self.requester.has_window(upcoming.unacknowledged, packets)
     }
 
     /// Records the outcome of transferring the part that begins at `upcoming` and has `packets`
-    /// sequence numbers. Returns the next step.
+    /// sequence numbers. Returns whether another part, only packets, or nothing can be sent next.
     pub fn conclude_part(
         &mut self,
         upcoming: &Upcoming,
@@ -363,8 +367,8 @@ impl QueuePair {
         self.requester.arm(now, &self.endpoint);
     }
 
-    /// Returns whether this queue pair and `peer` are connected to each other. For datagrams,
-    /// returns whether they are in the same partition.
+    /// Returns whether this queue pair and `peer` are connected to each other, so that parts may be
+    /// transferred between them. For datagrams, returns whether they are in the same partition.
     pub fn is_connected_to(&self, peer: &Self) -> bool {
         let (own, other) = (&self.endpoint, &peer.endpoint);
         let connected = own.service == Service::UnreliableDatagram
@@ -375,7 +379,8 @@ impl QueuePair {
     }
 
     /// Returns whether `part` has the sequence number that this queue pair expects next, and no
-    /// response must be transmitted first.
+    /// response must be transmitted first. If not, the sender must not execute the part, and sends
+    /// packets.
     pub fn expects(&self, part: &Part<'_>) -> bool {
         self.may_receive() && self.responder.expects(part)
     }
@@ -583,9 +588,9 @@ impl QueuePair {
 /// separately.
 #[derive(Clone, Copy, Debug)]
 pub struct UnqueuedMessage {
-    /// Work request id.
+    /// Work request ID, which the program has chosen, and which the completion contains.
     pub id: u64,
-    /// Immediate data.
+    /// Immediate data that the message carries, if it has any.
     pub immediate: Option<[u8; 4]>,
     /// Destination memory of a write with immediate data. `None` for a send.
     pub remote: Option<Remote>,

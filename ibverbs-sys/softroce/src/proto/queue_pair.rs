@@ -19,20 +19,24 @@ pub struct QueuePair {
     pub(super) requester: Requester,
     pub(super) responder: Responder,
     pub(super) receipts: Receipts,
-    /// Set once [`Event::CommunicationEstablished`] was raised.
+    /// Set once [`Event::CommunicationEstablished`] was raised, which happens once for a
+    /// connection.
     established: bool,
     /// Set once [`Event::SendQueueDrained`] was raised. Cleared when the queue pair starts to drain
     /// again.
     drained: bool,
     /// Number of packets that were sent while the acknowledgement of received packets was delayed.
+    /// At [`MAX_DELAY_PACKETS`], the acknowledgement is sent next.
     pub(super) passed: u32,
 }
 
-/// Maximum number of packets that may be sent while an acknowledgement is delayed.
+/// Maximum number of packets that may be sent while an acknowledgement is delayed. Because of this
+/// limit, a queue pair that sends without a pause acknowledges the packets of its peer, too.
 const MAX_DELAY_PACKETS: u32 = 8;
 
 impl QueuePair {
-    /// Creates a queue pair in the RESET state.
+    /// Creates a queue pair with the number `number` and the transport service `service`, in the
+    /// RESET state.
     pub fn new(number: u32, service: Service) -> Self {
         let attributes = Attributes::default();
         Self {

@@ -30,7 +30,8 @@ struct Receipt {
 const MAX_WAITING: usize = 32;
 
 impl Receipts {
-    /// Records that the sender of `packet` has requested a receipt, unless the packet is invalid.
+    /// Records that the sender of `packet`, whose addresses `arrival` contains, has requested a
+    /// receipt, unless the packet is invalid.
     pub(super) fn asked(&mut self, endpoint: &Endpoint, arrival: &Arrival, packet: &Packet<'_>) {
         let bth = &packet.header.bth;
         let Some(deth) = packet.header.deth else {

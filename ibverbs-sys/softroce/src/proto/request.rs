@@ -11,7 +11,7 @@ pub struct Segment {
     pub address: u64,
     /// Length in bytes.
     pub length: u32,
-    /// Local key.
+    /// Local key of the memory region that contains the range.
     pub key: u32,
 }
 
@@ -69,7 +69,7 @@ pub enum Payload {
 pub enum Data<'a> {
     /// Scatter/gather list of the memory that contains the bytes.
     Gathered(&'a [Segment]),
-    /// Inline data.
+    /// Bytes that the request contains itself (inline data).
     Inline(&'a [u8]),
 }
 
@@ -115,7 +115,7 @@ pub struct Remote {
     /// Address of the first byte. In a zero-based region, the distance from the region's first
     /// byte.
     pub address: u64,
-    /// Remote key.
+    /// Remote key (rkey) of the peer's region or window, which permits the access.
     pub key: u32,
 }
 
@@ -135,13 +135,13 @@ pub struct Flush {
 }
 
 impl Flush {
-    /// Placement type for global visibility.
+    /// Placement type of a flush that makes earlier writes globally visible (`IBV_FLUSH_GLOBAL`).
     pub(crate) const GLOBAL: u8 = 1;
-    /// Placement type for persistence.
+    /// Placement type of a flush that makes earlier writes persistent (`IBV_FLUSH_PERSISTENT`).
     pub(crate) const PERSISTENT: u8 = 2;
-    /// Selectivity level for the range.
+    /// Selectivity level of a flush of a range of addresses (`IBV_FLUSH_RANGE`).
     pub(crate) const RANGE: u8 = 0;
-    /// Selectivity level for the whole memory region or window.
+    /// Selectivity level of a flush of the whole memory region or window (`IBV_FLUSH_MR`).
     pub(crate) const REGION: u8 = 1;
 
     /// Returns the access flags that a flush with these placement types needs, or `None` if there
@@ -231,7 +231,7 @@ pub enum SendOperation {
     AtomicWrite {
         /// Location of the eight bytes in the peer's memory.
         remote: Remote,
-        /// The eight bytes.
+        /// New content of the eight bytes.
         bytes: [u8; 8],
     },
     /// Waits until earlier writes have taken effect at the peer.
@@ -248,7 +248,7 @@ pub enum SendOperation {
 /// A work request of the send queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendRequest {
-    /// Work request id.
+    /// Work request ID, which the program has chosen, and which the completion contains.
     pub id: u64,
     /// Operation of the request, with its parameters.
     pub operation: SendOperation,
@@ -271,7 +271,7 @@ pub struct SendRequest {
 /// A work request of a receive queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiveRequest {
-    /// Work request id.
+    /// Work request ID, which the program has chosen, and which the completion contains.
     pub id: u64,
     /// Memory in which the received message is stored.
     pub segments: GatherList,
@@ -343,9 +343,9 @@ pub enum CompletionOpcode {
 /// Work completion of a request, as `ibv_wc` reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Work request id.
+    /// Work request ID that the program has chosen for the request.
     pub id: u64,
-    /// Status of the request. If it is an error, only the id is valid besides.
+    /// Status of the request. If the status is an error, the only other valid field is `id`.
     pub status: CompletionStatus,
     /// Kind of the request.
     pub opcode: CompletionOpcode,

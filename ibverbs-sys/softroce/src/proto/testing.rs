@@ -441,7 +441,7 @@ pub(crate) enum WireEffect {
     Duplicate,
 }
 
-/// Two connected nodes.
+/// Two connected nodes, whose packets go over the simulated wire.
 #[derive(Debug)]
 pub(crate) struct Pair {
     pub(crate) now: Time,

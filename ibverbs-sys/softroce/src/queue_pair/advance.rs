@@ -11,7 +11,8 @@ use crate::spin::MutexGuard;
 impl QueuePair {
     /// Executes queued requests that need neither packets nor ring messages (short messages in the
     /// ring, a queue in memory shared with a peer process): requests within this process, and
-    /// one-sided requests in shared memory. Returns the next step for the send queue.
+    /// one-sided requests in shared memory. Returns whether packets or ring messages can be sent
+    /// next.
     pub(super) fn execute_all_queued(&self, mine: &mut MutexGuard<'_, Inner>) -> SendProgress {
         loop {
             let step = mine.transport.next_step(|| self.device().now());

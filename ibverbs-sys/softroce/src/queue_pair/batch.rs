@@ -69,7 +69,8 @@ impl Batch {
         self.set(|draft| draft.inline(data));
     }
 
-    /// Sets the destination of the last request of the batch, which must be a datagram.
+    /// Sets the destination of the last request of the batch, which must be a datagram, to
+    /// `address`.
     pub(crate) fn address(&self, address: Address) {
         self.set(|draft| draft.address(address));
     }
@@ -116,7 +117,8 @@ impl Batch {
 }
 
 impl BatchState {
-    /// Checks the last request of the batch and adds it to the complete ones, if there is one.
+    /// Checks the last request of the batch by `rules`, and adds it to the complete ones, if there
+    /// is one.
     fn close(&mut self, rules: &Rules) {
         let Some(draft) = self.draft.take() else {
             return;

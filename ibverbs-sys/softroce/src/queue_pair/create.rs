@@ -11,7 +11,7 @@ use crate::proto::Service;
 use crate::receive::SharedReceiveQueue;
 use crate::xrc::XrcDomain;
 
-/// Attributes of a queue pair that is created.
+/// Attributes and objects that a program passes to `ibv_create_qp` for a new queue pair.
 #[derive(Debug)]
 pub(crate) struct Creation<'a> {
     /// The open device that creates the queue pair.

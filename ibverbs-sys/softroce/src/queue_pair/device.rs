@@ -35,7 +35,8 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     /// on. Called once for each local queue pair that is connected to that queue pair.
     fn connect(&self, _path: &Path, _number: u32) {}
 
-    /// Reverses one call of [`connect`](Self::connect).
+    /// Reverses one call of [`connect`](Self::connect), because the local queue pair is no longer
+    /// connected to that queue pair.
     fn disconnect(&self, _path: &Path, _number: u32) {}
 
     /// Returns the largest path MTU of packets from the GID with the index `_gid`, at most
@@ -48,7 +49,8 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     /// queue pair number `_number`, with the path MTU `_mtu`.
     fn check_path_mtu(&self, _path: &Path, _number: u32, _mtu: Mtu) {}
 
-    /// Accepts datagrams at all GIDs from now on.
+    /// Accepts datagrams at all GIDs from now on, because a datagram queue pair has become ready to
+    /// receive.
     fn receive_everywhere(&self) {}
 
     /// Returns the limits of unacknowledged packets with the path MTU `mtu` from the GID with the
@@ -56,7 +58,7 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     /// path that was found to hold as many packets.
     fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32>;
 
-    /// Returns the current time.
+    /// Returns the current time of the NIC's clock, on which all timeouts are based.
     fn now(&self) -> Time;
 
     /// Returns the current time at low cost, with an error of some milliseconds. Suitable for
@@ -65,7 +67,7 @@ pub trait Adapter: fmt::Debug + Send + Sync {
         self.now()
     }
 
-    /// Adds `by` to the counter `counter` of the device.
+    /// Adds `by` to the statistics counter `counter` of the device.
     fn count(&self, counter: Counter, by: u64);
 
     /// Creates counters for an owner that counts often. The owner's counts are included in the
@@ -73,7 +75,7 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     fn tally(&self) -> Tally;
 
     /// Returns whether messages to queue pairs of this process are currently executed directly,
-    /// without packets.
+    /// without packets. Injected faults and captures prevent this.
     fn is_direct(&self) -> bool {
         false
     }
@@ -85,6 +87,7 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     }
 
     /// Returns whether messages to other processes of the host currently use shared memory.
+    /// Injected faults and captures prevent this.
     fn is_shared(&self) -> bool {
         false
     }
@@ -119,7 +122,8 @@ pub struct HostPeer {
     pub source: Ipv6Addr,
 }
 
-/// Sender of the packets that a queue pair produces.
+/// Sender of the packets that a queue pair produces. It may send several packets by one system
+/// call, or through shared memory.
 pub(crate) trait Outgoing {
     /// Adds the packet that `write` appends to the buffer, from the BTH to the pad. `write` returns
     /// the path of the packet, or `None` if there is no packet. Returns whether a packet was added.

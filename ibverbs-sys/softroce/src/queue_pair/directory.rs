@@ -26,14 +26,16 @@ pub struct QueuePairDirectory<T = QueuePair> {
     order: Order,
     next: AtomicU32,
     queue_pairs: RwLock<Listed<T>>,
-    /// Number that changes with each insertion and removal of a queue pair.
+    /// Number that changes with each insertion and removal of a queue pair. A [`Recent`] cache is
+    /// valid only for the number with which it was filled.
     version: AtomicU64,
 }
 
 /// Queue pairs by the indices of their published records, each with its number.
 type Listed<T> = HashMap<u32, (u32, Arc<T>), BuildHasherDefault<NumberHasher>>;
 
-/// Cache of the last results of a caller's lookups.
+/// Cache of the last results of a caller's lookups by [`QueuePairDirectory::find_again`], which
+/// need no lock if the result is in the cache.
 #[derive(Debug)]
 pub struct Recent<T = QueuePair> {
     version: u64,
@@ -41,7 +43,8 @@ pub struct Recent<T = QueuePair> {
     found: Vec<Option<(u32, Arc<T>)>>,
 }
 
-/// Number of queue pairs that a [`Recent`] cache can contain.
+/// Number of queue pairs that a [`Recent`] cache can contain: one for each value of the low eight
+/// bits of a queue pair number.
 const CACHE_SIZE: usize = 256;
 
 /// Error: the NIC has the maximum number of queue pairs.
@@ -116,9 +119,9 @@ impl<T> QueuePairDirectory<T> {
         (*found == number).then(|| Arc::clone(queue_pair))
     }
 
-    /// Returns the queue pair with the number `number`, or `None` if it does not exist. Takes no
-    /// lock and changes no reference count if `recent` contains the valid result of an earlier
-    /// lookup of this number.
+    /// Returns the queue pair with the number `number`, or `None` if it does not exist. If
+    /// `recent`, the caller's cache, contains the valid result of an earlier lookup of this number,
+    /// takes no lock and changes no reference count.
     #[inline]
     pub fn find_again<'r>(&self, number: u32, recent: &'r mut Recent<T>) -> Option<&'r Arc<T>> {
         let version = self.version.load(Ordering::Acquire);
@@ -171,7 +174,9 @@ struct Order {
     low: Permutation,
 }
 
-/// Number of low bits that differ among 2^`DISTINCT_BITS` consecutively assigned numbers.
+/// Number of low bits that differ among consecutively assigned numbers: no two of each 32 such
+/// numbers have the same low five bits. The low bits determine the words in which threads mark
+/// their accesses to shared data.
 const DISTINCT_BITS: u32 = 5;
 
 impl Order {
@@ -182,7 +187,7 @@ impl Order {
         }
     }
 
-    /// Returns the low 20 bits of the number that is assigned in the turn `turn`, counted from 0.
+    /// Returns the low 20 bits of the number that is assigned after `turn` other numbers.
     fn number(&self, turn: u32) -> u32 {
         let (high, low) = (turn >> DISTINCT_BITS, turn & ((1 << DISTINCT_BITS) - 1));
         // Each half of the number selects the permutation of the other half, so the whole mapping

@@ -101,8 +101,9 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// Creates a send request without data. For a datagram, `operation` is a send, and the caller
-    /// sets an [`Address`] later.
+    /// Creates a send request without data, with the work request ID `id` and the flags `flags`
+    /// (`ibv_send_flags`). For a datagram, `operation` is a send, and the caller sets an
+    /// [`Address`] later.
     #[inline]
     pub(crate) fn new(id: u64, flags: u32, operation: SendOperation) -> Self {
         Self {
@@ -128,7 +129,7 @@ impl Draft {
         self.payload = Payload::Gathered(list);
     }
 
-    /// Sets the data of the request to inline bytes.
+    /// Sets the data of the request to inline bytes, which are stored in the request itself.
     pub(crate) fn inline(&mut self, data: Inline) {
         self.length = data.len() as u64;
         self.payload = Payload::Inline(data);

@@ -33,7 +33,7 @@ pub(super) struct UsedObjects {
     pub(super) named: Cell<Option<DomainId>>,
 }
 
-/// Source of the receive requests of a queue pair.
+/// The receive queue from which a queue pair takes its receive requests.
 #[derive(Debug)]
 pub(super) enum Receives {
     /// Receive queue of the queue pair itself, protected by the queue pair's lock.
@@ -53,8 +53,8 @@ pub(super) struct HostState {
     pub(super) notify_drained: bool,
     /// Set if a completion was lost because its completion queue was full.
     pub(super) overrun: bool,
-    /// Location of the queue pair that receives the next request: in this process, on this host, or
-    /// elsewhere.
+    /// Location of the peer that receives the next request: in this process, on this host, or
+    /// elsewhere. It determines how the request is transferred.
     pub(super) peer: Peer,
     /// Set if the last one-sided request could not be executed in the memory of the peer process.
     pub(super) is_out_of_reach: bool,
@@ -82,7 +82,8 @@ pub(super) struct Environment<'a> {
     pub(super) handles: &'a Handles,
     pub(super) objects: &'a UsedObjects,
     pub(super) host_state: &'a mut HostState,
-    /// Set while packets are sent, which may be responses to earlier requests of the peer.
+    /// Set while packets are sent, which may be responses to earlier requests of the peer. The keys
+    /// of such a request may belong to other protection domains than those of the latest request.
     pub(super) answering: bool,
 }
 
@@ -185,7 +186,7 @@ impl Environment<'_> {
     }
 
     /// Returns whether a peer process that shares memory with this process can map the memory of
-    /// all segments in `list`.
+    /// all segments in `list`, and so can copy the bytes without a system call.
     pub(super) fn can_map(&self, list: &[Segment]) -> bool {
         self.local().is_ok_and(|memory| memory.is_mappable(list))
     }

@@ -42,10 +42,11 @@ pub(super) struct LocalPeer {
 }
 
 /// Maximum number of messages that are executed directly before both queue pairs are unlocked for
-/// other threads.
+/// other threads. More would make those threads wait longer; fewer would make each message pay more
+/// for the locks.
 const MAX_DIRECT_MESSAGES: u64 = 64;
 /// Maximum number of payload bytes that are copied directly before both queue pairs are unlocked
-/// for other threads.
+/// for other threads. Copying them takes some microseconds.
 const BYTES: u64 = 64 << 10;
 
 impl QueuePair {
@@ -102,7 +103,7 @@ impl QueuePair {
     }
 
     /// Executes messages, or ranges of long messages, directly in the destination queue pair `link`
-    /// of this process. Returns the next step for the send queue.
+    /// of this process. Returns whether further ranges, only packets, or nothing can be sent next.
     pub(super) fn execute(
         &self,
         mine: &mut MutexGuard<'_, Inner>,
@@ -142,7 +143,7 @@ impl QueuePair {
     }
 
     /// Executes messages, or ranges of long messages, until none is left or other threads must get
-    /// the locks. Returns the next step for the send queue.
+    /// the locks. Returns whether further ranges, only packets, or nothing can be sent next.
     fn execute_parts(
         &self,
         mine: &mut Inner,
@@ -214,7 +215,8 @@ struct LockedDestination<'a, 'h> {
 }
 
 impl<'h> LockedDestination<'_, 'h> {
-    /// Returns whether this is the destination of a range of a message.
+    /// Returns whether this queue pair is the destination of `part`, which must be checked for
+    /// datagrams, because each may have another destination.
     fn is_destination_of(&self, part: &Part<'_>) -> bool {
         match part.request.operation {
             SendOperation::Datagram {
@@ -273,8 +275,8 @@ fn supports_direct(service: Service) -> bool {
     }
 }
 
-/// Returns whether the two queue pairs are connected to each other, so that each would accept
-/// packets from the other.
+/// Returns whether the two queue pairs `mine` and `theirs` are connected to each other on the path
+/// of `link`, so that each would accept packets from the other.
 fn connected(mine: &Inner, theirs: &Inner, link: &LocalPeer) -> bool {
     let datagrams = mine.transport.service() == Service::UnreliableDatagram;
     let back = theirs.transport.attributes().path;

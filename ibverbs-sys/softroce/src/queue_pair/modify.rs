@@ -37,7 +37,7 @@ pub(super) struct PresentState {
 pub(super) struct Plan {
     /// State to enter, or `None` if the state does not change.
     pub(super) enter: Option<State>,
-    /// Attributes to set besides the state.
+    /// Attributes that the modification sets, besides the state.
     pub(super) set: Mask,
     /// Path to the peer, if the modification sets it.
     path: Option<Path>,

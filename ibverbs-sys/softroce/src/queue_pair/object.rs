@@ -60,12 +60,13 @@ pub(super) struct Inner {
     pub(super) linked_peer: Option<LinkedPeer>,
     /// The record of this queue pair that other processes read.
     pub(super) publication: Publication,
-    /// Counters of the messages of this queue pair.
+    /// Counters of the messages of this queue pair, which are included in the device's counters.
     pub(super) tally: Tally,
 }
 
 impl QueuePair {
-    /// Creates a queue pair with the number `number`, in the RESET state.
+    /// Creates a queue pair with the number `number`, in the RESET state, with the attributes and
+    /// objects of `creation`. Fails if these are not valid for the device.
     pub(crate) fn new(
         number: u32,
         device: &Arc<dyn Adapter>,
@@ -180,8 +181,8 @@ impl QueuePair {
         self.domain
     }
 
-    /// Sets attributes and enters a state (`ibv_modify_qp`). If a check fails, changes nothing.
-    /// Returns the new state.
+    /// Sets attributes and enters a state, as `wanted` requests (`ibv_modify_qp`). If a check
+    /// fails, changes nothing. Returns the new state.
     pub(crate) fn modify(&self, wanted: &Modification<'_>) -> Result<State, ModifyError> {
         let mut inner = self.inner.lock();
         let mut plan = check(self.present(&inner), wanted, &*self.device)?;
@@ -269,8 +270,8 @@ impl QueuePair {
         }
     }
 
-    /// Receives one packet, or a run (several packets of one message). The caller must then
-    /// transmit the responses.
+    /// Receives `run`, which is one packet or several packets of one message, from the sender that
+    /// `arrival` describes. The caller must then transmit the responses.
     pub fn receive(&self, now: Time, arrival: &Arrival, run: &Run<'_>) {
         let mut inner = self.inner.lock();
         #[cfg(any(test, feature = "sim"))]
@@ -426,7 +427,9 @@ impl QueuePair {
         self.with(inner, |transport, host| transport.enter(state, now, host));
     }
 
-    /// Sets the attributes, the caches and the notes to the initial values of a new queue pair.
+    /// Sets the attributes, the cached peers and the state in `host_state` to the values of a new
+    /// queue pair, and removes its receives and its completions, because the queue pair moves to
+    /// RESET.
     fn reset(&self, inner: &mut Inner) {
         inner.version += 1;
         inner.link = None;

@@ -147,7 +147,8 @@ impl Sender<'_> {
     }
 
     /// Executes queued requests that need neither packets nor ring messages (short messages in
-    /// memory shared with a peer process). Returns the next step for the send queue.
+    /// memory shared with a peer process). Returns whether packets or ring messages can be sent
+    /// next.
     pub(crate) fn execute_all_queued(&mut self) -> SendProgress {
         self.queue_pair.execute_all_queued(&mut self.inner)
     }

@@ -21,7 +21,8 @@ use crate::counters::Flow;
 use crate::proto::{Completion, CompletionOpcode, CompletionStatus, SendRequest, State};
 use crate::transfer::{self, Kind, MAX_COPY, OneSided, OneSidedError, Transfer, Volume};
 
-/// A list of requests that are posted together, in order.
+/// A list of requests that are posted together, with a position: the requests before the position
+/// were executed, and the current request is the next.
 pub(crate) trait PostedList<'a> {
     /// Returns the current request, or `None` after the last one, or if the request may not be
     /// posted or is not one-sided.
@@ -40,7 +41,8 @@ struct ExecutedRequest {
 }
 
 /// Maximum number of requests that are executed during one
-/// [`CopySession`](crate::same_host::CopySession) (period of access to the peer's memory).
+/// [`CopySession`](crate::same_host::CopySession) (period of access to the peer's memory). A peer
+/// that withdraws memory may have to wait for the end of the session.
 const MAX_REQUESTS: usize = 64;
 
 impl QueuePair {

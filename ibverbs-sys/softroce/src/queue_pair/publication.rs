@@ -7,22 +7,24 @@ use crate::context::Refusal;
 use crate::proto::{AccessFlags, Service, State};
 use crate::same_host;
 
-/// State of the published record of a queue pair.
+/// State of the published record of a queue pair, which other processes of the host read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Publication {
     /// Present content of the published record; `None` if the queue pair is not published.
     record: Option<same_host::QueuePair>,
-    /// Set if other processes may be using a record that is published now or was published before.
+    /// Set if other processes may be using a record that is published now or was published before,
+    /// so that a reset or destruction must wait for them.
     may_be_used: bool,
-    /// Number of times that the queue pair has become ready to receive.
+    /// Number of times that the queue pair has become ready to receive. Peers use it to detect that
+    /// a connection has ended.
     generation: u32,
     /// Packet sequence number that the queue pair expected when it became ready to receive.
     first: u32,
 }
 
 impl QueuePair {
-    /// Returns whether the queue pair has a connected service, so that other processes may access
-    /// memory through it.
+    /// Returns whether the service of the queue pair is a reliable or unreliable connection. Only
+    /// such a queue pair is published, so that the peer's process may access memory through it.
     pub(super) fn is_connection(&self) -> bool {
         matches!(
             self.service(),

@@ -48,7 +48,8 @@ pub(super) struct LinkedPeer {
     pub(super) generation: Option<u32>,
     /// State of the peer's connection when it was found last.
     found: Option<Connection>,
-    /// Version of this queue pair for which this cached peer is valid.
+    /// Version of this queue pair for which this cached peer is valid. Each modification of the
+    /// queue pair changes its version.
     own: u64,
 }
 
@@ -63,13 +64,13 @@ pub(super) struct DirectPost<'a> {
 }
 
 /// Maximum number of messages that are executed before the queue pair is unlocked for other
-/// threads.
+/// threads, so that those threads wait only for a short time.
 const MAX_MESSAGES: u64 = 64;
 
 impl QueuePair {
     /// Executes queued one-sided requests (RDMA reads, writes and atomics) directly in the peer's
-    /// memory, if the peer is in another process of the host. Returns the next step for the send
-    /// queue.
+    /// memory, if the peer is in another process of the host. Returns whether further requests,
+    /// only packets, or nothing can be sent next.
     pub(super) fn execute_queued(&self, mine: &mut Inner) -> SendProgress {
         if !self.is_connection() || mine.transport.awaits_receipt() {
             return SendProgress::PacketsOnly;
@@ -276,8 +277,9 @@ impl QueuePair {
         }
     }
 
-    /// Sends a message whose payload fits into the [`RingMessage`] itself, while the message is
-    /// posted. Returns `false` if the message cannot be sent.
+    /// Sends a message whose payload `data` fits into the [`RingMessage`] (short message without
+    /// packet headers) itself, while the message is posted. Returns `false` if the message cannot
+    /// be sent. `near` contains the parts of this queue pair that posting needs.
     #[inline(always)]
     fn post_in_slot(
         &self,
@@ -305,8 +307,8 @@ impl QueuePair {
         self.send_posted(near, message, data, SlotContent::Bytes(bytes))
     }
 
-    /// Copies the bytes of a local segment to `out`. Returns `None` if the queue pair may not
-    /// access the memory, or if the memory is an on-demand region.
+    /// Copies the bytes of the local segment `segment` to `out`, for a message in a slot. Returns
+    /// `None` if the queue pair may not access the memory, or if the memory is an on-demand region.
     #[inline(always)]
     fn gather_one(&self, objects: &UsedObjects, segment: &Segment, out: &mut [u8]) -> Option<()> {
         let domain = objects.domain.as_ref()?.id();
@@ -315,9 +317,9 @@ impl QueuePair {
         piece.copy_to(&Piece::of_mut(out))
     }
 
-    /// Sends a message, while it is posted, as a [`RingMessage`] with the addresses of the payload.
-    /// The peer process copies the payload from there. Returns `false` if the message cannot be
-    /// sent.
+    /// Sends a message, while it is posted, as a [`RingMessage`] with the addresses of the payload
+    /// `data`. The peer process copies the payload from there. `is_mappable` is set if the peer
+    /// process can map that memory. Returns `false` if the message cannot be sent.
     #[inline(never)]
     fn post_descriptor(
         &self,
@@ -357,8 +359,8 @@ impl QueuePair {
         written.is_some() && self.send_posted(near, message, data, SlotContent::Written)
     }
 
-    /// Sends the [`RingMessage`] of a message that is being posted. Returns `false`, and posts
-    /// nothing, if it cannot be sent.
+    /// Sends the [`RingMessage`] of a message that is being posted; `content` is the content of its
+    /// slot in the ring. Returns `false`, and posts nothing, if the ring message cannot be sent.
     #[inline(always)]
     fn send_posted(
         &self,
@@ -588,8 +590,10 @@ impl QueuePair {
     }
 }
 
-/// Receives a ring message (short message without packet headers). Drops the message if it does not
-/// come from the path of the connection. Returns the received messages, bytes and copies.
+/// Passes a received ring message (short message without packet headers) to the transport of its
+/// queue pair. Drops the message if `arrival` is not the path of the connection. Returns the
+/// numbers of messages, bytes and copies that were received, for the counters. `peer` gives access
+/// to the sender's memory.
 #[inline]
 fn take_ring_message<'h, P: PeerMemory<Environment<'h>>>(
     transport: &mut proto::QueuePair,
@@ -607,7 +611,7 @@ fn take_ring_message<'h, P: PeerMemory<Environment<'h>>>(
     }
 }
 
-/// Wakes the peer process, if it sleeps, unless `outgoing` defers wakeups.
+/// Wakes the peer process of `link`, if it sleeps, unless `outgoing` defers wakeups.
 fn wake(link: &Link, outgoing: &impl Outgoing) {
     if outgoing.defers_wakeups() {
         link.flush_later();
@@ -616,8 +620,9 @@ fn wake(link: &Link, outgoing: &impl Outgoing) {
     }
 }
 
-/// Sends a [`RingMessage`] (short message without packet headers), and copies the bytes of
-/// `portion`, its payload, to the ring that both processes share.
+/// Sends a [`RingMessage`] (short message without packet headers) on `link`, and copies the bytes
+/// of `portion`, its payload, to the ring that both processes share. The peer finds the GIDs of the
+/// connection by `tag`.
 #[inline(always)]
 fn send_ring_message(
     link: &Link,
@@ -634,7 +639,8 @@ fn send_ring_message(
     }
 }
 
-/// Payload of a received [`RingMessage`], in the ring that both processes share.
+/// Payload of a received [`RingMessage`] in the ring that both processes share: the source from
+/// which the transport copies it.
 struct Chunks<'a>(&'a [Piece<'a>]);
 
 impl PeerMemory<Environment<'_>> for Chunks<'_> {
@@ -680,8 +686,9 @@ impl LinkedPeer {
         self.generation
     }
 
-    /// Executes a one-sided request completely. A long request takes several [`CopySession`]s
-    /// (periods of access to the peer's memory).
+    /// Executes a one-sided request completely, over the peer's connection with the generation
+    /// number `generation`. A long request takes several [`CopySession`]s (periods of access to the
+    /// peer's memory).
     fn execute(
         &mut self,
         request: &OneSided<'_>,
@@ -765,8 +772,9 @@ pub(super) struct BothMemories<'a> {
 }
 
 impl BothMemories<'_> {
-    /// Calls `act` with the local memory of the bytes `range` of a request. Returns `None` if the
-    /// queue pair may not access the bytes, or if `act` returns `None`.
+    /// Calls `act` with the local memory of the bytes `range` of the request with the data `data`.
+    /// `write` is set if `act` writes to the memory. Returns `None` if the queue pair may not
+    /// access the bytes, or if `act` returns `None`.
     #[inline]
     fn with_pieces(
         &mut self,

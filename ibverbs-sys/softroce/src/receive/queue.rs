@@ -42,7 +42,8 @@ impl ReceiveQueue {
         self.requests.pop_front()
     }
 
-    /// Removes all requests, as at the transition to RESET.
+    /// Drops all requests without completing them, as the transition of a queue pair to RESET
+    /// requires.
     pub fn clear(&mut self) {
         self.requests.clear();
     }

@@ -43,7 +43,8 @@ struct State {
 
 impl SharedReceiveQueue {
     /// Creates a shared receive queue with the number `number`, for `capacity` requests of at most
-    /// `max_segments` scatter/gather elements each. Its events arrive on `context`.
+    /// `max_segments` scatter/gather elements each. Its events arrive on `context`. `xrc` is set
+    /// for an XRC shared receive queue.
     pub fn new(
         number: u32,
         (context, domain): (&Arc<Context>, &Arc<ProtectionDomain>),
@@ -71,7 +72,8 @@ impl SharedReceiveQueue {
         }))
     }
 
-    /// Appends a receive request. Fails if the queue is full.
+    /// Appends a receive request, which any queue pair that uses the queue may take. Fails if the
+    /// queue is full.
     pub fn post(&self, request: ReceiveRequest) -> Result<(), Full> {
         let mut state = self.state.lock();
         if state.requests.len() >= state.capacity as usize {

@@ -125,10 +125,12 @@ pub(crate) struct CopySession<'a> {
 }
 
 /// Maximum number of bytes that are copied in a [`CopySession`] (period of access to a peer's
-/// memory). The overhead of requests and system calls also counts as bytes.
+/// memory), so that a peer that retracts memory need not wait long for the end of the session. The
+/// overhead of requests and system calls also counts as bytes.
 const MAX_SESSION_BYTES: usize = 64 << 10;
 
 /// Overhead of a one-sided request, as the number of bytes that can be copied in the same time.
+/// Because of this overhead, a session with many short requests ends in time, too.
 const REQUEST_COST: usize = 512;
 
 /// Overhead of a system call for a copy, as the number of bytes that can be copied in the same
@@ -161,8 +163,9 @@ impl Link {
     }
 
     /// Begins a [`CopySession`]: a period in which this process may copy from and to the memory
-    /// that the peer's queue pair makes accessible. Returns `None` if the connection of the peer's
-    /// queue pair no longer has the generation number `generation`.
+    /// that the peer's queue pair, that of `target`, makes accessible. `known` contains cached
+    /// records of the peer. Returns `None` if the connection of the peer's queue pair no longer has
+    /// the generation number `generation`.
     #[inline]
     pub(crate) fn begin_session<'a>(
         &'a self,
@@ -215,8 +218,9 @@ impl CopySession<'_> {
     }
 
     /// Executes an RDMA read or write: copies bytes directly from or to the peer's memory at
-    /// `remote`. Returns `None` if the peer does not permit the copy, or if this process cannot
-    /// perform it. Some of the bytes may have been copied in this case.
+    /// `remote`. `access` contains the direction and the local memory. Returns `None` if the peer
+    /// does not permit the copy, or if this process cannot perform it. Some of the bytes may have
+    /// been copied in this case.
     #[inline]
     pub(crate) fn access(&mut self, remote: Remote, access: Access<'_>) -> Option<()> {
         let (right, pieces) = match access {
@@ -284,8 +288,9 @@ impl CopySession<'_> {
         })
     }
 
-    /// Executes an atomic operation on eight bytes of the peer's memory, and returns their previous
-    /// value. Returns `None` if the operation was not executed.
+    /// Executes an atomic operation on the eight bytes of the peer's memory that `remote` names,
+    /// and returns their previous value. Returns `None` if the operation was not executed, for
+    /// example because the peer does not permit it.
     #[inline]
     pub(crate) fn atomic(&mut self, remote: Remote, atomic: Atomic) -> Option<u64> {
         let right = AccessFlags::REMOTE_ATOMIC;

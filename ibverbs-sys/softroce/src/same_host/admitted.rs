@@ -11,7 +11,8 @@ use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
 /// one peer.
 #[derive(Debug)]
 pub(super) struct Admitted<T> {
-    /// Number of peers that were added to the list since its creation.
+    /// Number of peers that were added to the list since its creation. While the number is 0,
+    /// [`all`](Self::all) need not lock the list.
     count: AtomicU64,
     present: Mutex<Vec<T>>,
 }

@@ -20,7 +20,8 @@ use super::link::{Link, SendError};
 use super::ring::CHUNK;
 use crate::transfer::MAX_CHUNKS_PART;
 
-/// Maximum length of a message, in chunks (cache lines of payload) of the ring.
+/// Maximum length of a packet or message, in chunks (cache lines of payload) of the ring. If this
+/// many chunks are free, any message can be sent.
 const MAX_MESSAGE_CHUNKS: u16 = {
     let part = MAX_CHUNKS_PART as usize;
     assert!(part >= super::link::MAX_PACKET);
@@ -71,8 +72,8 @@ pub(crate) struct DelayedPacket {
 }
 
 impl Link {
-    /// Returns whether the ring has free space for a packet and neither a queue pair nor a packet
-    /// waits for space.
+    /// Returns whether a packet can be sent now: the ring has free space for any packet, and
+    /// neither a queue pair nor a packet waits for space, which the new packet would overtake.
     pub(crate) fn has_room(&self) -> bool {
         !self.backlog.is_waiting.load(Ordering::Acquire)
             && self.sender().may_have_room(MAX_MESSAGE_CHUNKS)
@@ -103,7 +104,7 @@ impl Link {
     }
 
     /// Returns whether the queue pair with the number `queue_pair` waits for free space in the
-    /// ring.
+    /// ring, so that it cannot send more now.
     pub(crate) fn has_waiting(&self, queue_pair: u32) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
             && (self.backlog.waiting.lock().queue_pairs).contains(&queue_pair)
@@ -116,7 +117,8 @@ impl Link {
         !self.backlog.waiting.lock().queue_pairs.is_empty()
     }
 
-    /// Stores the packet `what`, for which the ring had no space. It is sent when there is space.
+    /// Stores the packet `what`, for which the ring had no space, until there is space. `tag`
+    /// identifies the packet's GIDs to the peer.
     pub(crate) fn delay_packet(&self, tag: u16, what: DelayedPacket) {
         let mut waiting = self.backlog.waiting.lock();
         self.backlog.is_waiting.store(true, Ordering::Release);

@@ -38,7 +38,7 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 /// The process at the other end of a Unix connection.
 #[derive(Debug)]
 pub(super) struct Process {
-    /// Process ID.
+    /// Process ID of the process.
     pub(super) number: Pid,
     /// ID of the thread by which the kernel finds the memory of the process; see [`process`].
     pub(super) thread: Pid,
@@ -132,8 +132,8 @@ struct Wait {
 }
 
 impl CopiesInProgress {
-    /// Returns the copies that the peer has in progress now. The caller must have retracted the
-    /// region or window before.
+    /// Returns the copies that the peer has in progress now, so that the caller can wait for their
+    /// end. The caller must have retracted the region or window before.
     pub(super) fn of(copying_peer: Arc<CopyingPeer>) -> Self {
         Self {
             occupied: Lanes(&copying_peer.lanes).occupied(),
@@ -158,7 +158,8 @@ impl CopiesInProgress {
             .flatten()
     }
 
-    /// Returns the duration of the wait so far.
+    /// Returns the duration of the wait so far, from which callers compute the delay until their
+    /// next check.
     pub(super) fn elapsed(&self) -> Duration {
         self.wait.since.elapsed()
     }

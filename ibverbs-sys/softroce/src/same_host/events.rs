@@ -19,7 +19,8 @@ use rustix::time::{
 
 use crate::descriptor::Descriptor;
 
-/// Set of descriptors whose events wake the engine.
+/// Set of descriptors whose events wake the engine (background thread), and which are stored with
+/// their kinds.
 pub(super) struct Events {
     epoll: Descriptor,
 }
@@ -51,8 +52,8 @@ impl Events {
         })
     }
 
-    /// Adds `descriptor` to the set, for the events "data received" and "connection closed". Does
-    /// nothing if the descriptor is in the set already.
+    /// Adds `descriptor`, which has the kind `source`, to the set, for the events "data received"
+    /// and "connection closed". Does nothing if the descriptor is in the set already.
     pub(super) fn add(&self, descriptor: BorrowedFd<'_>, source: Source) -> io::Result<()> {
         let events = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         let number = EventData::new_u64(source as u64);
@@ -125,7 +126,8 @@ impl Timer {
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
     }
 
-    /// Makes the descriptor of an expired timer unreadable again.
+    /// Makes the descriptor of an expired timer unreadable again, so that only the next expiry is
+    /// reported.
     pub(super) fn clear(&self) {
         let _ = rustix::io::read(&self.timer, &mut [0; 8]);
     }

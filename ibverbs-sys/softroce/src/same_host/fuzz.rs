@@ -30,7 +30,7 @@ use crate::memory::Piece;
 use crate::proto::{Remote, Sequence};
 use crate::transfer::{Atomic, MessagePart, PartFlags, PayloadForm, RingMessage};
 
-/// Maximum number of steps for one input.
+/// Maximum number of steps for one input, so that an input takes little time.
 const STEPS: usize = 100;
 
 /// A simulated process that listens for connections, with descriptors that hostile processes may

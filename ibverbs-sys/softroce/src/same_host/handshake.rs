@@ -36,7 +36,8 @@ use crate::descriptor::{self, Descriptor};
 pub(super) enum HandshakeOutcome {
     Linked(Arc<Link>),
     Declined,
-    /// The peer has begun a handshake with this process at the same time, which takes precedence.
+    /// The peer has begun a handshake with this process at the same time. That handshake takes
+    /// precedence, and creates the link.
     Superseded,
 }
 
@@ -90,8 +91,9 @@ pub(super) fn perform(local: &LocalProcess, address: SocketAddr) -> io::Result<H
     Ok(HandshakeOutcome::Linked(link))
 }
 
-/// Continues the pending handshakes that other processes have begun. Returns `true` if a handshake
-/// has ended; the caller must then notify threads that wait for its end.
+/// Continues the pending handshakes that other processes have begun: receives and answers their
+/// messages, and ends those that take too long. Returns `true` if a handshake has ended; the caller
+/// must then notify the threads that wait for a link to the same process.
 pub(super) fn continue_pending(
     local: &LocalProcess,
     links: &mut Links,

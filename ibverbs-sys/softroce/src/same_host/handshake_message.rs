@@ -53,10 +53,12 @@ pub(super) struct HandshakeMessage {
 /// and of all shared memory.
 const MAGIC: [u8; 8] = *b"sroce\0\0\x04";
 
-/// Maximum number of descriptors that accompany a handshake message.
+/// Maximum number of descriptors that accompany a handshake message: the files of the link's
+/// memory, the tables and the arena, and the eventfds of the engine and of completion channels.
 const MAX_DESCRIPTORS: usize = 4 + WakeEventfds::COUNT;
 
-/// Maximum length of a handshake message in bytes.
+/// Maximum length of a handshake message in bytes: the length of the receive buffer. A message with
+/// full lists is shorter.
 const MAX_LENGTH: usize = 2048;
 
 /// Maximum number of entries in the list of addresses, and in the list of GIDs, of a handshake
@@ -141,7 +143,8 @@ impl HandshakeMessage {
         bytes.is_empty().then_some(handshake_message)
     }
 
-    /// Sends the handshake message together with `descriptors`. Does not block.
+    /// Sends the handshake message together with `descriptors` on the connection `socket`. Does not
+    /// block.
     pub(super) fn send(
         &self,
         socket: BorrowedFd<'_>,
@@ -161,7 +164,8 @@ impl HandshakeMessage {
         Ok(())
     }
 
-    /// Receives a handshake message with its descriptors. Does not block.
+    /// Receives a handshake message with its descriptors from the connection `socket`. Does not
+    /// block: fails if no message has arrived.
     pub(super) fn receive(socket: BorrowedFd<'_>) -> io::Result<(Self, Vec<Descriptor>)> {
         let mut bytes = [0; MAX_LENGTH];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
@@ -214,7 +218,7 @@ pub(crate) fn without_interface(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port())
 }
 
-/// Returns whether both lists are short enough for a handshake message.
+/// Returns whether the lists of addresses and GIDs are both short enough for a handshake message.
 pub(super) fn has_room(addresses: &[SocketAddr], gids: &[Ipv6Addr]) -> bool {
     addresses.len() <= MAX_LIST && gids.len() <= MAX_LIST
 }

@@ -35,14 +35,16 @@ pub struct HostPeers {
     by_address: RwLock<HashMap<SocketAddr, Arc<Link>>>,
     pub(super) links: RwLock<Arc<[Arc<Link>]>>,
     count: AtomicUsize,
-    /// Number of times that links were added or removed.
+    /// Number of times that links were added or removed, by which a [`CachedLinks`] is found to be
+    /// out of date.
     version: AtomicUsize,
     wake_eventfds: Arc<WakeEventfds>,
     pub(super) wake_target: WakeTarget,
 }
 
 /// Cached list of all links (shared memory with other processes), and the number of changes when
-/// the list was cached.
+/// the list was cached. A thread that often polls all links needs no lock while the list is up to
+/// date.
 #[derive(Debug)]
 pub(crate) struct CachedLinks {
     version: usize,
@@ -90,14 +92,16 @@ impl Accesses {
     }
 }
 
-/// Minimum time between two checks whether the copies of peers have ended.
+/// Minimum time between two checks whether the copies of peers have ended. The time grows with the
+/// duration of the wait, because most copies end soon.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_micros(10);
-/// Maximum time between two checks whether the copies of peers have ended.
+/// Maximum time between two checks whether the copies of peers have ended, so that a request waits
+/// only a little longer than the copies take.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl HostPeers {
     /// Listens for connections of other processes of the host, and creates an empty directory of
-    /// these processes.
+    /// these processes. Handshakes pass `resources` to them.
     pub(crate) fn open(resources: ProcessResources) -> io::Result<Self> {
         let publication = Arc::clone(&resources.publication);
         Ok(Self {
@@ -119,7 +123,8 @@ impl HostPeers {
     }
 
     /// Establishes a link (shared memory) to the process that has the socket address `address`, by
-    /// a handshake, unless there is a link already.
+    /// a handshake, unless there is a link already. The calling thread waits for the end of the
+    /// handshake.
     pub(crate) fn establish_link(&self, address: SocketAddr) {
         let address = without_interface(address);
         if self.directory.link(address).is_some() {
@@ -205,7 +210,8 @@ impl HostPeers {
         self.publication.publish_queue_pair(queue_pair);
     }
 
-    /// Removes a queue pair from the published table. Returns whether it was published.
+    /// Removes the queue pair with the number `number` from the published table. Returns whether it
+    /// was published, so that the caller must wait for peers that may still use the record.
     pub(crate) fn retract_queue_pair(&self, number: u32) -> bool {
         self.publication.retract_queue_pair(number)
     }

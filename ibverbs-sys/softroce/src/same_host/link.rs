@@ -66,7 +66,8 @@ pub struct Link {
     /// receiver's number that can be read without the lock.
     next: AtomicU32,
     pub(super) backlog: Backlog,
-    /// Set while a wakeup of the peer is deferred to a later time.
+    /// Set while a wakeup of the peer is deferred, because another message may follow that wakes
+    /// the peer, too.
     must_wake: AtomicBool,
     /// Mapped ranges of the peer's arena (shared file of regions), with their positions in the
     /// file.
@@ -142,7 +143,7 @@ impl Inbound {
     }
 }
 
-/// Fields of a link (shared memory) that all threads of this process use concurrently.
+/// Parts of the shared memory of a link that all threads of this process use concurrently.
 #[derive(Debug)]
 struct LinkFields {
     sender: Sender,
@@ -185,12 +186,12 @@ const MAX_MAPS: usize = 1024;
 /// Maximum length of a packet in bytes: the largest MTU, and the headers.
 pub(crate) const MAX_PACKET: usize = 4096 + 256;
 
-/// Bit of a message's tag: set for a [`RingMessage`] (short message without packet headers), and
-/// clear for a packet.
+/// Bit of a message's tag that shows the kind of the message: set for a [`RingMessage`] (short
+/// message without packet headers), and clear for a packet.
 const RING_MESSAGE: u16 = 1 << 15;
 
 /// Maximum length in bytes of a packet that fits into a slot (one cache line of the ring), behind
-/// the word with the length.
+/// the word with the length. A longer packet is in chunks (cache lines of payload).
 const MAX_SLOT_PACKET: usize = 8 * (ring::WORDS - 1);
 
 impl Link {
@@ -323,8 +324,8 @@ impl Link {
         &self.side.own_lanes
     }
 
-    /// Records that a copy from or to the peer's memory is in progress, until the returned guard is
-    /// dropped.
+    /// Records in a lane (shared word) that a copy from or to the peer's memory is in progress,
+    /// until the returned guard is dropped. Tests thus make a peer that withdraws memory wait.
     #[cfg(test)]
     pub(crate) fn hold_lane(&self) -> crate::epoch::Lane<'_> {
         crate::epoch::Lanes(self.own_lanes()).enter(0)
@@ -353,8 +354,9 @@ impl Link {
         self.failures.notify();
     }
 
-    /// Sends a packet. `tag` has 15 bits and is not 0; `annotation` is 48 bits of additional data.
-    /// Does not wake a sleeping peer; the next [`flush`](Self::flush) does.
+    /// Sends the packet `bytes`. The peer finds the packet's GIDs by `tag`, which has 15 bits and
+    /// is not 0. `annotation` is 48 bits of additional data, which the peer receives with the
+    /// packet. Does not wake a sleeping peer; the next [`flush`](Self::flush) does.
     pub(crate) fn send(&self, tag: u16, annotation: u64, bytes: &[u8]) -> Result<(), SendError> {
         debug_assert!(bytes.len() <= MAX_PACKET && annotation < 1 << 48);
         let mut words = [0; ring::WORDS];
@@ -376,8 +378,9 @@ impl Link {
         self.push(tag, &words, chunks, fill)
     }
 
-    /// Sends a [`RingMessage`] (short message without packet headers). `tag` has 15 bits and is not
-    /// 0. Does not wake a sleeping peer; the next [`flush`](Self::flush) does.
+    /// Sends a [`RingMessage`] (short message without packet headers). The peer finds the GIDs of
+    /// the connection by `tag`, which has 15 bits and must not be zero. Does not wake a sleeping
+    /// peer; the next [`flush`](Self::flush) does.
     #[inline]
     pub(crate) fn send_ring_message(
         &self,
@@ -397,14 +400,16 @@ impl Link {
     }
 
     /// Requests the cache line of the ring that a further message, which probably follows, will
-    /// take.
+    /// take, so that sending this message need not wait for the cache line.
     #[inline]
     pub(crate) fn prefetch_next_slot(&self) {
         self.side.sender.prefetch();
     }
 
-    /// Sends a [`RingMessage`] with a payload of `length` bytes, which `fill` writes into the ring.
-    /// `tag` has 15 bits and is not 0. Does not wake a sleeping peer; the next
+    /// Sends a [`RingMessage`] (short message without packet headers) whose payload of `length`
+    /// bytes is beside it in the ring. `fill` writes the payload to the memory that it gets, or
+    /// returns `None` if the bytes cannot be read. `tag` is that of
+    /// [`send_ring_message`](Self::send_ring_message). Does not wake a sleeping peer; the next
     /// [`flush`](Self::flush) does.
     #[inline]
     pub(crate) fn send_chunks(
@@ -611,15 +616,15 @@ impl Link {
         })
     }
 
-    /// Records in the shared memory that a thread of this process is about to sleep, so that the
-    /// peer wakes the thread. The thread must then call [`is_waiting`](Self::is_waiting), and must
-    /// not sleep if the result is `true`.
+    /// Records in the shared memory that the thread `sleeper` of this process is about to sleep, so
+    /// that the peer wakes the thread. The thread must then call [`is_waiting`](Self::is_waiting),
+    /// and must not sleep if the result is `true`.
     pub(super) fn fall_asleep(&self, sleeper: Sleeper) {
         SleepWord(&self.side.own_sleep.0).store_sleeper(sleeper);
     }
 
-    /// Records in the shared memory that a thread of this process is awake, so that the peer does
-    /// not wake it.
+    /// Records in the shared memory that the thread `sleeper` of this process is awake, so that the
+    /// peer does not wake it.
     pub(super) fn wake_up(&self, sleeper: Sleeper) {
         SleepWord(&self.side.own_sleep.0).end(sleeper);
     }

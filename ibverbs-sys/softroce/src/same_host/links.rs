@@ -71,7 +71,8 @@ impl Links {
         &self.links
     }
 
-    /// Returns the number of times that links were added or removed.
+    /// Returns the number of times that links were added or removed, so that a caller can detect
+    /// changes.
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
@@ -83,7 +84,8 @@ impl Links {
     }
 
     /// Returns whether a process other than `process` has a live link to this process with one of
-    /// the addresses `addresses`.
+    /// the addresses `addresses`. A handshake of `process` with these addresses must then be
+    /// refused.
     pub(super) fn is_taken(&self, addresses: &[SocketAddr], process: Pid) -> bool {
         addresses.iter().any(|address| match self.state(*address) {
             Some(ProcessState::Linked(link)) => link.process() != process && link.check(),

@@ -110,7 +110,8 @@ impl LocalProcess {
         self.resources.addresses.contains(&address)
     }
 
-    /// Records that the calling thread is the engine (background thread).
+    /// Records that the calling thread is the engine (background thread). Handshakes can begin only
+    /// after this call, because they contain the thread's ID.
     pub(super) fn set_engine(&self) {
         self.engine.set_started();
     }

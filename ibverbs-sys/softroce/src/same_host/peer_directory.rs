@@ -59,8 +59,8 @@ struct State {
 }
 
 impl PeerDirectory {
-    /// Creates an empty directory, and [listens](Self::listen) at the addresses that have a UDP
-    /// socket from the beginning.
+    /// Creates an empty directory of a process with the resources `resources`, and
+    /// [listens](Self::listen) at the addresses that have a UDP socket from the beginning.
     pub(crate) fn open(resources: ProcessResources) -> io::Result<Self> {
         if resources.addresses.is_empty() || !has_room(&resources.addresses, &resources.gids) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -260,7 +260,7 @@ impl PeerDirectory {
 
 #[cfg(any(test, fuzzing))]
 impl PeerDirectory {
-    /// Resets the rate limits of handshakes, so that a full burst is allowed.
+    /// Resets the rate limits of handshakes for a test, so that a full burst is allowed.
     pub(super) fn reset_limits(&self) {
         self.state.lock().handshakes.reset_limits(Instant::now());
     }

@@ -240,8 +240,9 @@ impl Handshakes {
         deadlines.chain(unread).chain(self.accept_at).min()
     }
 
-    /// Returns whether `Welcome` was sent to the process that has the address `address`, and its
-    /// last message is missing.
+    /// Returns whether the process that has the address `address` has begun a handshake that only
+    /// needs its last message: this process has accepted the handshake by the message `Welcome`. A
+    /// thread that needs a link to the process then waits, instead of beginning a second handshake.
     pub(super) fn is_welcomed(&self, address: SocketAddr) -> bool {
         let mut addresses = self
             .welcomed()
@@ -250,7 +251,9 @@ impl Handshakes {
         addresses.any(|known| *known == address)
     }
 
-    /// Returns whether `Welcome` was sent on a pending connection of the process `process`.
+    /// Returns whether a handshake that the process `process` has begun was accepted, by the
+    /// message `Welcome`, and is not finished. A second handshake of the process is then refused
+    /// for now.
     pub(super) fn has_welcomed(&self, process: Pid) -> bool {
         self.welcomed()
             .any(|handshake| handshake.process == process)
@@ -265,7 +268,7 @@ impl Handshakes {
 
 #[cfg(any(test, fuzzing))]
 impl Handshakes {
-    /// Resets the rate limits of handshakes, so that a full burst is allowed.
+    /// Resets the rate limits of handshakes for a test, so that a full burst is allowed.
     pub(super) fn reset_limits(&mut self, now: Instant) {
         self.connections = RateLimit::new(CONNECTIONS_PER_SECOND, now);
         self.beginnings = RateLimit::new(HANDSHAKES_PER_SECOND, now);

@@ -40,10 +40,12 @@ pub(crate) struct QueuePair {
     pub(crate) generation: u32,
 }
 
-/// Unit in bytes of the start and the length of an arena (shared file) segment in a record.
+/// Unit in bytes in which a record contains the start and the length of a segment of the arena
+/// (shared file). It keeps the numbers small enough for the record.
 const SEGMENT_UNIT: u64 = 2 << 20;
 
-/// Number of records for regions and windows: the maximum numbers of both, and a reserve.
+/// Number of records for regions and windows: the maximum numbers of both, and a reserve, because
+/// the record of a removed region or window is not reused at once.
 const REGIONS: usize = limits::MAX_MR + limits::MAX_MW + 1024;
 
 /// Number of records of queue pairs. Queue pairs that exist at the same time use different records.
@@ -148,8 +150,8 @@ impl QueuePair {
     }
 }
 
-/// Tables in which this process publishes its memory and queue pairs. Peers can map the file of the
-/// tables only for reading.
+/// Tables in which this process publishes its memory and its queue pairs to peer processes of the
+/// host. Peers can map the file of the tables only for reading.
 #[derive(Debug)]
 pub(crate) struct Publication {
     file: Descriptor,
@@ -164,7 +166,7 @@ pub(super) struct Tables {
     queue_pairs: RecordArray<MappedArray<Record>>,
     regions: RecordArray<MappedArray<Record>>,
     /// For each index in memory keys, the bits in which the index differs from the number of its
-    /// record.
+    /// record. The indices are in a random order, so that keys cannot be guessed.
     differences: MappedArray<AtomicU8>,
 }
 
@@ -241,7 +243,8 @@ impl Publication {
         })
     }
 
-    /// Returns the number that is added to the index of a record to form the index in a memory key.
+    /// Returns the random number that is added to the index of an entry to form the index in a
+    /// memory key. Peers need the number to find the record that belongs to a key.
     pub(crate) fn key_base(&self) -> u32 {
         self.key_base
     }

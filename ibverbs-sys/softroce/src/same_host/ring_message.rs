@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
-//! The encoding of ring messages (short messages without packet headers). Each is in a slot (one
-//! cache line) of a ring.
+//! The encoding of ring messages (short messages without packet headers) as words. Each ring
+//! message is in a slot (one cache line) of a ring.
 
 use super::ring::WORDS;
 use crate::proto::Sequence;
@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    /// Generates a form of ring messages.
+    /// Generates random forms of ring messages for a property test.
     fn form() -> impl Strategy<Value = PayloadForm> {
         let part = any::<[bool; 3]>().prop_map(|[starts, ends, invalidates]| PartFlags {
             starts,
@@ -169,8 +169,8 @@ mod tests {
         ]
     }
 
-    /// Generates the content of a message: its sequence number, form, immediate data, solicited
-    /// flag and payload.
+    /// Generates random contents of messages for a property test: sequence number, form, immediate
+    /// data, solicited flag and payload.
     fn message() -> impl Strategy<Value = (u32, PayloadForm, Option<[u8; 4]>, bool, Vec<u8>)> {
         let bytes = proptest::collection::vec(any::<u8>(), 0..=MAX_SLOT_BYTES);
         (

@@ -45,7 +45,7 @@ unsafe impl Plain for ControlWords {}
 // SAFETY: `repr(C)` arrays of `AtomicU64`, aligned to their size, have no padding.
 unsafe impl Plain for Record {}
 
-/// Access rights of a mapping.
+/// Access rights of this process to a mapping: reading only, or reading and writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rights {
     Read,
@@ -116,8 +116,8 @@ pub(super) fn check(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> 
 }
 
 impl Map {
-    /// Maps the bytes `range` of `file`. The start of the range must be a multiple of the page
-    /// size.
+    /// Maps the bytes `range` of `file` with the rights `rights`. The start of the range must be a
+    /// multiple of the page size.
     pub(super) fn of(file: BorrowedFd<'_>, range: Range<u64>, rights: Rights) -> io::Result<Self> {
         check(file, &range)?;
         let too_large = |_| io::Error::from_raw_os_error(libc::ENOMEM);

@@ -29,7 +29,8 @@ pub(super) fn listen_at(address: SocketAddr) -> io::Result<Descriptor> {
     Ok(socket)
 }
 
-/// Accepts a connection. Returns `None` if no connection is waiting.
+/// Accepts a connection of another process at the socket `listener`. Returns `None` if no
+/// connection is waiting.
 pub(super) fn accept(listener: &Descriptor) -> io::Result<Option<Descriptor>> {
     match Descriptor::open(|| accept_with(listener, SocketFlags::CLOEXEC)) {
         Ok(socket) => Ok(Some(socket)),

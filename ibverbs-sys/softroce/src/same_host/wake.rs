@@ -33,7 +33,8 @@ pub(super) enum Sleeper {
 const AWAKE: u64 = 0;
 /// Value of the shared word if the engine (background thread) sleeps.
 const ENGINE: u64 = 1;
-/// Value of the shared word for a thread that waits at the channel whose eventfd has the index 0.
+/// Value of the shared word if a thread sleeps that waits at the completion channel whose eventfd
+/// has the index 0. For the index `i`, the value is larger by `i`.
 const FIRST_CHANNEL: u64 = 2;
 
 impl Sleeper {
@@ -102,11 +103,12 @@ impl SleepWord<'_> {
 #[derive(Debug)]
 pub(super) struct Armed(AtomicU8);
 
-/// No completion queue with a non-blocking channel is armed.
+/// Value of [`Armed`] if no completion queue with a non-blocking channel is armed.
 const UNARMED: u8 = 0;
-/// A queue was armed, but not in the present interval.
+/// Value of [`Armed`] if a queue was armed before the present interval began, and none was armed in
+/// the interval.
 const ARMED_BEFORE: u8 = 1;
-/// A queue was armed in the present interval.
+/// Value of [`Armed`] if a queue was armed in the present interval.
 const ARMED: u8 = 2;
 
 impl Armed {

@@ -26,7 +26,8 @@ struct Pending {
 
 impl Withdrawals {
     /// Begins or continues the withdrawal of the region or window in the record `slot` from peers.
-    /// Returns the progress.
+    /// Returns the progress: while it is [`Withdrawal::Pending`], the caller must call this
+    /// function again later.
     pub(super) fn poll(&self, slot: u32, host_peers: &HostPeers) -> Withdrawal {
         let mut all = self.0.lock();
         let retracted = host_peers.retract_region(slot);

@@ -20,25 +20,29 @@ struct Row {
     queue: u64,
 }
 
-/// Result of a row.
+/// Result of one row of the table of shared links: how the connections have shared the link.
 #[derive(Clone, Debug)]
 struct Shares {
-    /// Number of bytes that each connection has transferred in the measured time.
+    /// Number of bytes that each connection has transferred in the measured time, by the index of
+    /// the connection.
     bytes: Vec<u64>,
     load: Load,
     retransmitted: u64,
 }
 
-/// Length of a message in bytes.
+/// Length in bytes of each message that the connections send.
 const MESSAGE: u32 = 64 << 10;
 
-/// Number of messages of a connection that are in its send queue.
+/// Number of messages of a connection that are in its send queue, so that the connection always has
+/// data to send.
 const DEPTH: usize = 64;
 
-/// Interval at which connections begin to send, in order.
+/// Interval at which the connections begin to send, one after the other, so that later ones find
+/// the link in use.
 const STAGGER: Duration = Duration::from_micros(500);
 
-/// Time from the beginning of the last connection to the beginning of the measurement.
+/// Time from the beginning of the last connection to the beginning of the measurement, in which the
+/// connections adapt their windows to each other.
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// Duration of the measurement.
@@ -47,7 +51,7 @@ const MEASURED: Duration = Duration::from_millis(100);
 /// Transmission rate of the access link of each node, in bits per second.
 const ACCESS: u64 = 25_000_000_000;
 
-/// Node whose link all senders share.
+/// Index of the node whose link all senders share.
 const LINK: usize = 1;
 
 const KIB: u64 = 1 << 10;

@@ -127,7 +127,8 @@ impl Buffer {
         Ok(())
     }
 
-    /// Deregisters the memory of the buffer.
+    /// Deregisters the memory of the buffer at the end of its request, so that its keys become
+    /// invalid.
     pub(crate) fn release(self, memory: &Memory) {
         for segment in &self.segments {
             memory.deregister(segment.key);

@@ -34,7 +34,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Creates a send of the requester with the index `r`, which consumes a receive of the peer.
+    /// Creates a send with the ID `id` of the requester with the index `r`, which consumes a
+    /// receive of the peer. The send has immediate data if `with_immediate` is set.
     fn draft_send(&mut self, r: usize, id: u64, with_immediate: bool) -> Draft {
         let immediate = with_immediate.then(|| immediate_of(id));
         let operation = SendOperation::Send {
@@ -62,7 +63,8 @@ impl Scenario<'_> {
     }
 
     /// Returns, in some random cases, the buffer of the read that requester `r` posted last, and
-    /// the bytes that the buffer will contain. Returns `None` otherwise.
+    /// the bytes that the buffer will contain, so that a send transfers what the read has fetched.
+    /// Returns `None` otherwise.
     fn last_read(&mut self, r: usize) -> Option<(Rc<Buffer>, Rc<[u8]>)> {
         let requester = &mut self.requesters[r];
         let last = requester.posted.back()?;
@@ -76,7 +78,8 @@ impl Scenario<'_> {
         Some((buffer.clone(), bytes.clone()))
     }
 
-    /// Creates a send that invalidates a window of the peer, or a plain send if no window is bound.
+    /// Creates a send of requester `r` that invalidates a window of the peer, or a plain send if no
+    /// window is bound. `id` is the ID of the request.
     fn draft_send_invalidate(&mut self, r: usize, id: u64) -> Draft {
         let mut draft = self.draft_send(r, id, false);
         let requester = &mut self.requesters[r];
@@ -217,7 +220,8 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Creates an atomic operation on a word that several requesters change.
+    /// Creates an atomic operation of requester `r` on a word at the peer's node that several
+    /// requesters change. `id` is the ID of the request.
     fn draft_shared(&mut self, r: usize, id: u64) -> Draft {
         let requester = &mut self.requesters[r];
         let word = requester.random.below(WORDS);
@@ -252,8 +256,8 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Creates a request that binds a memory window, which the peer's requester may then use.
-    /// Returns `None` if no window is free.
+    /// Creates a request of requester `r` that binds a memory window, which the peer's requester
+    /// may then use. Returns `None` if no window is free.
     fn draft_bind(&mut self, r: usize) -> Option<Draft> {
         let partner = self.requesters[r].partner?;
         let random_key = self.requesters[r].random.range(0, 255) as u32;
@@ -286,8 +290,8 @@ impl Scenario<'_> {
         ))
     }
 
-    /// Creates a local invalidate of a memory window that no outstanding request of the peer's
-    /// requester uses. Returns `None` if there is no such window.
+    /// Creates a request of requester `r` that locally invalidates a memory window, which no
+    /// outstanding request of the peer's requester uses. Returns `None` if there is no such window.
     fn draft_local_invalidate(&mut self, r: usize) -> Option<Draft> {
         let partner = self.requesters[r].partner?;
         let requester = &mut self.requesters[partner];
@@ -305,8 +309,8 @@ impl Scenario<'_> {
         ))
     }
 
-    /// Creates a random send or write of an unreliable connection. The network may lose its
-    /// packets.
+    /// Creates a random send or write of requester `r`, which has an unreliable connection. The
+    /// network may lose its packets. `id` is the ID of the request.
     pub(super) fn draft_unreliable(&mut self, r: usize, id: u64) -> Draft {
         let random = &mut self.requesters[r].random;
         let with_immediate = random.percent(40);
@@ -338,7 +342,8 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Creates a datagram to the queue pair of the peer's requester.
+    /// Creates a datagram of requester `r` to the queue pair of the peer's requester. `id` is the
+    /// ID of the request.
     pub(super) fn draft_datagram(&mut self, r: usize, id: u64) -> Draft {
         let length = self.draw_length(r);
         let with_immediate = self.requesters[r].random.percent(40);
@@ -376,7 +381,8 @@ fn immediate_of(id: u64) -> [u8; 4] {
     (id as u32).wrapping_mul(0x9e37_79b1).to_be_bytes()
 }
 
-/// Creates the model's record of a message that the peer must receive.
+/// Creates the model's record of the message with the ID `id`, which the peer must receive with
+/// this content, length and immediate data. `is_send` is `false` for a write.
 pub(super) fn expect(
     id: u64,
     content: Content,

@@ -16,7 +16,8 @@ use super::schedule::Ending;
 /// Memory key that is never valid, neither as a local nor as a remote key.
 const NO_KEY: u32 = 0xdead_be00;
 
-/// Interval between two checks whether requests are still outstanding.
+/// Interval between two checks whether requests are still outstanding, before the request that must
+/// fail is posted.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Scenario<'_> {
@@ -143,7 +144,7 @@ impl Scenario<'_> {
     }
 
     /// Discards the receives that the peer of requester `r` has posted, and calls `post`, which
-    /// posts other receives.
+    /// posts other receives, for example one that is too short for the message.
     fn replace_receives(&mut self, r: usize, post: impl FnOnce(&mut Self, usize)) {
         let Some(partner) = self.requesters[r].partner else {
             return;
@@ -180,8 +181,8 @@ impl Scenario<'_> {
         draft.buffer = Some(Rc::new(buffer));
     }
 
-    /// Creates a request that names the peer's memory by `remote`, and that must fail with one of
-    /// `statuses`.
+    /// Creates a request of requester `r` that names the peer's memory by `remote`, and that must
+    /// fail with one of `statuses`. `id` is the ID of the request.
     fn draft_remote(
         &mut self,
         r: usize,
@@ -195,7 +196,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Creates a write or a read of at least five bytes that must fail with one of `statuses`.
+    /// Creates a write or a read of requester `r` at the memory `remote` of the peer, which has at
+    /// least five bytes and must fail with one of `statuses`. `id` is the ID of the request.
     fn draft_plain(
         &mut self,
         r: usize,
@@ -240,7 +242,8 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Creates a send whose last bytes are in memory without a valid key.
+    /// Creates a send of requester `r` that must fail with a local protection error: the last ten
+    /// bytes of its message are in memory without a valid key.
     fn draft_bad_gather(&mut self, r: usize) -> Draft {
         let operation = SendOperation::Send {
             immediate: None,

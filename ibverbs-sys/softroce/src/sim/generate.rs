@@ -14,7 +14,8 @@ use super::schedule::Kind;
 /// Maximum length in bytes of a message that may be posted inline.
 const MAX_INLINE: usize = 128;
 
-/// A request that is being prepared, with the effect that the model expects.
+/// A request that is being prepared, with the effect that the model of the simulation expects if
+/// the request succeeds.
 pub(super) struct Draft {
     pub(super) opcode: CompletionOpcode,
     pub(super) operation: SendOperation,
@@ -45,7 +46,8 @@ impl Draft {
 }
 
 impl Scenario<'_> {
-    /// Posts all requests that requester `r` may post now.
+    /// Posts requests of requester `r` until its send queue is full, no request is left, or the
+    /// requester pauses. The last request is the one that must fail, if there is one.
     pub(super) fn post_requests(&mut self, r: usize) -> Result<(), String> {
         loop {
             self.complete_unsignaled(r)?;
@@ -77,8 +79,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Posts the prepared request `draft` with the ID `id`, and records the effect that the model
-    /// must expect.
+    /// Posts the prepared request `draft` of requester `r` with the ID `id`, and records the effect
+    /// that the model must expect.
     pub(super) fn post(&mut self, r: usize, id: u64, draft: Draft) {
         let requester = &mut self.requesters[r];
         let connection = &self.schedule.connections[requester.connection];
@@ -127,7 +129,9 @@ impl Scenario<'_> {
         );
     }
 
-    /// Returns a random message length for a request of requester `r`.
+    /// Returns a random message length for a request of requester `r`. Lengths of zero, short
+    /// lengths, and lengths near a multiple of the path MTU are frequent, because they are special
+    /// cases of the transport.
     pub(super) fn draw_length(&mut self, r: usize) -> usize {
         let requester = &mut self.requesters[r];
         let connection = &self.schedule.connections[requester.connection];
@@ -157,8 +161,8 @@ impl Scenario<'_> {
         length as usize
     }
 
-    /// Sets the data of the request `draft` to `length` bytes of the message with the ID `id`,
-    /// inline or in registered memory.
+    /// Sets the data of the request `draft` of requester `r` to `length` bytes of the message with
+    /// the ID `id`, inline or in registered memory.
     pub(super) fn set_message(&mut self, r: usize, draft: &mut Draft, id: u64, length: usize) {
         let requester = &mut self.requesters[r];
         let message = content::message(id, length);
@@ -173,8 +177,8 @@ impl Scenario<'_> {
         draft.buffer = Some(Rc::new(buffer));
     }
 
-    /// Sets the memory of the request `draft` to registered memory for a response of `length`
-    /// bytes.
+    /// Sets the memory of the request `draft` of requester `r` to registered memory for a response
+    /// of `length` bytes.
     pub(super) fn set_response_memory(&mut self, r: usize, draft: &mut Draft, length: usize) {
         let requester = &mut self.requesters[r];
         let memory = self.world.memory(requester.place.node);

@@ -15,7 +15,8 @@ const LOSSES: [u32; 5] = [0, 1000, 10_000, 30_000, 100_000];
 /// Number of simulation seeds. Each value of the table is the average of one run per seed.
 const SEEDS: u64 = 3;
 
-/// Maximum number of requests that are in the send queue at the same time.
+/// Maximum number of requests that are in the send queue at the same time, so that the connection
+/// always has data to send.
 const DEPTH: usize = 16;
 
 /// Parameters of one row of the goodput table.
@@ -97,7 +98,7 @@ fn megabits(row: &Row, loss: u32) -> String {
 }
 
 /// Returns the virtual time until all messages of `row` are complete at the loss rate `loss`, or
-/// `None` if a message fails.
+/// `None` if a message fails. `seed` determines which packets are lost.
 fn run(row: &Row, loss: u32, seed: u64) -> Option<Duration> {
     let conditions = Conditions {
         loss,

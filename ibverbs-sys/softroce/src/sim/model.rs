@@ -89,7 +89,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Checks that the first failed completion of requester `r` is one that the schedule allows.
+    /// Checks the first failed completion of requester `r`: the schedule must make this request
+    /// fail or allow exhausted retries, or the connection must have failed before. Then counts the
+    /// connection as failed.
     fn check_failure(&mut self, r: usize, completion: &Completion) -> Result<(), String> {
         let status = completion.status;
         // All earlier requests succeeded. Their effects are checked before the requester counts as
@@ -193,8 +195,8 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// Records that a request of requester `r` succeeded, and checks its effect on memory and on
-    /// the peer.
+    /// Records that the request `posted` of requester `r` succeeded, and checks its effect on
+    /// memory and on the peer.
     pub(super) fn check_success(&mut self, r: usize, posted: Posted) -> Result<(), String> {
         self.outcome.completed += 1;
         let id = posted.id;

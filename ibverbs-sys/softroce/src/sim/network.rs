@@ -159,7 +159,7 @@ impl Network {
         Some(access.free)
     }
 
-    /// Returns the statistics of the link of the node `node`.
+    /// Returns the statistics of the link on which the node `node` sends its packets.
     pub(crate) fn load(&self, node: usize) -> Load {
         self.links[self.link_of[node]].load
     }
@@ -222,8 +222,8 @@ impl Network {
     }
 }
 
-/// Number of bytes around an IP packet on Ethernet: preamble, MAC header, frame check sequence, and
-/// inter-packet gap.
+/// Number of bytes that Ethernet transmits in addition to an IP packet: preamble, MAC header, frame
+/// check sequence, and inter-packet gap. They count for the transmission time of a packet.
 const ETHERNET_OVERHEAD: u64 = 38;
 
 /// Returns the time that a packet of `bytes` bytes takes on a link of `bandwidth` bits per second.

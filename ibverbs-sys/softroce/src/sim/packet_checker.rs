@@ -23,7 +23,8 @@ pub(crate) struct PacketChecker {
 
 #[derive(Debug)]
 struct UnderWay {
-    /// Last sequence number of the request.
+    /// Last sequence number of the request. An acknowledgement of this number completes the
+    /// request.
     last: Sequence,
     /// Set if the request is a read or an atomic, which occupies a resource of the responder.
     is_read_or_atomic: bool,
@@ -145,7 +146,8 @@ impl PacketChecker {
         self.drained = is;
     }
 
-    /// Records a packet that arrived at the queue pair.
+    /// Records a packet that arrived at the queue pair: it may answer requests, or be a packet that
+    /// the queue pair has requested by a NAK.
     pub(crate) fn arrived(&mut self, packet: &Packet<'_>) {
         let sequence = Sequence::new(packet.header.bth.sequence);
         if !packet.header.bth.opcode.is_response() {
@@ -172,7 +174,8 @@ impl PacketChecker {
         }
     }
 
-    /// Records a request of the peer that has arrived at the queue pair.
+    /// Records that a request of the peer with the sequence number `sequence` has arrived at the
+    /// queue pair, so that a NAK no longer requests it.
     fn record_request(&mut self, sequence: Sequence) {
         if self.missed == Some(sequence) {
             self.missed = None;

@@ -126,8 +126,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Checks that the bytes of a write with immediate data are in the target memory when the
-    /// receiver gets the completion.
+    /// Checks that the bytes of a write with immediate data of the requester `sender` are in memory
+    /// of the receiver when the receiver gets the completion `expected`. Skips the check if another
+    /// outstanding request may have overwritten them.
     fn check_immediate(&mut self, sender: usize, expected: &Expectation) -> Result<(), String> {
         let requester = &mut self.requesters[sender];
         let posted = requester.posted.iter().chain(&requester.undone);

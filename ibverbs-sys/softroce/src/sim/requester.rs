@@ -18,7 +18,8 @@ use super::world::QpId;
 pub(crate) struct Requester {
     pub(crate) place: QpId,
     pub(crate) connection: usize,
-    /// Number of this side of the connection, 0 or 1.
+    /// Number of this side of the connection, 0 or 1: the index in the arrays of the schedule's
+    /// connection.
     pub(crate) side: usize,
     /// Index of the requester on the other side of the connection. `None` for an XRC target, which
     /// posts no requests.
@@ -39,7 +40,8 @@ pub(crate) struct Requester {
     pub(crate) windows: Vec<PeerWindow>,
     /// Offset in the target (memory at the peer) of the next write of an unreliable connection.
     pub(crate) cursor: usize,
-    /// Last known value of each word at the peer's node that several requesters change.
+    /// Last known value of each word at the peer's node that several requesters change, with which
+    /// the next compare-and-swap compares the word.
     pub(crate) seen: [u64; super::shared_words::WORDS],
     /// Messages that the peer has not received yet, oldest first.
     pub(crate) expected: VecDeque<Expectation>,
@@ -53,7 +55,7 @@ pub(crate) struct Requester {
     pub(crate) resting: bool,
 }
 
-/// A posted request that has not completed.
+/// A posted request that has not completed, with the effect that it must have.
 #[derive(Debug)]
 pub(crate) struct Posted {
     pub(crate) id: u64,
@@ -104,7 +106,7 @@ pub(crate) enum Effect {
 /// Content of a message, with which the model compares the received bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
-    /// Bytes derived from the message ID.
+    /// Bytes that are derived from the message ID.
     Numbered,
     /// Bytes that a read has fetched.
     Read(Rc<[u8]>),
@@ -120,7 +122,8 @@ impl Content {
     }
 }
 
-/// A message that the peer must receive.
+/// A message that the peer must receive, with the properties that the completion of the receive
+/// must have.
 #[derive(Debug)]
 pub(crate) struct Expectation {
     pub(crate) id: u64,
@@ -146,7 +149,7 @@ pub(crate) struct PeerWindow {
     pub(crate) range: Range<usize>,
 }
 
-/// State of a memory window in the model.
+/// State of a memory window in the model, which determines the requests that may use the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WindowState {
     /// The peer may bind the window.

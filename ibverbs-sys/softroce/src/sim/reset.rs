@@ -6,7 +6,7 @@ use super::requester::{PeerWindow, WindowState};
 use super::scenario::Scenario;
 use super::schedule::{Ending, Kind};
 
-/// Range of the random number of requests that each requester posts after the reset.
+/// Range from which the number of requests that each requester posts after the reset is drawn.
 const REQUESTS_AFTER_RESET: Range<u64> = 5..20;
 
 impl Scenario<'_> {

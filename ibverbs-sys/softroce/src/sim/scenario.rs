@@ -24,14 +24,15 @@ pub(super) struct Scenario<'t> {
     pub(super) roles: HashMap<QpId, ExpectedState>,
     /// For each node, the memory words that several requesters change by atomic operations.
     pub(super) cells: Vec<SharedWords>,
-    /// Indices of the two pools of receives of each XRC connection, by the index of the connection.
+    /// Indices of the two pools that post receives for each XRC connection, by the index of the
+    /// connection. An XRC target has two shared receive queues.
     pub(super) xrc: HashMap<usize, [usize; 2]>,
     /// For each connection, set once one of its queue pairs has failed.
     pub(super) broken: Vec<bool>,
     /// Time at which the network cut a connection, by the index of the connection.
     pub(super) cut: HashMap<usize, Time>,
     pub(super) outcome: Outcome,
-    /// Number of times that queue pairs were reset and connected again.
+    /// Number of times that the queue pairs were reset and connected again.
     pub(super) life: u32,
     ids: u64,
     pub(super) random: Random,
@@ -46,7 +47,7 @@ pub(super) struct ExpectedState {
     pub(super) asked_by: Option<usize>,
     /// Index of the pool that posts receives for this queue pair.
     pub(super) pool: Option<usize>,
-    /// Events that the queue pair raised.
+    /// Asynchronous events that the queue pair has raised so far.
     pub(super) raised: Vec<Event>,
     /// Number of receives of a shared queue that this queue pair has flushed.
     pub(super) flushed_shared: u32,
@@ -65,7 +66,8 @@ pub(super) enum Token {
     Resume(usize),
 }
 
-/// Number of variants of [`Token`].
+/// Number of variants of [`Token`]. A token is encoded as the index that it contains, times this
+/// number, plus the number of the variant.
 const KINDS: u64 = 4;
 
 impl Token {
@@ -92,7 +94,7 @@ impl Token {
 
 /// Maximum number of events in a run. A run with more events is assumed never to end.
 const MAX_EVENTS: u64 = 20_000_000;
-/// Maximum simulated time of a run.
+/// Maximum simulated time of a run. A run that takes longer is assumed never to end.
 const LATEST: Time = Time::from_nanos(10_000 * 1_000_000_000);
 
 impl<'t> Scenario<'t> {

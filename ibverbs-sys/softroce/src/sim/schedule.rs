@@ -336,8 +336,8 @@ fn conditions(random: &mut Random, class: u64) -> Conditions {
 }
 
 impl Connection {
-    /// Sets the way in which the last request of the connection fails, and adjusts the other
-    /// properties of the connection to it.
+    /// Makes `ending` the way in which the last request of the connection fails, and adjusts the
+    /// other properties of the connection to it.
     fn set_ending(&mut self, ending: Ending, random: &mut Random) {
         self.ending = Some(ending);
         if matches!(

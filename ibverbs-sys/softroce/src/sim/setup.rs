@@ -219,7 +219,7 @@ impl Scenario<'_> {
 }
 
 /// Number of bytes that a requester may send in large messages, besides one message of maximum
-/// length.
+/// length. The limit keeps the time of a run short.
 const LARGE_MESSAGE_BYTES: u64 = 1 << 20;
 
 /// Returns the number of bytes that a receive needs for the longest message of the connection, with

@@ -87,7 +87,7 @@ impl SharedWords {
         }
     }
 
-    /// Returns the address and the remote key of the word that an operation changes.
+    /// Returns the address and the remote key of the word that the operation `change` changes.
     pub(crate) fn remote(&self, change: Change) -> Remote {
         let index = match change {
             Change::Add { word, .. } => word,
@@ -99,7 +99,8 @@ impl SharedWords {
         }
     }
 
-    /// Records that an operation completed. `was` is its result: the previous value of the word.
+    /// Records that the operation `change` completed. `was` is its result: the previous value of
+    /// the word.
     pub(crate) fn record_completed(&mut self, change: Change, was: u64) -> Result<(), String> {
         match change {
             Change::Add { word, add } => self.added[word].done.push((was, add)),
@@ -119,7 +120,8 @@ impl SharedWords {
         Ok(())
     }
 
-    /// Records that an operation failed. It may have been executed before the failure.
+    /// Records that the operation `change` failed. The operation may have been executed before the
+    /// failure.
     pub(crate) fn record_failed(&mut self, change: Change) {
         match change {
             Change::Add { word, add } => self.added[word].maybe += add,

@@ -39,7 +39,7 @@ pub(crate) struct Stream {
     posted: u64,
 }
 
-/// Address of the memory of each end.
+/// Address of the memory region of each end, to which the requests of the stream refer.
 const BASE: u64 = 0x10_0000;
 
 impl Stream {
@@ -97,12 +97,12 @@ impl Stream {
         }
     }
 
-    /// Returns the queue pair that sends the requests.
+    /// Returns the queue pair that sends the requests of the stream.
     pub(crate) fn requester(&self) -> QpId {
         self.ends[0]
     }
 
-    /// Returns the queue pair that answers the requests.
+    /// Returns the queue pair that receives and answers the requests of the stream.
     pub(crate) fn responder(&self) -> QpId {
         self.ends[1]
     }

@@ -39,7 +39,7 @@ impl Clock {
 }
 
 /// Number of ticks by which the coarse clock is assumed to be late at most. Linux updates this
-/// clock with a value that can be two ticks old.
+/// clock at each tick, with a value that can be two ticks old.
 const TICKS: u64 = 3;
 
 /// Returns the time or the resolution of the system's clock `clock` in nanoseconds. `ask` is

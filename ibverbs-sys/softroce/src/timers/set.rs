@@ -36,7 +36,7 @@ impl Alarm {
         Self(AtomicU64::new(NEVER))
     }
 
-    /// Returns whether the user of the timer is scheduled.
+    /// Returns whether the user of the timer (a queue pair, for example) is scheduled to be called.
     #[inline]
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::SeqCst) != NEVER
@@ -105,7 +105,8 @@ impl Timers {
         }
     }
 
-    /// Cancels the timer with the key `key` and the state `alarm`.
+    /// Cancels the timer with the key `key` and the state `alarm`, because its user is being
+    /// destroyed.
     pub(crate) fn cancel(&self, key: u32, alarm: &Alarm) {
         if alarm.0.load(Ordering::SeqCst) == NEVER {
             return;

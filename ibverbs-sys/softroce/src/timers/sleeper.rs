@@ -49,7 +49,8 @@ impl Sleeper {
         })
     }
 
-    /// Returns a duplicate of the eventfd by which other processes can wake the engine.
+    /// Returns a duplicate of the eventfd by which other processes can wake the engine (background
+    /// thread) of this process.
     pub(crate) fn wake_eventfd(&self) -> io::Result<Descriptor> {
         self.wake_eventfd.try_clone()
     }

@@ -20,13 +20,15 @@ pub(crate) enum Transfer {
     /// A slot of the shared ring contains the addresses of the bytes. The receiving process copies
     /// the bytes from the sender's memory.
     Descriptor,
-    /// Nothing is transferred before the earlier requests are acknowledged.
+    /// Nothing is transferred before the earlier requests are acknowledged. Then the way is chosen
+    /// again.
     Later,
     /// The message is sent as packets.
     Packets,
 }
 
-/// Location of a peer queue pair.
+/// Location of a peer queue pair, which determines the ways in which messages can be transferred to
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Peer {
     /// The peer is in this process.
@@ -53,9 +55,10 @@ pub(crate) struct RequestProperties {
     pub(crate) is_begun: bool,
     /// Set if earlier requests are not acknowledged.
     pub(crate) is_behind_others: bool,
-    /// Set if a packet must first announce earlier one-sided operations to the peer.
+    /// Set if a packet must first announce earlier one-sided operations to the peer, which has not
+    /// counted their sequence numbers.
     pub(crate) is_gap_unannounced: bool,
-    /// Set if the peer acknowledges messages.
+    /// Set if the peer acknowledges messages, because the connection is reliable.
     pub(crate) is_reliable: bool,
     /// Set if earlier packets of an unreliable connection may still be in flight to the peer.
     pub(crate) has_packets_in_flight: bool,
@@ -84,13 +87,13 @@ pub(crate) enum Kind {
 /// Maximum length in bytes of a message that fits into a slot (one cache line of the shared ring).
 pub(crate) const MAX_SLOT_BYTES: usize = 32;
 
-/// Minimum length in bytes of a message that is offered to the receiving process, which copies the
-/// bytes from the sender's memory by a system call. For shorter messages, a copy through the shared
-/// ring takes less time.
+/// Minimum length in bytes of a message that the receiving process copies from the sender's memory
+/// by a system call, after it has received the addresses of the bytes. For shorter messages, a copy
+/// through the shared ring takes less time.
 pub(crate) const MIN_OFFER: u32 = 32 << 10;
 
-/// Minimum length in bytes of a message that is offered to the receiving process, if that process
-/// can map the sender's memory and copies the bytes without a system call.
+/// Minimum length in bytes of a message that the receiving process copies from the sender's memory,
+/// if that process can map the memory, so that the copy needs no system call.
 pub(crate) const MIN_OFFER_MAPPED: u32 = 512;
 
 /// Minimum length in bytes of a read or write that waits for the acknowledgement of earlier
@@ -108,12 +111,12 @@ pub(crate) const MAX_CHUNKS_PART: u32 = 16 << 10;
 pub(crate) const MAX_COPIED_PART: u32 = 256 << 10;
 
 /// Maximum number of bytes that the receiving process copies in one step from memory of the sender
-/// that it has mapped.
+/// that it has mapped. With a larger maximum, the receiver's other queue pairs would wait longer.
 pub(crate) const MAX_MAPPED_PART: u32 = 64 << 10;
 
-/// Returns whether another message, or part of a message, may be offered to the receiving process
-/// for copying while `unacknowledged` sequence numbers are unacknowledged. `largest` is the number
-/// of sequence numbers of the largest part.
+/// Returns whether the sender may pass the addresses of another message, or part of a message, to
+/// the receiving process, which copies the bytes itself, while `unacknowledged` sequence numbers
+/// are unacknowledged. `largest` is the number of sequence numbers of the largest part.
 ///
 /// Two such parts keep both sides busy: the receiver copies one of them while the acknowledgement
 /// of the other is on its way. More of them would only delay the receiver's other queue pairs.
@@ -214,8 +217,8 @@ fn report_gap(request: &RequestProperties, transfer: Transfer) -> Transfer {
 }
 
 impl Transfer {
-    /// Returns whether the next bytes must wait for this way of transfer, and must not be sent as
-    /// packets instead.
+    /// Returns whether the next bytes must not be sent as packets, even if this way of transfer is
+    /// not possible at present: they wait until it is.
     pub(crate) fn excludes_packets(self) -> bool {
         matches!(
             self,

@@ -16,7 +16,8 @@ use crate::proto::{
 };
 
 /// Maximum number of bytes that are copied in one step between two queue pairs of this process.
-/// Other threads cannot use the two queue pairs during the copy.
+/// Other threads cannot use the two queue pairs during the copy, so the limit keeps their wait
+/// short.
 const MAX_PART: u32 = 64 << 10;
 
 /// Returns the next range of the message that the queue pair `queue_pair` is sending (a part), with
@@ -93,7 +94,8 @@ fn execute<H: Host>(
     }
 }
 
-/// Executes a part of a read or a write, or a whole atomic, in the peer's memory.
+/// Executes a part of a read or a write, or a whole atomic, in the peer's memory, to which the
+/// sender has the rights `access`.
 fn copy<H: Memory>(
     part: &Part<'_>,
     access: AccessFlags,
@@ -109,7 +111,7 @@ fn copy<H: Memory>(
     work.execute(part.offset..part.offset + part.length, &mut both)
 }
 
-/// Returns the access rights to the memory of `peer` that its queue pair grants to the sender.
+/// Returns the access rights that the queue pair `peer` grants to requests of the sender.
 fn rights(peer: &QueuePair) -> AccessFlags {
     let attributes = peer.attributes();
     let mut access = attributes.access;
@@ -119,8 +121,8 @@ fn rights(peer: &QueuePair) -> AccessFlags {
     access
 }
 
-/// Source of the bytes of a write with immediate data. Copies the bytes to the memory that the
-/// write names instead of the receive.
+/// [`Source`] of the bytes of a write with immediate data. Copies the bytes to the memory that the
+/// write names instead of the receive. `H` is the [`Host`] of both queue pairs.
 struct Write<'a, H> {
     part: &'a Part<'a>,
     access: AccessFlags,
@@ -216,7 +218,7 @@ fn is_permitted<H: Memory>(part: &Part<'_>, access: AccessFlags, host: &H, sende
 
 /// Access to the memory of two queue pairs of this process, the sender and the peer.
 struct Both<'a, H> {
-    /// Access rights of the sender at the peer.
+    /// Access rights that the peer's queue pair grants to requests of the sender.
     access: AccessFlags,
     sender: &'a H,
     peer: &'a H,

@@ -8,7 +8,8 @@ use crate::proto::{
 };
 
 /// Maximum number of bytes that are copied in one step to or from the peer's memory. A process that
-/// withdraws a key of its memory waits until the running copy operation ends.
+/// withdraws a key of its memory waits until the running copy operation ends, so the limit keeps
+/// this wait short.
 pub(crate) const MAX_COPY: u32 = 1 << 20;
 
 /// A read, write or atomic that the sender's thread executes directly in the target's memory,
@@ -22,7 +23,7 @@ pub(crate) struct OneSided<'a> {
     pub(crate) signaled: bool,
 }
 
-/// Operation of a [`OneSided`] request.
+/// Operation of a [`OneSided`] request, with the operands of an atomic.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
     Write,
@@ -37,7 +38,8 @@ pub(crate) enum Atomic {
     FetchAdd { add: u64 },
 }
 
-/// Reason why a one-sided operation did not succeed.
+/// Reason why a one-sided operation did not succeed, which determines whether it can be sent as
+/// packets instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OneSidedError {
     /// The operation was not executed, or only in part, and can be repeated.
@@ -47,8 +49,8 @@ pub(crate) enum OneSidedError {
     ResultLost,
 }
 
-/// Access to the memory of both sides of a one-sided operation. Implementations check the keys, the
-/// bounds and the access rights.
+/// Access to the memory of both sides of a one-sided operation, by the thread of the sender.
+/// Implementations check the keys, the bounds and the access rights.
 pub(crate) trait MemoryAccess {
     /// Copies the bytes `range` of the local message `from` to memory of the peer. Returns `None`
     /// on failure; some bytes may then have been copied.

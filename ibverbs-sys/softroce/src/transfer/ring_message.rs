@@ -26,7 +26,7 @@ use crate::proto::{
 pub(crate) struct RingMessage<'a> {
     /// Number of the destination queue pair.
     pub(crate) destination: u32,
-    /// Partition key.
+    /// Partition key. The receiver drops a ring message of another partition.
     pub(crate) partition_key: u16,
     /// Acknowledgement: all packets up to this sequence number have been executed.
     pub(crate) acknowledged: Option<Sequence>,
@@ -39,23 +39,26 @@ pub(crate) struct RingMessage<'a> {
 pub(crate) struct MessagePart<'a> {
     /// Sequence number of the first packet that the message or part replaces.
     pub(crate) sequence: Sequence,
-    /// Meaning of [`payload`](Self::payload).
+    /// Meaning of [`payload`](Self::payload): the bytes of the message, or the place where they
+    /// are.
     pub(crate) form: PayloadForm,
     /// Immediate data, or the key that the message invalidates.
     pub(crate) immediate: Option<[u8; 4]>,
     /// Set if the completion at the peer raises a solicited event.
     pub(crate) solicited: bool,
-    /// Payload of at most [`MAX_SLOT_BYTES`] bytes.
+    /// Payload of at most [`MAX_SLOT_BYTES`] bytes. [`form`](Self::form) determines whether the
+    /// payload contains the bytes of the message or describes them.
     pub(crate) payload: &'a [u8],
 }
 
-/// Meaning of the payload of a [`MessagePart`], which is a message in shared memory.
+/// Meaning of the payload of a [`MessagePart`]: the bytes of the message themselves, or the place
+/// where they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PayloadForm {
     /// The payload contains all bytes of the send.
     Whole,
-    /// The payload is a length in bytes. That many bytes of a send are in chunks (data blocks) of
-    /// the shared ring.
+    /// The payload is the length of a part of a send in bytes. The bytes themselves are in chunks
+    /// (data blocks) of the shared ring.
     Chunks(PartFlags),
     /// The payload is a length in bytes, and a key and an address of the receiver's memory. That
     /// many bytes of a write with immediate data are in chunks (data blocks) of the shared ring.
@@ -113,7 +116,7 @@ pub(crate) struct ChunkedRange<'a> {
 pub(crate) enum RingSendError {
     /// The shared ring of the peer process is full.
     Full,
-    /// The bytes of the message cannot be read.
+    /// The bytes of the message cannot be read from the sender's memory.
     Unreadable,
 }
 
@@ -139,8 +142,9 @@ pub(crate) const SEGMENTS: usize = MAX_SLOT_BYTES / SEGMENT;
 /// the shared ring.
 const SEGMENT: usize = 16;
 
-/// Access to the memory of a peer in another process. By default, the methods fail, as for a peer
-/// whose memory is not accessible.
+/// Access to the memory of a peer in another process, and to the payload in the shared ring. By
+/// default, the methods fail, as for a peer whose memory is not accessible. `H` is the [`Host`] of
+/// the local queue pair.
 pub(crate) trait PeerMemory<H> {
     /// Writes the bytes of a write request from memory of this process to memory of the peer.
     /// Returns `None` if the request must be sent as packets instead.
@@ -199,7 +203,8 @@ impl RingMessage<'_> {
 
 impl MessagePart<'_> {
     /// Returns whether the sender may be waiting for the acknowledgement of this message before it
-    /// sends the next one.
+    /// sends the next one: the message is long, and the receiver copies its bytes from the sender's
+    /// memory. The receiver then acknowledges without a delay.
     #[inline]
     pub(crate) fn holds_up_sender(&self) -> bool {
         match self.form {
@@ -473,7 +478,8 @@ pub(crate) fn receive<H: Host>(
     taken
 }
 
-/// Returns whether the queue pair has a service whose messages can be sent through the shared ring.
+/// Returns whether the queue pair has a service whose messages can be sent through the shared ring:
+/// a reliable or unreliable connection.
 #[inline]
 fn is_connection(queue_pair: &QueuePair) -> bool {
     matches!(
@@ -559,7 +565,8 @@ fn poll_message<H: TransferHost>(
     Polled::Sent
 }
 
-/// Fails a request and its connection. The pending acknowledgement is still sent to the peer.
+/// Fails the request at `upcoming`, and its connection, with the status `status`. Before this,
+/// sends the pending acknowledgement, because the peer's messages were received.
 fn fail<H: TransferHost>(
     queue_pair: &mut QueuePair,
     upcoming: &Upcoming,

@@ -19,7 +19,8 @@ impl<H: Host> Source<H> for Bytes<'_> {
     }
 }
 
-/// Source of the bytes of a message that are in chunks (data blocks) of the shared ring.
+/// [`Source`] of the bytes of a message that are in chunks (data blocks) of the shared ring. `P`
+/// gives access to the ring.
 #[derive(Debug)]
 pub(super) struct Chunks<'a, P> {
     pub(super) length: u32,
@@ -35,8 +36,8 @@ impl<H, P: PeerMemory<H>> Source<H> for Chunks<'_, P> {
     }
 }
 
-/// Source for a write with immediate data whose bytes the sender has already written: copies
-/// nothing.
+/// [`Source`] for a write with immediate data. The sender has already written the bytes to the
+/// receiver's memory, so this source copies nothing, and the receive only completes.
 #[derive(Debug)]
 pub(super) struct AlreadyWritten;
 
@@ -46,8 +47,8 @@ impl<H> Source<H> for AlreadyWritten {
     }
 }
 
-/// Source of the bytes of a message that are in the memory of another process, as segments
-/// describe.
+/// [`Source`] of the bytes of a message that are in the memory of another process, at the addresses
+/// that `segments` contains. `P` gives access to that memory.
 #[derive(Debug)]
 pub(super) struct SegmentBytes<'a, P> {
     /// Segments of the peer's memory that hold the bytes.
@@ -65,8 +66,8 @@ impl<H, P: PeerMemory<H>> Source<H> for SegmentBytes<'_, P> {
     }
 }
 
-/// Source of the bytes of a message that are in the memory of another queue pair of this process,
-/// the sender.
+/// [`Source`] of the bytes of a message that are in the memory of another queue pair of this
+/// process, the sender. `H` is the sender's [`Host`], by which the memory is accessed.
 #[derive(Debug)]
 pub(super) struct InProcessSource<'a, H> {
     pub(super) data: Data<'a>,

@@ -9,7 +9,7 @@ use crate::wire::{Opcode, Transport};
 pub(crate) struct Volume {
     /// Number of messages that were transferred completely.
     pub(crate) messages: u64,
-    /// Number of message bytes.
+    /// Number of message bytes, including those of incomplete messages.
     pub(crate) bytes: u64,
     /// Number of copy operations of this process. Counted only for ways of transfer in which the
     /// number differs between messages.
@@ -57,7 +57,8 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// Adds a message or a part of a message that was sent through the shared ring.
+    /// Adds a message or a part of a message that was sent through the shared ring, to the amounts
+    /// of the way in which its bytes are transferred.
     pub(crate) fn add(&mut self, message: &MessagePart<'_>) {
         let length = message.length();
         match message.form {

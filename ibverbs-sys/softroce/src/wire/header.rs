@@ -16,7 +16,7 @@ pub struct Bth {
     pub migrated: bool,
     /// Number of bytes, 0 to 3, that pad the payload to a multiple of four.
     pub pad: u8,
-    /// Partition key.
+    /// Partition key. The receiver drops a packet of another partition.
     pub partition_key: u16,
     /// Number of the destination queue pair (24 bits).
     pub destination: u32,
@@ -52,7 +52,8 @@ pub struct Feth {
 pub struct Aeth {
     /// Code by which the responder accepts or refuses a packet.
     pub syndrome: Syndrome,
-    /// Message sequence number (24 bits).
+    /// Message sequence number (MSN, 24 bits): the number of messages that the responder has
+    /// executed.
     pub message_sequence: u32,
 }
 
@@ -62,13 +63,14 @@ pub struct Aeth {
 pub enum Syndrome {
     /// Acknowledgement, with the responder's end-to-end credit code (31: credits are not used).
     Ack {
-        /// Credit code (5 bits).
+        /// Credit code (5 bits), which encodes the number of receives that the responder has
+        /// posted.
         credits: u8,
     },
     /// RNR NAK: the responder has no receive posted. The timer code determines how long the
     /// requester must wait.
     ReceiverNotReady {
-        /// Timer code (5 bits).
+        /// Timer code (5 bits), which encodes the time that the requester must wait.
         timer: u8,
     },
     /// Negative acknowledgement.

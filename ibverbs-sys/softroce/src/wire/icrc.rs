@@ -206,7 +206,8 @@ const SHIFTS: [u32; 32] = {
     powers
 };
 
-/// Multiplies `value` by x^(8 * bytes), modulo the CRC polynomial.
+/// Multiplies `value` by x^(8 * bytes), modulo the CRC polynomial: the effect on a CRC of `bytes`
+/// zero bytes at the end of the message.
 fn shift(value: u32, bytes: usize) -> u32 {
     by_powers(&SHIFTS, value, bytes)
 }
@@ -263,7 +264,7 @@ mod tests {
 
     use super::*;
 
-    /// Computes an ICRC as the specification describes it, bit by bit.
+    /// Computes the ICRC over the bytes `covered` as the specification describes it, bit by bit.
     fn bitwise(covered: impl IntoIterator<Item = u8>) -> u32 {
         let mut register = !0_u32;
         for byte in [0xff; 8].into_iter().chain(covered) {

@@ -14,7 +14,8 @@ pub struct IcrcDifferences {
     known: [Option<LengthDifferences>; 2],
     /// Index of the entry that was added most recently.
     newest: usize,
-    /// Last packet length that was not found in the cache.
+    /// Last packet length that was not found in the cache. If the length occurs again, it is added
+    /// to the cache.
     missed: usize,
 }
 
@@ -25,8 +26,9 @@ struct LengthDifferences {
     transport: usize,
     /// For each bit of the identification, the difference of the ICRC if only this bit is set.
     of_bits: [u32; 16],
-    /// Combinations of `of_bits`, each with a bit that no other combination has: this bit, and the
-    /// combination.
+    /// The differences of `of_bits`, combined so that each combination has a bit that no other has:
+    /// this bit, and the combination. They show quickly whether a difference can be combined from
+    /// `of_bits`.
     reduced: [(u32, u32); 16],
 }
 

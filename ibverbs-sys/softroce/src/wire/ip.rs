@@ -130,7 +130,7 @@ impl Headers {
         }
     }
 
-    /// Returns the IP header.
+    /// Returns the bytes of the IP header, which has 20 bytes for IPv4 and 40 bytes for IPv6.
     pub fn ip(&self) -> &[u8] {
         match self {
             Self::V4 { ip, .. } => ip,

@@ -298,12 +298,13 @@ impl Opcode {
         !self.is_response()
     }
 
-    /// Returns whether the packet has an XRCETH, which every XRC request has (IBTA annex A14).
+    /// Returns whether the packet has an XRCETH (number of a shared receive queue), which every XRC
+    /// request has (IBTA annex A14).
     pub const fn has_xrc_srq(self) -> bool {
         matches!(self.transport, Transport::ExtendedReliableConnection) && self.is_request()
     }
 
-    /// Returns whether the packet has a DETH.
+    /// Returns whether the packet has a DETH (datagram extended transport header).
     pub const fn has_deth(self) -> bool {
         match self.transport {
             Transport::UnreliableDatagram => true,
@@ -322,13 +323,14 @@ impl Opcode {
         matches!(self.operation, Operation::Flush)
     }
 
-    /// Returns whether the packet has a FETH, which flushes have (IBTA annex A19).
+    /// Returns whether the packet has a FETH (flush extended transport header), which flushes have
+    /// (IBTA annex A19).
     pub const fn has_feth(self) -> bool {
         self.is_flush()
     }
 
-    /// Returns whether the packet has a RETH, which read requests, atomic writes, flushes and the
-    /// first packets of writes have.
+    /// Returns whether the packet has a RETH (RDMA extended transport header), which read requests,
+    /// atomic writes, flushes and the first packets of writes have.
     pub const fn has_reth(self) -> bool {
         matches!(self.operation, Operation::ReadRequest)
             || self.is_atomic_write()
@@ -336,22 +338,24 @@ impl Opcode {
             || self.is_write() && self.starts_message()
     }
 
-    /// Returns whether the packet has an AtomicETH.
+    /// Returns whether the packet has an AtomicETH (atomic extended transport header): it is an
+    /// atomic request.
     pub const fn has_atomic(self) -> bool {
         self.is_atomic()
     }
 
-    /// Returns whether the packet has an AETH.
+    /// Returns whether the packet has an AETH (acknowledgement extended transport header).
     pub const fn has_aeth(self) -> bool {
         self.is_response() && !self.is_middle()
     }
 
-    /// Returns whether the packet has an AtomicAckETH.
+    /// Returns whether the packet has an AtomicAckETH, which contains the previous value: it is the
+    /// response to an atomic.
     pub const fn has_original(self) -> bool {
         matches!(self.operation, Operation::AtomicAcknowledge)
     }
 
-    /// Returns whether the packet has immediate data.
+    /// Returns whether the packet has immediate data (a header of four bytes, ImmDt).
     pub const fn has_immediate(self) -> bool {
         use Operation as O;
         matches!(
@@ -363,7 +367,8 @@ impl Opcode {
         )
     }
 
-    /// Returns whether the packet has an IETH.
+    /// Returns whether the packet has an IETH (invalidate extended transport header), which
+    /// contains the key that a send with invalidate invalidates.
     pub const fn has_invalidate(self) -> bool {
         matches!(
             self.operation,

@@ -62,7 +62,7 @@ impl<'a> Run<'a> {
         run
     }
 
-    /// Returns the first packet.
+    /// Returns the first packet of the run, in parsed form.
     pub fn first(&self) -> &Packet<'a> {
         &self.first
     }
@@ -94,7 +94,7 @@ impl<'a> Run<'a> {
         std::iter::once(first.payload).chain(others)
     }
 
-    /// Returns the packets, in order.
+    /// Returns the packets of the run in parsed form, in order.
     pub fn packets(&self) -> impl Iterator<Item = Packet<'a>> {
         let Self {
             first,
@@ -124,7 +124,7 @@ const FLAGS_OFFSET: usize = 8;
 /// Acknowledgement request bit in the byte before the sequence number.
 const ACKNOWLEDGE: u8 = 0x80;
 
-/// Sets the acknowledgement request bit of an encoded packet.
+/// Sets the acknowledgement request bit in the BTH of the encoded packet `packet`.
 pub(crate) fn request_acknowledgement(packet: &mut [u8]) {
     packet[FLAGS_OFFSET] |= ACKNOWLEDGE;
 }

@@ -29,23 +29,29 @@ pub(super) const UNITS: u64 = 1024;
 /// addition to a fraction of the window size.
 const EMPTY_GROWTH: u64 = 4 * UNITS;
 
-/// Minimum growth of the window in one round trip, in [units](UNITS).
+/// Minimum growth of the window in one round trip, in [units](UNITS), while the queue is at least a
+/// quarter full.
 const MIN_GROWTH: u64 = UNITS / 4;
 
-/// Maximum growth of the window in one round trip, in [units](UNITS).
+/// Maximum growth of the window in one round trip, in [units](UNITS), if the queue is not almost
+/// empty.
 const MAX_GROWTH: u64 = 64 * UNITS;
 
-/// Divisor of the window size for the decrease in one round trip with a full queue.
+/// Divisor of the window size for the decrease in one round trip with a full queue: the window
+/// shrinks by a sixteenth.
 const DECREASE: u64 = 16;
 
-/// Divisor of the window size for the growth in one round trip with an almost empty queue.
+/// Divisor of the window size for the growth in one round trip with an almost empty queue: the
+/// window grows by a thirty-second part, and by [`EMPTY_GROWTH`].
 const INCREASE: u64 = 32;
 
-/// Number of measurements in which the time with a full queue grows by a factor of e.
+/// Number of measurements in which the assumed round trip time with a full queue grows by a factor
+/// of e. The growth makes the queue overflow again at some time, which corrects wrong measurements.
 const GROWTH_TIME: u64 = 2048;
 
 impl Congestion {
-    /// Records the measured round trip time `time`.
+    /// Records the measured round trip time `time`. Increases the assumed time with a full queue
+    /// slowly, and at least to the shorter of the last two times.
     pub(super) fn measured(&mut self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.times = match self.times {
@@ -56,7 +62,9 @@ impl Congestion {
         self.full = (self.full).map(|full| full.saturating_add(full / GROWTH_TIME).max(standing));
     }
 
-    /// Records a loss. Returns whether a full queue is the likely reason.
+    /// Records a loss of packets. Returns whether a full queue of the path is the likely reason,
+    /// because the last round trips were long compared with the shortest one, which `pipe` has
+    /// measured.
     pub(super) fn handle_loss(&mut self, pipe: &Pipe) -> bool {
         let [one, last] = self.times;
         let time = one.max(last);
@@ -80,7 +88,8 @@ impl Congestion {
     }
 
     /// Returns the window size in [units](UNITS) after a measured round trip with a window of
-    /// `size` packets. Returns `None` if the queue is unknown.
+    /// `size` packets. Returns `None` before the queue of the path has overflowed for the first
+    /// time, because the fill level of an unknown queue cannot be computed.
     pub(super) fn next_size(&self, size: u32, pipe: &Pipe) -> Option<u64> {
         let (full, shortest) = (self.full?, pipe.shortest()?);
         let size = u64::from(size) * UNITS;
@@ -101,7 +110,8 @@ impl Congestion {
         Some(size - cut + growth.clamp(least_growth, MAX_GROWTH))
     }
 
-    /// Returns whether the queue of the path is known.
+    /// Returns whether the queue of the path is known: a packet was lost because the queue was
+    /// full, and the round trip time at that moment was measured.
     pub(super) fn knows_queue(&self) -> bool {
         self.full.is_some()
     }

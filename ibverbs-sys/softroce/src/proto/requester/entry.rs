@@ -22,10 +22,10 @@ pub(super) struct Entry {
     pub(super) is_declined: bool,
 }
 
-/// Progress of a request.
+/// Progress of a request in the send queue, from posting to its completion.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Progress {
-    /// The request has not been started.
+    /// The request has not been started, and has no sequence numbers.
     Waiting,
     /// The request has sequence numbers: one for each packet, or, for a read, one for each packet
     /// of the response.

@@ -38,7 +38,8 @@ struct Question {
     sequence: Sequence,
 }
 
-/// Average interval between packets to a peer that sends no receipts.
+/// Average interval between packets to a peer that sends no receipts. Only this interval keeps the
+/// packets from overflowing the socket buffer of such a peer.
 const PACKET_INTERVAL: Duration = Duration::from_micros(2);
 
 /// Maximum time to wait for a receipt. The process of the peer may not be scheduled for that long
@@ -49,11 +50,13 @@ const RECEIPT_TIMEOUT: Duration = Duration::from_millis(50);
 const MAX_MISSING_RECEIPTS: u32 = 3;
 
 /// Maximum distance of sequence numbers over which messages without a receipt are remembered. Older
-/// messages are assumed to have been received.
+/// messages are assumed to have been received. The limit is far below half of all sequence numbers,
+/// so the distance is never ambiguous.
 const MAX_DISTANCE: i32 = 1 << 20;
 
-/// Number of windows of packets after which a receipt is requested again from a peer that is
-/// assumed not to support receipts.
+/// Factor of the interval at which receipts are requested from a peer that is assumed not to
+/// support them: one request for each 16 times as many packets as the window permits in flight. If
+/// the peer was only slow, its receipt ends the assumption.
 const WINDOWS_BEFORE_RETRY: u32 = 16;
 
 impl Flow {
@@ -78,8 +81,8 @@ impl Flow {
         self.misses < MAX_MISSING_RECEIPTS
     }
 
-    /// Returns whether a packet may be sent to the queue pair `destination` at the time `now`, with
-    /// a window of `window` packets.
+    /// Returns whether a packet may be sent to the queue pair `destination` at the time `now`, if
+    /// at most `window` packets may be in flight.
     pub(super) fn may_send(&mut self, destination: u32, window: u32, now: Time) -> bool {
         if self.sends_receipts() && destination != MULTICAST {
             self.pacer.clear_waiting();
@@ -130,7 +133,8 @@ impl Flow {
         }
     }
 
-    /// Records that the sequence number `sequence` was used without a packet.
+    /// Records that the sequence number `sequence` was used without a packet, so that no receipt is
+    /// expected for it.
     pub(super) fn skipped(&mut self, sequence: Sequence) {
         if self.taken == self.next {
             self.confirm_before(sequence.next());

@@ -102,7 +102,7 @@ pub(super) struct Requester {
     flow: Flow,
 }
 
-/// Position of the packet that is sent next.
+/// Position of the packet that is sent next: a request of the queue, and a packet of this request.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
     /// Index of the packet's request in the queue.
@@ -227,9 +227,9 @@ impl Requester {
         self.transmit(first, packets, now, endpoint, host, out)
     }
 
-    /// Starts the request at the cursor, if it has not started and need not wait. Returns its first
-    /// sequence number and the number of its sequence numbers, or `None` if no request can be sent
-    /// now.
+    /// Starts the request whose packet is sent next (the request at the cursor), if it has not
+    /// started and need not wait. Returns its first sequence number and the number of its sequence
+    /// numbers, or `None` if no request can be sent now.
     fn select(
         &mut self,
         endpoint: &Endpoint,
@@ -345,7 +345,7 @@ impl Requester {
     }
 
     /// Returns whether a packet that is not the last of its message must request an
-    /// acknowledgement. The packet covers `covers` sequence numbers, and `in_flight` earlier
+    /// acknowledgement. The packet covers `covers` sequence numbers, and `unacknowledged` earlier
     /// sequence numbers are unacknowledged.
     fn requests_ack(&self, unacknowledged: u32, covers: u32) -> bool {
         self.unasked + 1 >= self.window.acknowledge_every()
@@ -477,7 +477,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Moves the cursor back to the oldest unanswered packet.
+    /// Moves the cursor (position of the packet that is sent next) back to the oldest unanswered
+    /// packet.
     fn go_back(&mut self) {
         self.skips.repeat();
         self.cursor = Cursor::default();
@@ -491,7 +492,8 @@ impl Requester {
         self.probe.cancel();
     }
 
-    /// Moves the cursor back to the oldest unanswered packet, for a retransmission.
+    /// Moves the cursor (position of the packet that is sent next) back to the oldest unanswered
+    /// packet, for a retransmission.
     ///
     /// # Errors
     /// The oldest request fails if the retry count is exhausted.
@@ -513,7 +515,7 @@ impl Requester {
         self.flow.receipt(sequence);
     }
 
-    /// Completes the oldest request with an error.
+    /// Completes the oldest request with the error `status`.
     pub(super) fn fail(&mut self, status: CompletionStatus, host: &mut impl Host) {
         if let Some(entry) = self.queue.pop_front() {
             host.complete_send(entry.completion(status));
@@ -530,7 +532,8 @@ impl Requester {
         }
     }
 
-    /// Completes all requests with the status "flushed".
+    /// Completes all requests with the status "flushed", in the order of posting, because the queue
+    /// pair enters an error state.
     pub(super) fn flush(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
         self.publish_withdrawn(host);
         for entry in self.queue.drain(..) {

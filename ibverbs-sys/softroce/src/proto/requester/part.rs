@@ -16,9 +16,9 @@ use crate::proto::{
 const MAX_DECLINED: u32 = 3;
 
 impl Requester {
-    /// Starts the request at the cursor, unless the request must wait, and returns the position of
-    /// its next unsent bytes. If nothing can be transferred without packets, returns the next step
-    /// instead.
+    /// Starts the request that is sent next (the request at the cursor), unless the request must
+    /// wait, and returns the position of its next unsent bytes. If nothing can be transferred
+    /// without packets, returns the next step of the caller instead.
     pub(in crate::proto) fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,
@@ -39,9 +39,9 @@ impl Requester {
             .ok_or(SendProgress::PacketsOnly))
     }
 
-    /// Returns the next step in sending. A part may be sent only while no packet is unacknowledged:
-    /// the peer receives in the order of the sequence numbers, and this side does not know which
-    /// packets the peer has received.
+    /// Returns whether a part, only packets, or nothing can be sent next. A part may be sent only
+    /// while no packet is unacknowledged: the peer receives in the order of the sequence numbers,
+    /// and this side does not know which packets the peer has received.
     pub(in crate::proto) fn next_step(
         &self,
         now: impl FnOnce() -> Time,
@@ -59,8 +59,8 @@ impl Requester {
         }
     }
 
-    /// Returns the request at the cursor and the position of its next unsent bytes, or `None` if
-    /// the request has not started.
+    /// Returns the request that is sent next (the request at the cursor) and the position of its
+    /// next unsent bytes, or `None` if the request has not started.
     pub(super) fn started(&self, endpoint: &Endpoint) -> Option<(Upcoming, &SendRequest)> {
         let entry = self.queue.get(self.cursor.entry)?;
         let Progress::Started { first, packets } = entry.progress else {
@@ -121,7 +121,7 @@ impl Requester {
     }
 
     /// Records the outcome of transferring the part that begins at `upcoming` and has `packets`
-    /// sequence numbers. Returns the next step.
+    /// sequence numbers. Returns whether another part, only packets, or nothing can be sent next.
     pub(in crate::proto) fn conclude_part(
         &mut self,
         upcoming: &Upcoming,
@@ -348,8 +348,9 @@ impl Requester {
         self.flow.skipped(limit + 0xff_ffff);
     }
 
-    /// Moves the cursor past a part of `packets` sequence numbers, which counts as answered. If
-    /// `ends` is set, the part ends its request, which then completes.
+    /// Moves the cursor (position of the packet that is sent next) past a part of `packets`
+    /// sequence numbers, which counts as answered. If `ends` is set, the part ends its request,
+    /// which then completes.
     fn pass_answered(
         &mut self,
         packets: u32,

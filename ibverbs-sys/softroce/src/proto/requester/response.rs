@@ -185,7 +185,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Handles a NAK of the oldest unanswered packet, other than an RNR NAK.
+    /// Handles the NAK `nak` of the oldest unanswered packet, which is not an RNR NAK: after a
+    /// sequence error, packets are sent again; otherwise the request fails.
     fn handle_nak(
         &mut self,
         nak: Nak,
@@ -278,8 +279,8 @@ impl Requester {
         self.advance(sequence.next(), || now, endpoint, host)
     }
 
-    /// Stores the result of an atomic, which is the previous value in the peer's memory, in the
-    /// local memory of the request.
+    /// Stores the result `original` of an atomic, which is the previous value in the peer's memory,
+    /// in the local memory of the request with the sequence number `sequence`.
     fn take_original(
         &mut self,
         original: u64,

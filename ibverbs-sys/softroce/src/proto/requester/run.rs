@@ -87,9 +87,9 @@ impl Requester {
         true
     }
 
-    /// Returns the request at the cursor, its first sequence number, and the number of its sequence
-    /// numbers. Returns `None` unless the cursor is in the middle of a message of a reliable
-    /// service.
+    /// Returns the request that is sent next, its first sequence number, and the number of its
+    /// sequence numbers. Returns `None` unless the next packet is in the middle of a message of a
+    /// reliable service.
     fn message_in_progress(&self) -> Option<(&Entry, Sequence, u32)> {
         let packet = self.cursor.packet;
         let entry = self.queue.get(self.cursor.entry).filter(|_| packet > 0)?;

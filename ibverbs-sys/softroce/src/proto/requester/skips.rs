@@ -24,7 +24,8 @@ struct Gap {
 }
 
 impl Skips {
-    /// Records that `count` sequence numbers from `first` on were used without packets.
+    /// Records that `count` sequence numbers from `first` on were used without packets, so that a
+    /// skip packet must announce them to the peer.
     pub(super) fn extend(&mut self, first: Sequence, count: u32) {
         let before = self.gap.filter(|gap| gap.end == first);
         self.gap = Some(Gap {

@@ -89,7 +89,8 @@ impl Requester {
         }
     }
 
-    /// Returns whether a response is awaited whose timeout is not set.
+    /// Returns whether a response is awaited whose timeout is not set, so that [`arm`](Self::arm)
+    /// must be called.
     #[inline]
     pub(in crate::proto) fn is_unarmed(&self) -> bool {
         self.answer_by == ResponseDeadline::Unset

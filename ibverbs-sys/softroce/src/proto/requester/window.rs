@@ -22,7 +22,7 @@ pub(super) struct Window {
     limit: u32,
     /// Limit of the window size on a path whose capacity is unknown.
     least: u32,
-    /// Maximum of the limit.
+    /// Maximum of the limit of the window size, also on a path that can hold more packets.
     most: u32,
     pipe: Pipe,
     congestion: Congestion,
@@ -43,7 +43,8 @@ pub(super) struct Window {
 /// size.
 const INITIAL_SIZE: u32 = 16;
 
-/// Maximum length in bytes of the response to one read request packet.
+/// Maximum length in bytes of the response to one read request packet. Such a response fits into a
+/// socket buffer of the smallest usual size.
 const MAX_RESPONSE: u32 = 32 << 10;
 
 /// Minimum window size in packets after a loss. With a smaller window, the loss of a single packet
@@ -95,13 +96,15 @@ impl Window {
         (self.limit / 2).min(MAX_RESPONSE / mtu).clamp(1, 32)
     }
 
-    /// Returns the number of packets after which the next packet must request an acknowledgement.
+    /// Returns the number of packets after which the next packet must request an acknowledgement: a
+    /// quarter of the window, at most 32, so that acknowledgements arrive before the window is
+    /// full.
     pub(super) fn acknowledge_every(&self) -> u32 {
         (self.size / 4).clamp(1, 32)
     }
 
-    /// Records that `packets` packets were acknowledged. `oldest` is now the oldest unanswered
-    /// sequence number.
+    /// Records that `packets` packets were acknowledged, and lets the window grow. `oldest` is now
+    /// the oldest unanswered sequence number.
     pub(super) fn progress(&mut self, packets: u32, oldest: Sequence) {
         if self.recovered.is_some_and(|end| oldest.distance(end) >= 0) {
             self.recovered = None;
@@ -118,7 +121,8 @@ impl Window {
         }
     }
 
-    /// Adapts the limit to a measured round trip.
+    /// Adapts the limit of the window, and after losses also its size, to the measured round trip
+    /// `sample`.
     pub(super) fn measured(&mut self, sample: &Sample, now: Time) {
         if self.most > self.least {
             self.pipe.measured(sample.time, sample.packets, now);

@@ -285,7 +285,8 @@ impl Message {
         Ok(true)
     }
 
-    /// Records that the peer has executed a part of a one-sided operation directly.
+    /// Records that the peer has executed a part of a one-sided operation directly in memory. If
+    /// the part belongs to a write, packets with the rest of the write may follow.
     pub(super) fn executed(&mut self, part: &Part<'_>) {
         if let SendOperation::Write { remote, .. } = part.request.operation {
             self.progress = if part.ends {
@@ -387,7 +388,7 @@ impl Message {
     }
 
     /// Takes a posted receive for the message, unless an earlier packet of the message has taken
-    /// one.
+    /// one. An XRC message names the shared receive queue `xrc_srq`.
     pub(super) fn take_receive(
         &mut self,
         xrc_srq: Option<u32>,
@@ -454,8 +455,8 @@ impl Receive {
     }
 }
 
-/// Returns the memory and the length in bytes that a write announces, after checking that the peer
-/// may write to the memory.
+/// Returns the memory and the length in bytes that the first packet of a write announces, after
+/// checking that the peer may write to the memory.
 fn announced(
     endpoint: &Endpoint,
     packet: &Packet<'_>,

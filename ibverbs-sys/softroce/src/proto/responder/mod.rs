@@ -32,7 +32,7 @@ const RESPONSE_INTERVAL: Duration = Duration::from_micros(1);
 
 #[derive(Debug, Default)]
 pub(super) struct Responder {
-    /// Sequence number of the next new packet.
+    /// Sequence number of the next new packet. Packets with lower numbers are repetitions.
     expected: Sequence,
     /// Number of executed messages (MSN), modulo 2^24.
     message_sequence: u32,
@@ -105,7 +105,9 @@ impl Responder {
         }
     }
 
-    /// Receives a request packet of a reliable service.
+    /// Receives a request packet of a reliable service: executes the request if its sequence number
+    /// is the expected one, answers a repeated request again, and requests missing packets after a
+    /// gap.
     pub(super) fn receive(
         &mut self,
         endpoint: &Endpoint,
@@ -265,7 +267,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Executes an atomic write (IBTA annex A19).
+    /// Executes an atomic write (IBTA annex A19) after checking that the peer may write there, and
+    /// stores the request so that its response is sent.
     fn atomic_write(
         &mut self,
         sequence: Sequence,
@@ -290,7 +293,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Executes a flush (IBTA annex A19).
+    /// Executes a flush (IBTA annex A19) after checking the rights of the peer, and stores the
+    /// request so that its response is sent.
     fn flush_memory(
         &mut self,
         sequence: Sequence,
@@ -320,7 +324,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Stores an executed request whose response has no data.
+    /// Stores an executed atomic write or flush, so that its response, which has no data, is sent.
     fn answer_empty(&mut self, sequence: Sequence, endpoint: &Endpoint) {
         self.message_sequence += 1;
         let resource = Resource::new(sequence, Fetch::Empty, self.message_sequence);
@@ -429,8 +433,9 @@ impl Responder {
         self.final_nak.filter(|_| self.resources.is_idle())
     }
 
-    /// Ends the connection: fails the receive of the message in progress, raises the event, and
-    /// keeps only the final NAK.
+    /// Ends the connection, as `end` describes: fails the receive of the message in progress,
+    /// raises an event if no completion reports the error, and keeps only the NAK that is sent
+    /// last.
     pub(super) fn finish(&mut self, end: FinalNak, host: &mut impl Host) {
         self.publish_held(host);
         self.message.abort(end.status, host);
@@ -444,8 +449,8 @@ impl Responder {
         };
     }
 
-    /// Flushes the receive of the message in progress, and discards all other state except the
-    /// final NAK.
+    /// Flushes the receive of the message in progress, and discards all other state except the NAK
+    /// that may still have to be sent.
     pub(super) fn flush(&mut self, host: &mut impl Host) {
         self.publish_held(host);
         self.message.abort(CompletionStatus::Flushed, host);
@@ -623,6 +628,7 @@ impl Responder {
     }
 
     /// Records that the next packet of a response, with the sequence number `sequence`, was sent.
+    /// If it answers the newest request, no acknowledgement is needed any more.
     fn answered(&mut self, sequence: Sequence) {
         self.resources.advance();
         // A response to the newest executed request acknowledges all earlier ones.

@@ -19,7 +19,8 @@ impl Responder {
             && !is_skipped
     }
 
-    /// Records that the peer has executed a part of a one-sided operation directly.
+    /// Records that the peer has executed a part of a one-sided operation directly in memory, so
+    /// that the sequence number after the part is expected next.
     pub(in crate::proto) fn executed(&mut self, part: &Part<'_>) {
         if part.starts {
             self.begin();
@@ -133,7 +134,8 @@ impl Responder {
         self.acknowledgement_pending.then(|| self.acknowledged())
     }
 
-    /// Begins a message. The previous message may be incomplete, on an unreliable connection.
+    /// Begins a message. Drops the packets of the previous message, which may be incomplete on an
+    /// unreliable connection.
     fn begin(&mut self) {
         self.message.drop_packets();
         self.dropping_message = false;

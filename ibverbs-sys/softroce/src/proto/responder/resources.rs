@@ -41,7 +41,8 @@ pub(super) struct ResponsePacket {
     pub(super) packet: u32,
     pub(super) first: bool,
     pub(super) last: bool,
-    /// Number of response packets that are scheduled together with this packet.
+    /// Number of response packets that are scheduled together with this packet. If the window is
+    /// smaller, the packets are sent with pauses.
     pub(super) group_length: u32,
     /// Set if the whole response was sent before.
     pub(super) is_repeat: bool,
@@ -111,8 +112,9 @@ impl Resources {
         self.ring.iter().find(|resource| resource.holds(sequence))
     }
 
-    /// Returns the largest sequence number up to `newest` that belongs to no stored read or atomic.
-    /// `messages` is the message sequence number (MSN) of `newest`.
+    /// Returns the largest sequence number up to `newest` that belongs to no stored read or atomic,
+    /// which an acknowledgement may contain. `messages` is the message sequence number (MSN) of
+    /// `newest`.
     #[inline(always)]
     pub(super) fn before(&self, newest: Sequence, messages: u32) -> Sequence {
         if self.ring.is_empty() {
@@ -189,7 +191,8 @@ impl Resources {
         }
     }
 
-    /// Cancels the remaining packets of the response that is being sent.
+    /// Cancels the remaining packets of the response that is being sent, because the memory with
+    /// its bytes can no longer be read.
     pub(super) fn cancel_response(&mut self) {
         let mut unfinished = self
             .ring
@@ -201,12 +204,13 @@ impl Resources {
         }
     }
 
-    /// Returns whether no response packet must be sent.
+    /// Returns whether no response packet must be sent, so that an acknowledgement or a NAK may be
+    /// sent.
     pub(super) fn is_idle(&self) -> bool {
         self.unfinished == 0
     }
 
-    /// Removes all stored reads and atomics.
+    /// Removes all stored reads and atomics, so that none of them is answered any more.
     pub(super) fn clear(&mut self) {
         self.ring.clear();
         self.unfinished = 0;

@@ -66,8 +66,9 @@ impl Responder {
     }
 
     /// Moves the expected sequence number to `end`, because a packet or part with the numbers from
-    /// `sequence` to `end` has arrived. `starts` is set if it begins a message. Returns whether it
-    /// must be received: it is not late, and does not belong to a message that is being dropped.
+    /// `sequence` to `end` has arrived. `starts` is set if the packet or part begins a message.
+    /// Returns whether the packet or part must be received: it is not late, and does not belong to
+    /// a message that is being dropped.
     fn advance_unreliable(
         &mut self,
         sequence: Sequence,
@@ -95,7 +96,7 @@ impl Responder {
     }
 
     /// Drops the message in progress, and makes the responder drop the rest of its packets and
-    /// parts.
+    /// parts, because a packet or part is missing or invalid.
     fn drop_message(&mut self) {
         self.message.drop_packets();
         self.dropping_message = true;

@@ -6,7 +6,8 @@ use super::{
 };
 use crate::sync::{Ordering, fence};
 
-/// The receiving side of a ring (message queue in shared memory).
+/// The receiving side of a ring (message queue in shared memory). The generics are the references
+/// to the parts of the ring's [`Memory`].
 #[derive(Debug)]
 pub(in crate::same_host) struct Consumer<S, C, M> {
     memory: Memory<S, C, M>,

@@ -42,8 +42,9 @@ pub(super) struct Slot([AtomicU64; 8]);
 /// Chunk of a ring: a cache line for payloads that do not fit into a slot.
 pub(super) type Chunk = [AtomicU64; CHUNK_WORDS];
 
-/// The two shared words of a ring: the position of the consumer, and the producer's request for a
-/// wakeup. The consumer writes `released`; both sides write `starved`.
+/// The two shared words of a ring. `released` is the position of the consumer, which the consumer
+/// writes. `starved` is the request of a producer that waits for space to be woken; both sides
+/// write this word.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct ControlWords {
@@ -65,8 +66,8 @@ pub(super) const CHUNK: usize = 8 * CHUNK_WORDS;
 /// after it had claimed the slot.
 const NO_MESSAGE: u16 = 0;
 
-/// Shared memory of a ring (message queue). The numbers of slots and of chunks must be powers of
-/// two.
+/// Shared memory of a ring (message queue): references to its slots (`S`), its chunks (`C`) and its
+/// control words (`M`). The numbers of slots and of chunks must be powers of two.
 #[derive(Debug)]
 pub(super) struct Memory<S, C, M> {
     pub(super) slots: S,
@@ -122,8 +123,8 @@ fn head_of(slots: &[Slot], number: u32) -> Option<u64> {
     (head as u32 == number.wrapping_add(1)).then_some(head)
 }
 
-/// Returns the first word of a slot (cache line of the ring): its number, the tag of the message,
-/// and the number of chunks.
+/// Returns the first word of the slot (cache line of the ring) at `position`: the number of the
+/// slot plus one, the tag of the message, and the number of chunks.
 fn head(position: Position, tag: u16, chunks: u16) -> u64 {
     u64::from(tag) << 48 | u64::from(chunks) << 32 | u64::from(position.slot.wrapping_add(1))
 }

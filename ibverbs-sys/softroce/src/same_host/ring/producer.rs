@@ -22,7 +22,7 @@ pub(in crate::same_host) enum PushError<E> {
 }
 
 /// The sending side of a ring (message queue in shared memory). Several threads may use it at the
-/// same time.
+/// same time. The generics are the references to the parts of the ring's [`Memory`].
 #[derive(Debug)]
 pub(in crate::same_host) struct Producer<S, C, M> {
     memory: Memory<S, C, M>,
@@ -181,8 +181,10 @@ impl<E> From<Violation> for PushError<E> {
     }
 }
 
-/// A slot (cache line of the ring) that a producer has claimed. Dropping this value publishes the
-/// slot: with a message if `head` was completed, and otherwise without one.
+/// A slot (cache line of the ring) that a producer has claimed and not published yet. Dropping this
+/// value publishes the slot by storing `head` in its first word. Until the message is complete,
+/// `head` marks the slot as one without a message, so that the consumer skips the slot if writing
+/// the payload fails.
 struct Claim<'a> {
     slot: &'a [AtomicU64; 8],
     head: u64,

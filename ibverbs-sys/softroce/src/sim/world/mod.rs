@@ -95,7 +95,8 @@ struct Slot {
     from_shared: Option<usize>,
     /// Time of the queue pair's next timer event.
     timer: Option<Time>,
-    /// Set while an event that makes the queue pair transmit is scheduled.
+    /// Set while an event that makes the queue pair transmit is scheduled, so that no second one is
+    /// scheduled.
     polled: bool,
     watch: PacketChecker,
 }
@@ -163,7 +164,7 @@ impl<'t> World<'t> {
         }
     }
 
-    /// Writes a trace of every packet and completion from now on.
+    /// Passes a trace of every packet and completion to `lines` from now on.
     pub(crate) fn trace_to(&mut self, lines: &'t mut Lines<'t>) {
         self.lines = Some(lines);
     }
@@ -254,7 +255,7 @@ impl<'t> World<'t> {
         &mut self.nodes[place.node].slots[place.slot].queue_pair
     }
 
-    /// Removes all receives from a queue pair's own receive queue.
+    /// Removes all receives from the own receive queue of the queue pair at `place`.
     pub(crate) fn drop_receives(&mut self, place: QpId) {
         self.nodes[place.node].slots[place.slot].receives.clear();
     }
@@ -273,8 +274,8 @@ impl<'t> World<'t> {
         self.nodes[node].shared[queue].push_back(request);
     }
 
-    /// Posts a send request, and transmits all packets and messages that the queue pair may send
-    /// now.
+    /// Posts a send request to the queue pair at `place`, and transmits all packets and messages
+    /// that the queue pair may send now.
     pub(crate) fn post(&mut self, place: QpId, request: SendRequest) {
         if self.lines.is_some() {
             let line = format!(
@@ -295,7 +296,8 @@ impl<'t> World<'t> {
         self.transmit(place);
     }
 
-    /// Moves a queue pair to the state `state`.
+    /// Moves the queue pair at `place` to the state `state`, and then transmits the packets that it
+    /// may send.
     pub(crate) fn enter(&mut self, place: QpId, state: State) {
         if self.lines.is_some() {
             let line = format!("{} {} enters {state:?}", Micros(self.now), self.name(place));
@@ -312,8 +314,8 @@ impl<'t> World<'t> {
         self.transmit(place);
     }
 
-    /// Records that a queue pair has reported its send queue as drained: it must not send requests
-    /// until it enters another state.
+    /// Records that the queue pair at `place` has reported its send queue as drained: it must not
+    /// send requests until it enters another state.
     pub(crate) fn set_drained(&mut self, place: QpId) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         if slot.queue_pair.state() == State::SendQueueDrained {

@@ -227,7 +227,8 @@ impl World<'_> {
         written
     }
 
-    /// Sends one packet. `transport` has its bytes from BTH to pad.
+    /// Sends one packet of the queue pair at `place` on `path`. `transport` has its bytes from BTH
+    /// to pad.
     fn send(&mut self, place: QpId, path: &Path, transport: &[u8]) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         let packet = match Packet::parse(transport) {
@@ -344,8 +345,8 @@ impl World<'_> {
         ring_message.is_some()
     }
 
-    /// Sends a [`RingMessage`] over the simulated network. A ring message that the network corrupts
-    /// does not arrive.
+    /// Sends a [`RingMessage`] (short message without packet headers) of the queue pair at `place`
+    /// over the simulated network. A ring message that the network corrupts does not arrive.
     fn send_ring_message(&mut self, place: QpId, ring_message: &RingMessage<'_>) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         let attributes = slot.queue_pair.attributes();

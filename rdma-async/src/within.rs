@@ -18,7 +18,8 @@ pub(crate) struct Within<F> {
     deadline: Deadline,
 }
 
-/// Deadline of an operation. Dropping the value cancels the deadline.
+/// Deadline at which the connection ends, started when the operation first has to wait. Dropping
+/// the value, for example because the operation has completed, cancels the deadline.
 #[derive(Debug)]
 struct Deadline {
     connection: Arc<Connection>,
@@ -57,6 +58,7 @@ where
 }
 
 impl Deadline {
+    /// Starts the deadline: adds the time limit to the timers of the connection's shard.
     fn begin(&mut self) {
         let weak = Arc::downgrade(&self.connection);
         self.key = Some(self.connection.shard().add_deadline(weak, self.limit));

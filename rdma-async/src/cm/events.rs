@@ -49,12 +49,13 @@ impl AsyncEventChannel {
         }
     }
 
+    /// Waits for the next event.
     pub(super) async fn next(&self) -> Result<ConnectionEvent> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// Waits for an event that `pick` accepts, and returns the value of `pick`. Returns an error
-    /// for an event that ends the connection, and ignores other events.
+    /// Waits for an event for which `pick` returns `Ok`, and returns that value. Among the other
+    /// events, returns an error for an event that ends the connection, and ignores the rest.
     pub(super) async fn wait_for<T>(
         &self,
         peer: SocketAddr,

@@ -3,7 +3,8 @@
 use crate::builder::Template;
 use crate::handshake::EndLimits;
 
-/// Private data of a connect request or an acceptance.
+/// Private data of a connect request or an acceptance: the data of one end that the connection
+/// manager passes to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PrivateData {
     pub(super) limits: EndLimits,
@@ -23,6 +24,7 @@ impl PrivateData {
         }
     }
 
+    /// Returns the encoding: the limits, followed by one byte that is 1 if the end authenticates.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = self.limits.encode().to_vec();
         bytes.push(u8::from(self.authenticates));
@@ -65,8 +67,8 @@ pub(super) fn rejection(reason: &str) -> Vec<u8> {
     [&REJECTION[..], reason].concat()
 }
 
-/// Returns the reason in the private data of a rejection, without the zeros that rdma_cm appends.
-/// Returns `None` if the peer does not use this protocol.
+/// Decodes the private data of a rejection, and returns the peer's reason. Ignores the zeros that
+/// rdma_cm appends. Returns `None` if the data are not a rejection of this protocol.
 pub(super) fn rejection_reason(bytes: &[u8]) -> Option<String> {
     let reason = bytes.strip_prefix(&REJECTION)?;
     let end = reason.iter().position(|&byte| byte == 0);

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use super::Connection;
 use super::frame::Kind;
 
-/// State of the close notices of both ends.
+/// State of the close notices of both ends: which of them was sent or has arrived.
 #[derive(Debug, Default)]
 pub(super) struct CloseNotice {
     is_sent: AtomicBool,
@@ -23,6 +23,7 @@ impl CloseNotice {
         self.arrived.notify_one();
     }
 
+    /// Returns whether the close notice of the peer has arrived.
     pub(super) fn has_arrived(&self) -> bool {
         self.has_arrived.load(Ordering::Acquire)
     }
@@ -48,8 +49,9 @@ impl Connection {
         self.settings.keep_alive / 2
     }
 
-    /// Sends a probe (a message without a body), unless a request is in flight, which also probes
-    /// the peer.
+    /// Sends a message without a body, so that the connection ends if the peer does not acknowledge
+    /// it. Sends nothing if a request is in flight, because that request also needs an
+    /// acknowledgement.
     pub(super) fn probe(&self) {
         if self.has_delivered_all() {
             self.send_control(Kind::Credit);

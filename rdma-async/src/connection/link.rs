@@ -13,7 +13,8 @@ use super::Connection;
 use super::close_notice::CloseNotice;
 use crate::cm::CmLink;
 
-/// Channel by which the ends of a connection notice its close. Dropping the link closes it.
+/// Means by which each end of a connection notices that the other end has closed the connection.
+/// Dropping the link notifies the peer, except for [`Self::InBand`].
 #[derive(Debug)]
 pub(crate) enum Link {
     /// TCP connection of the handshake, which carries no further data. The kernel probes the peer
@@ -74,7 +75,8 @@ impl Link {
         }
     }
 
-    /// Returns whether the control message that announces the close may be in flight.
+    /// Returns whether the control message that announces the close of this end may still be in
+    /// flight. The connection must not end before.
     pub(super) fn is_busy(&self, connection: &Connection) -> bool {
         matches!(self, Self::InBand(_)) && !connection.has_delivered_all()
     }

@@ -57,8 +57,9 @@ impl Connection {
         }
     }
 
-    /// Submits a short message, and returns the number of its request. Returns `None` if no credit
-    /// or no room in the send queue is available.
+    /// Submits a message that fits into one receive of the peer, and returns the number of its
+    /// request, by which the caller can wait for its completion. Returns `None` if no credit or no
+    /// room in the send queue is available.
     pub(super) fn try_begin_send(
         &self,
         message: &impl LocalMrReadAccess,
@@ -80,8 +81,8 @@ impl Connection {
         }
     }
 
-    /// Submits a short message, and returns the number of its request. Waits for a credit and for
-    /// room in the send queue.
+    /// Submits a message like [`Self::try_begin_send`], after waiting for a credit and for room in
+    /// the send queue.
     async fn begin_send(
         &self,
         message: &impl LocalMrReadAccess,
@@ -166,8 +167,9 @@ impl Connection {
         }
     }
 
-    /// Submits a message of this kind. The header returns the owed credits to the peer. The payload
-    /// is unchanged if the message is not accepted.
+    /// Submits a message of this kind to the send queue, and returns the number of its request. The
+    /// header returns the credits that this end owes to the peer. The payload is unchanged if the
+    /// message is not accepted.
     pub(super) fn submit_frame(
         &self,
         kind: Kind,
@@ -205,7 +207,8 @@ impl Connection {
         submitted
     }
 
-    /// Submits a message whose header is copied to registered memory, and whose payload is claimed.
+    /// Submits a message that is too long for inline data: copies the header to registered memory,
+    /// and claims the memory of the payload until the send completes.
     fn submit_claimed(
         &self,
         push: Push,
@@ -227,7 +230,8 @@ impl Connection {
             })
     }
 
-    /// Records that the application has taken a data message. Its credit is now owed to the peer.
+    /// Records that the application has taken a data message, so that this end owes the peer a
+    /// credit, which a later message returns.
     pub(super) fn owe_data_credit(&self) {
         self.owed_data.fetch_add(1, Ordering::Relaxed);
         self.return_credits();

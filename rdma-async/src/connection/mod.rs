@@ -79,8 +79,9 @@ use crate::memory::{
 };
 use crate::shard::{Reservation, Shard};
 
-/// Number of polls of futures that are charged as one unit of tokio's budget of 128 units for each
-/// task. A poll of an operation takes less time than the work that one unit stands for.
+/// Number of polls of a connection's futures that count as one unit of tokio's cooperative budget,
+/// of which each task has 128. A poll of an operation takes less time than the work that one unit
+/// represents.
 const POLLS_PER_UNIT: u32 = 4;
 
 /// Receive depths: the number of messages of each class that an end accepts before it returns
@@ -226,7 +227,8 @@ impl Connection {
         &self.device
     }
 
-    /// Returns the authenticator in the settings, if there is one.
+    /// Returns the method of authentication in the settings, or `None` if the connection needs no
+    /// authentication.
     pub(crate) fn authenticator(&self) -> Option<Arc<dyn Authenticator>> {
         self.settings.authenticator.clone()
     }
@@ -311,7 +313,7 @@ impl Connection {
         self.shard.wake_driver();
     }
 
-    /// Ends the connection because a request failed with `error`.
+    /// Ends the connection because the device reported that a request failed with `error`.
     fn fail_with(&self, error: WorkError) {
         self.fail(match error.status {
             // The request was only flushed. The device has not reported the cause.
@@ -322,7 +324,7 @@ impl Connection {
         });
     }
 
-    /// Returns whether a future waits for the completion of a request of this connection.
+    /// Returns whether any future waits for the completion of a request of this connection.
     fn awaits_completions(&self) -> bool {
         self.sender.lock().is_awaited()
     }
@@ -375,7 +377,8 @@ impl Connection {
         self.failure().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Begins an RDMA write. Returns `None`, and submits no request, if the send queue is full.
+    /// Submits an RDMA write, and returns the future of its completion. Returns `None`, and submits
+    /// no request, if the send queue is full.
     #[inline]
     pub(crate) fn try_write(
         &self,
@@ -396,7 +399,8 @@ impl Connection {
         self.operation_of(submitted.map_err(|(not_accepted, _)| not_accepted))
     }
 
-    /// Begins an RDMA read. Returns `None`, and submits no request, if the send queue is full.
+    /// Submits an RDMA read, and returns the future of its completion. Returns `None`, and submits
+    /// no request, if the send queue is full.
     #[inline]
     pub(crate) fn try_read(
         &self,
@@ -420,7 +424,8 @@ impl Connection {
         }
     }
 
-    /// Writes local memory to memory of the peer, and waits until the write has completed.
+    /// Performs the RDMA write `push` with the bytes of `local`, and waits until the write has
+    /// completed. Waits for room if the send queue is full.
     pub(crate) async fn write(&self, local: &impl LocalMrReadAccess, push: Push) -> Result<()> {
         if local.length() > self.inline {
             return self
@@ -462,12 +467,14 @@ impl Connection {
         self.operation(number, None).await.map(drop)
     }
 
-    /// Reads memory of the peer into local memory, and waits until the read has completed.
+    /// Performs the RDMA read `work` into `local`, and waits until the read has completed. Waits
+    /// for room if the send queue is full.
     pub(crate) async fn read(&self, local: &mut impl LocalMrWriteAccess, work: Work) -> Result<()> {
         self.perform_held(work, claim_write(local)?.into()).await
     }
 
-    /// Performs an operation that claims memory of the application and returns no value.
+    /// Performs an operation that claims memory of the application until it has completed, and
+    /// waits for its completion.
     async fn perform_held(&self, work: Work, claim: Claim) -> Result<()> {
         let number = self.begin_held(work, claim).await?;
         self.operation(number, None).await.map(drop)
@@ -542,8 +549,8 @@ impl Connection {
         }
     }
 
-    /// Counts a poll of a future. Returns whether this poll is charged to tokio's budget: one of
-    /// [`POLLS_PER_UNIT`] polls is charged.
+    /// Counts a poll of one of the connection's futures. Returns whether the caller must charge
+    /// this poll to tokio's cooperative budget: one of [`POLLS_PER_UNIT`] polls is charged.
     #[inline]
     fn count_poll(&self) -> bool {
         // Two threads may lose a count, which does no harm: the number is approximate.

@@ -13,11 +13,11 @@ use super::messages::Payload;
 use super::send_state::{AwaitedBy, NotAccepted, PostTime};
 use crate::error::Result;
 
-/// Maximum number of replies that wait for credits. Bounds the memory that a peer can use: a peer
-/// that causes more replies violates the protocol.
+/// Maximum number of replies to requests for memory that wait for credits. Bounds the memory that a
+/// peer can use: the connection of a peer that causes more replies ends.
 const MAX_QUEUED_REPLIES: usize = 4096;
 
-/// Control messages that wait for a credit or for room in the send queue.
+/// Queue of control messages that wait for a credit or for room in the send queue.
 #[derive(Debug)]
 pub(super) struct Outbox {
     queue: Mutex<Queue>,
@@ -82,8 +82,8 @@ impl Connection {
         self.flush_outbox();
     }
 
-    /// Queues a message that returns credits, if this end owes at least half of the credits of
-    /// either class to the peer.
+    /// Queues a message that returns credits, if this end owes the peer at least half of its data
+    /// credits or control credits. Fewer credits are returned by other messages.
     pub(super) fn return_credits(&self) {
         let own = self.settings.depths();
         let half = |owed: u32, depth: u16| owed * 2 >= u32::from(depth);
@@ -126,7 +126,7 @@ impl Connection {
         }
     }
 
-    /// Sends queued messages while credits and room are available.
+    /// Sends queued messages while credits and room are available, under the lock of the queue.
     #[cold]
     fn send_queued(&self) -> Result<()> {
         let mut queue = self.outbox.queue.lock();

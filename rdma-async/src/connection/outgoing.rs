@@ -23,14 +23,16 @@ use super::waiters::Waiters;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, claim_read};
 
-/// Length, in bytes, from which a write is sent by rendezvous if it exceeds the peer's receives.
-/// Shorter writes are split into messages.
+/// Length, in bytes, from which the bytes of one write, if too long for one message, are sent by
+/// [rendezvous](super::rendezvous): the peer reads them from this end's memory by RDMA. Shorter
+/// writes are split into messages, because a rendezvous takes an additional round trip.
 const RENDEZVOUS_LEN: usize = 32 << 10;
-/// Maximum length, in bytes, of a piece that is copied from a write. Bounds the registered memory
-/// of one piece.
+/// Maximum length, in bytes, of a piece (buffer with bytes of a stream) that is copied from a
+/// write. A longer write becomes several pieces, so that no large registered buffer is needed.
 const MAX_PIECE_LEN: usize = 256 << 10;
 
-/// Bytes of a stream that were accepted and are not yet posted to the device.
+/// Bytes of a stream that the program has written and that are not yet posted to the device, in
+/// pieces.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pieces: Mutex<Pieces>,
@@ -46,7 +48,8 @@ pub(super) struct Outgoing {
     room: Waiters,
 }
 
-/// Pieces of a stream that are not yet posted, and the state of its end.
+/// Pieces (buffers with bytes) of a stream that are not yet posted, and the state of the stream's
+/// end.
 #[derive(Debug, Default)]
 struct Pieces {
     queue: VecDeque<LocalMr>,
@@ -111,7 +114,7 @@ impl Pieces {
         self.queue.is_empty() && self.open.is_none()
     }
 
-    /// Appends the open piece to the queue.
+    /// Appends the open piece to the queue, so that it is sent and gets no further bytes.
     fn close(&mut self) {
         if let Some((piece, len)) = self.open.take() {
             self.queue.push_back(piece.truncated(len));
@@ -127,9 +130,9 @@ impl Connection {
         self.outgoing.get_or_init(|| Outgoing::new(limit));
     }
 
-    /// Accepts bytes of a stream. Returns the number of accepted bytes, which is less than the sum
-    /// of `slices` if the buffer gets full. Returns `None` if the buffer is full and the writer
-    /// must wait.
+    /// Accepts bytes that the program writes to a stream, and posts or buffers them. Returns the
+    /// number of accepted bytes, which is less than the sum of `slices` if the buffer gets full.
+    /// Returns `None` if the buffer is full and the writer must wait.
     pub(crate) fn accept_bytes(&self, slices: &[IoSlice<'_>]) -> Result<Option<usize>> {
         self.check_open()?;
         let outgoing = self.outgoing();
@@ -183,7 +186,7 @@ impl Connection {
     }
 
     /// Accepts a region as the next bytes of a stream, without copying. Returns the region if the
-    /// buffer is full and the writer must wait.
+    /// buffer of the stream is full, so that the writer must wait.
     pub(crate) fn accept_region(&self, region: LocalMr) -> Result<Option<LocalMr>> {
         self.check_open()?;
         let outgoing = self.outgoing();
@@ -274,7 +277,8 @@ impl Connection {
         self.unsent_bytes() < self.outgoing().limit
     }
 
-    /// Sends bytes as one message. Returns `false` if no credit or no room is available.
+    /// Sends the `len` bytes of `slices` as one message. Returns `false`, and sends nothing, if no
+    /// credit, no room in the send queue or no memory is available.
     fn try_send_bytes(&self, slices: &[IoSlice<'_>], len: usize) -> Result<bool> {
         if let [slice] = slices
             && HEADER_LEN + len <= self.inline
@@ -390,7 +394,8 @@ impl Connection {
         }
     }
 
-    /// Sends a piece. Returns `false` if no credit or no room is available.
+    /// Sends a piece as a message, or by rendezvous if it is longer than a receive of the peer.
+    /// Returns `false` if no credit or no room in the send queue is available.
     fn try_send_piece(&self, piece: &LocalMr) -> Result<bool> {
         if piece.length() <= self.peer_payload {
             let begun = self.try_begin_send(piece, None, UNAWAITED)?;
@@ -410,7 +415,8 @@ impl Connection {
         Ok(unsent.is_sent)
     }
 
-    /// Sends the end of the stream. Returns `false` if no credit or no room is available.
+    /// Sends an empty message, which marks the end of the stream. Returns `false` if no credit or
+    /// no room in the send queue is available.
     fn try_send_end(&self) -> Result<bool> {
         let Some(credit) = self.try_data_credit() else {
             return Ok(false);
@@ -433,7 +439,7 @@ impl Connection {
 }
 
 impl Outgoing {
-    /// Counts bytes that were added to the pieces.
+    /// Adds `bytes`, which were added to the pieces, to the number of buffered bytes.
     fn count_added(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.has_any.store(true, Ordering::Release);

@@ -18,7 +18,8 @@ use crate::memory::{
 use crate::observe::observed;
 use crate::rdma::check_remote;
 
-/// Pipeline of RDMA reads and writes of one task, which are in flight at the same time.
+/// Pipeline of RDMA reads and writes of one task, which are in flight at the same time. Created by
+/// [`Rdma::pipeline`](crate::Rdma::pipeline).
 ///
 /// An operation resolves when its request is accepted. The request is accepted immediately while
 /// fewer requests than the depth of the pipeline are in flight. Otherwise the operation first waits
@@ -146,7 +147,7 @@ impl<'c> Pipeline<'c> {
         Ok(())
     }
 
-    /// Waits until fewer requests than the depth are in flight.
+    /// Waits until fewer requests than the depth of the pipeline are in flight.
     #[inline]
     async fn wait_for_room(&mut self) -> Result<()> {
         self.connection.charge().await;

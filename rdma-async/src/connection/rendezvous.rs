@@ -21,11 +21,11 @@ use super::work::Work;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, claim_write};
 
-/// Maximum number of long messages that are read before the application receives them. Bounds the
-/// number of their requests in the send queue.
+/// Maximum number of long messages whose bytes are read from the peer before the application
+/// receives them. Bounds the number of their requests in the send queue.
 const READ_AHEAD: usize = 16;
-/// Maximum number of bytes that are read before the application receives them. Bounds the memory
-/// that is in use while the application is slow.
+/// Maximum number of bytes of long messages that are read from the peer before the application
+/// receives the messages. Bounds the memory that is in use while the application is slow.
 const READ_AHEAD_BYTES: usize = 4 << 20;
 
 /// A received message for the application.
@@ -75,7 +75,7 @@ impl FrontQueue {
         message
     }
 
-    /// Changes the queue under its lock.
+    /// Calls `change` with the locked queue, and updates `has_any`.
     fn change(&self, change: impl FnOnce(&mut VecDeque<IncomingMessage>)) {
         let mut queue = self.queue.lock();
         change(&mut queue);
@@ -259,7 +259,8 @@ impl Connection {
         submitted.ok().map(|number| (number, region))
     }
 
-    /// Allocates memory for the bytes of a message in the peer's memory.
+    /// Allocates local memory with the length of `memory`, into which a message is read. Fails if
+    /// the length exceeds the message limit.
     fn memory_for(&self, memory: RemoteMemory) -> Result<LocalMr> {
         let limit = self.settings.message_limit;
         let len = usize::try_from(memory.len).ok().filter(|&len| len <= limit);

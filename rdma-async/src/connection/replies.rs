@@ -11,7 +11,8 @@ use super::frame::Refusal;
 use crate::error::{Error, Result};
 use crate::memory::RemoteMr;
 
-/// Reply of the peer to a request for memory or to a rendezvous.
+/// Reply of the peer to a request for memory, or to a long message that the peer reads
+/// (rendezvous).
 #[derive(Debug)]
 pub(super) enum Reply {
     /// Memory that the peer lends. Dropping the region releases the lease.
@@ -20,7 +21,8 @@ pub(super) enum Reply {
     Read(bool),
 }
 
-/// Table of the replies that have not arrived.
+/// Table of the replies that are expected from the peer and have not arrived, by the id of the
+/// request.
 #[derive(Debug, Default)]
 pub(super) struct PendingReplies {
     table: Mutex<Table>,
@@ -95,7 +97,8 @@ impl PendingReplies {
         self.lent.load(Ordering::Relaxed)
     }
 
-    /// Ends the peer's access to lent memory.
+    /// Drops lent memory, which ends the peer's access, and subtracts its length from the lent
+    /// bytes.
     fn unlend(&self, lent: Option<LentMemory>) {
         if let Some(lent) = lent {
             self.lent.fetch_sub(lent.len(), Ordering::Relaxed);

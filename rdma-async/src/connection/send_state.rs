@@ -15,11 +15,12 @@ use super::results::{ResultSlot, Results};
 use super::work::{Memory, Push, Work};
 use crate::error::{Error, Result};
 
-/// Number of staged requests at which the batch is posted without waiting for the end of the turn.
-/// Limits the delay of the first request.
+/// Number of staged requests (accepted, but not yet posted) at which they are posted without
+/// waiting for the end of the driver's turn. Limits the delay of the first request.
 const MAX_STAGED: usize = 32;
-/// Size, in bytes, from which a staged request is signaled, so that a completion of its own
-/// releases its memory early.
+/// Number of claimed bytes from which a staged request is signaled, so that its own completion
+/// releases its memory. The memory of a smaller request is released by the completion of a later
+/// request.
 const SIGNALED_LEN: usize = 16 << 10;
 
 /// Waiter for an accepted request: a future, or nothing.
@@ -40,10 +41,11 @@ pub(super) enum PostTime {
     AtTurnEnd,
 }
 
-/// Mode of most operations: a future waits for the request, which is posted at the end of the turn.
+/// Mode of most operations: a future waits for the request, which is posted at the end of the
+/// driver's turn, or immediately if no other request is in flight.
 pub(super) const AWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Future, PostTime::AtTurnEnd);
-/// Mode of requests without a waiting future, which are posted at the end of the turn. A failure of
-/// such a request ends the connection.
+/// Mode of requests for which no future waits, posted at the same time as those of [`AWAITED`]. A
+/// failure of such a request ends the connection.
 pub(super) const UNAWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
 
 /// Reason why a request was not accepted.
@@ -69,15 +71,18 @@ impl<M> From<PostError<M>> for NotAccepted {
     }
 }
 
-/// Outcome of the submission of a request that was accepted.
+/// Number of a request that the send queue has accepted, and whether the caller must schedule its
+/// post.
 #[derive(Debug)]
 pub(super) struct Accepted {
     pub(super) number: u64,
-    /// Set if the caller must add the connection to the turn, or post the staged requests.
+    /// Set if the caller must schedule the staged requests for the end of the driver's turn, or
+    /// post them now.
     pub(super) must_post: bool,
 }
 
-/// State of a request that has not ended. The send queue holds the memory of the request.
+/// State of a request that has not ended: its waiting future, and its result slot if it is an
+/// atomic operation. The send queue holds the memory of the request.
 #[derive(Debug, Default)]
 struct RequestState {
     waker: Option<Waker>,
@@ -117,7 +122,7 @@ pub(super) struct SendState<Q = SendQueue<Memory>> {
     is_closed: bool,
 }
 
-/// Numbers of requests that have ended, after one completion.
+/// Counts of ended requests after one completion, which can end several requests.
 #[derive(Debug, Default)]
 pub(super) struct EndedCount {
     /// Number of requests that have ended since the connection was created.
@@ -300,7 +305,7 @@ impl<Q: Posted> SendState<Q> {
         waker
     }
 
-    /// Takes the wakers of all waiting futures.
+    /// Moves the wakers of all waiting futures to `wakes`, so that the caller wakes them.
     pub(super) fn take_wakers(&mut self, wakes: &mut Vec<Waker>) {
         for number in self.ended..self.accepted {
             wakes.extend(self.request(number).waker.take());
@@ -309,7 +314,8 @@ impl<Q: Posted> SendState<Q> {
 }
 
 impl SendState {
-    /// Accepts a request whose data is copied.
+    /// Accepts a request whose data, the concatenated `pieces`, is copied: posts the request, or
+    /// stages it for a later post.
     #[inline]
     pub(super) fn accept_copied(
         &mut self,
@@ -335,8 +341,8 @@ impl SendState {
         Ok(self.count(awaited_by, false, None))
     }
 
-    /// Accepts a request that holds memory until the request completes. Returns the memory if the
-    /// request is not accepted.
+    /// Accepts a request that holds `memory` until the request completes: posts the request, or
+    /// stages it for a later post. Returns the memory if the request is not accepted.
     #[inline]
     pub(super) fn accept_held(
         &mut self,
@@ -450,6 +456,7 @@ impl SendState {
     }
 }
 
+/// Returns the request with the flag for a completion of its own (signaled) set to `signaled`.
 #[inline]
 fn signaled_if<T>(signaled: bool, request: SendRequest<T>) -> SendRequest<T> {
     if signaled {

@@ -69,6 +69,7 @@ impl<Q: Posted> Sender<Q> {
         }
     }
 
+    /// Locks the state of the send queue.
     pub(super) fn lock(&self) -> MutexGuard<'_, SendState<Q>> {
         self.state.lock()
     }
@@ -86,14 +87,15 @@ impl<Q: Posted> Sender<Q> {
             || number >= self.cancelled_from.load(Ordering::Acquire)
     }
 
-    /// Returns whether a request is staged. Polling cannot complete such a request, because it is
-    /// not yet posted.
+    /// Returns whether a request is staged: accepted, but not yet posted to the device. Polling
+    /// cannot complete such a request.
     #[inline]
     pub(super) fn is_staged(&self, number: u64) -> bool {
         number >= self.first_staged.load(Ordering::Relaxed)
     }
 
-    /// Updates the number of the first staged request after a change of the queue.
+    /// Stores the number of the first staged request for [`Self::is_staged`]. Called after each
+    /// change of the queue.
     #[inline]
     fn note_staged(&self, state: &SendState<Q>) {
         self.first_staged
@@ -118,10 +120,12 @@ impl<Q: Posted> Sender<Q> {
         (*failed == number).then_some(*error)
     }
 
+    /// Returns whether the driver no longer polls for completions, so that futures must not wait.
     pub(super) fn have_waits_ended(&self) -> bool {
         self.waits_ended.load(Ordering::SeqCst)
     }
 
+    /// Returns the result of an atomic operation that has completed.
     #[inline]
     pub(super) fn value(&self, slot: ResultSlot) -> u64 {
         self.results.value(slot)
@@ -227,7 +231,8 @@ impl<Q: Posted> Sender<Q> {
 }
 
 impl Connection {
-    /// Submits a request whose data is copied, and returns the number of the request.
+    /// Submits a request whose data, the concatenated `pieces`, is copied. Returns the number of
+    /// the request, by which the caller can wait for its completion.
     #[inline(never)]
     pub(super) fn submit_copied(
         &self,
@@ -252,8 +257,9 @@ impl Connection {
         Ok(number)
     }
 
-    /// Submits a request that holds memory until the request completes, and returns its number.
-    /// Returns the memory if the request is not accepted.
+    /// Submits a request that holds `memory` until the request completes, and returns the number of
+    /// the request. `slot` is the slot for the result of an atomic operation. Returns the memory if
+    /// the request is not accepted.
     #[inline(never)]
     pub(super) fn submit_held(
         &self,
@@ -290,8 +296,8 @@ impl Connection {
         }
     }
 
-    /// Adds the connection to the turn, so that the staged requests are posted at its end. Posts
-    /// them immediately if the batch is full or the driver sleeps.
+    /// Schedules the staged requests to be posted at the end of the driver's current turn. Posts
+    /// them immediately if [`SendState::is_batch_full`] returns `true` or the driver sleeps.
     #[inline(never)]
     fn schedule_post(&self, mut state: MutexGuard<'_, SendState>) {
         let waits = !state.is_batch_full() && self.shard.post_at_turn_end(self);

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 
 use super::sync::{AtomicU32, Notify, fence};
 
-/// List of waiting tasks. Waking an empty list only reads a counter.
+/// List of tasks that wait for one kind of resource, such as credits. Waking an empty list only
+/// reads a counter.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     count: AtomicU32,

@@ -46,7 +46,7 @@ impl Push {
     }
 }
 
-/// An operation of the send queue, with its arguments.
+/// An operation that a request of the send queue performs, with its arguments except local memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Work {
     Push(Push),

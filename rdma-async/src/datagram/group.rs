@@ -71,7 +71,8 @@ impl DatagramSocket {
         })
     }
 
-    /// Prepares the path to a multicast group. The socket need not be a member of the group.
+    /// Returns the destination for datagrams to all members of a multicast group. The socket need
+    /// not be a member of the group.
     ///
     /// # Errors
     ///

@@ -8,8 +8,8 @@ use tokio::sync::Semaphore;
 use crate::error::{Error, Result};
 use crate::observe::PoolBytes;
 
-/// Unit, in bytes, in which the limit of a pool is counted. Equal to the size of the smallest
-/// piece, of which every piece is a multiple.
+/// Unit, in bytes, in which the limit of a pool is counted. Equal to the size of the smallest piece
+/// of memory; the size of every piece is a multiple of it.
 pub(super) const UNIT: usize = 64;
 
 /// Options of the pool of registered memory of a device, see
@@ -30,7 +30,8 @@ impl PoolOptions {
         self
     }
 
-    /// Sets whether the memory is allocated in huge pages. The default is ordinary pages.
+    /// Sets whether the memory is allocated in huge pages, which devices can translate with fewer
+    /// table entries. The default is ordinary pages.
     pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
         self.huge_pages = huge_pages;
         self
@@ -54,7 +55,7 @@ pub struct PoolStatistics {
     pub waiting: usize,
 }
 
-/// Usage counters of one pool.
+/// Counters of the bytes that are lent from one pool, with the limit of these bytes.
 #[derive(Debug)]
 pub(super) struct Usage {
     in_use: AtomicUsize,
@@ -64,7 +65,7 @@ pub(super) struct Usage {
     observed: PoolBytes,
 }
 
-/// Limit of the bytes in use, which tasks wait for.
+/// Limit of the bytes in use. Tasks can wait until the limit allows more bytes.
 #[derive(Debug)]
 struct Limit {
     bytes: usize,
@@ -91,7 +92,8 @@ impl Usage {
         }
     }
 
-    /// Counts a piece as used. `bytes` is a multiple of the unit.
+    /// Counts a piece as used. `bytes` is a multiple of [`UNIT`]. Fails if the limit would be
+    /// exceeded.
     pub(super) fn acquire(&self, bytes: usize) -> Result<()> {
         if let Some(limit) = &self.limit {
             let permit = units(bytes).and_then(|units| limit.free.try_acquire_many(units).ok());
@@ -155,7 +157,7 @@ impl Limit {
     }
 }
 
-/// Returns the number of units of `bytes`, rounded up.
+/// Returns the number of units of `bytes`, rounded up, or `None` if it exceeds 32 bits.
 fn units(bytes: usize) -> Option<u32> {
     u32::try_from(bytes.div_ceil(UNIT)).ok()
 }

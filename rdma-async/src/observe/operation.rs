@@ -35,6 +35,7 @@ impl Kind {
         Self::StreamRead,
     ];
 
+    /// Returns the name of the kind in metrics and trace events.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Write => "write",
@@ -72,6 +73,7 @@ pub(crate) struct Observed<'c> {
 }
 
 impl<'c> Observed<'c> {
+    /// Begins to observe an operation that transfers `bytes` bytes.
     pub(crate) fn begin(connection: &'c Connection, kind: Kind, bytes: usize) -> Self {
         #[cfg(feature = "metrics")]
         connection.device().metrics().operation_begun(kind);
@@ -84,13 +86,14 @@ impl<'c> Observed<'c> {
         }
     }
 
-    /// Returns the time of the beginning of an operation whose observation continues elsewhere.
+    /// Ends this guard without recording an outcome, and returns the time at which the operation
+    /// began. The caller continues the observation.
     fn into_begun(mut self) -> Instant {
         self.has_ended = true;
         self.begun
     }
 
-    /// Ends the observation with the result of the operation, and returns the result.
+    /// Ends the observation: records whether the operation succeeded, and returns its result.
     pub(crate) fn end<T>(mut self, result: Result<T>) -> Result<T> {
         self.has_ended = true;
         #[cfg(feature = "trace")]
@@ -147,7 +150,8 @@ impl Drop for Observed<'_> {
     }
 }
 
-/// Observation of the operations of one kind that a caller polls, one after the other.
+/// Observation of operations of one kind that are polled instead of awaited, such as writes to a
+/// stream. Only one operation is in progress at a time.
 #[derive(Debug)]
 pub(crate) struct ObservedPolls {
     kind: Kind,

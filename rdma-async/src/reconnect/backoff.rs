@@ -50,7 +50,7 @@ impl Backoff {
         self
     }
 
-    /// Begins a sequence of pauses.
+    /// Begins a sequence of pauses, whose time limit starts now.
     pub(super) fn begin(&self) -> Pauses {
         Pauses {
             backoff: *self,
@@ -70,7 +70,7 @@ impl Backoff {
     }
 }
 
-/// Sequence of pauses between the attempts of one task.
+/// Sequence of pauses between the attempts of one task to connect.
 #[derive(Debug)]
 pub(super) struct Pauses {
     backoff: Backoff,

@@ -8,11 +8,12 @@ use crate::connector::Connector;
 use crate::error::Result;
 use crate::rdma::Rdma;
 
-/// A path to the peer: a connector, and the last connection that it has established.
+/// One way to the peer, for example over one device or address: a connector, and the connection
+/// that the connector has established last.
 pub(super) struct Path<C> {
     connector: C,
     current: parking_lot::Mutex<Option<Arc<Rdma>>>,
-    /// Number of connections that were established.
+    /// Number of connections that were established over this path.
     made: AtomicU64,
     /// Lock of the task that connects.
     connecting: tokio::sync::Mutex<()>,

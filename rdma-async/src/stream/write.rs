@@ -16,8 +16,9 @@ use crate::memory::{LocalMr, LocalMrReadAccess};
 use crate::observe::ObservedPolls;
 use crate::rdma::Rdma;
 
-/// The owned writing half of an [`RdmaStream`](crate::RdmaStream). Dropping the half ends its
-/// direction of the stream.
+/// The owned writing half of an [`RdmaStream`](crate::RdmaStream), created by
+/// [`RdmaStream::into_split`](crate::RdmaStream::into_split). Dropping the half ends its direction
+/// of the stream: the peer then reads the end of the stream.
 pub struct OwnedWriteHalf {
     /// Future that waits until the stream accepts more bytes, in progress if `is_waiting`. `None`
     /// before the first wait.
@@ -115,6 +116,7 @@ impl OwnedWriteHalf {
         }
     }
 
+    /// Ends this direction of the stream, unless it has ended.
     fn end(&mut self) {
         if !self.has_ended {
             self.has_ended = true;
@@ -123,6 +125,7 @@ impl OwnedWriteHalf {
     }
 }
 
+/// Waits until the stream accepts more bytes. A function, so that the future owns the connection.
 async fn wait_for_room(rdma: Arc<Rdma>) {
     rdma.connection().wait_for_outgoing_room().await;
 }

@@ -79,8 +79,8 @@ impl OwnedWriteHalf {
         accepted.await.map(drop)
     }
 
-    /// Repeats `attempt` until it returns the number of accepted bytes. After `None`, waits until the
-    /// stream can accept more bytes.
+    /// Repeats `attempt` until it returns the number of accepted bytes. After each `None`, waits
+    /// until the stream can accept more bytes.
     fn poll_accepted(
         &mut self,
         cx: &mut Context<'_>,

@@ -106,20 +106,22 @@ impl FlowRule {
         }
     }
 
-    /// Creates a rule for packets of the port with the number `port`. A packet must meet all
-    /// conditions that are added to the rule.
+    /// Creates a rule for packets that the device port with the number `port` receives. A packet
+    /// matches if it meets all conditions that are added to the rule, for example by
+    /// [`Self::ipv4`].
     #[doc(alias = "IBV_FLOW_ATTR_NORMAL")]
     pub fn matching(port: u8) -> Self {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_NORMAL, port)
     }
 
-    /// Creates a rule for those packets of the port `port` that no other rule steers.
+    /// Creates a rule for those packets received on the port `port` that match no other rule.
     #[doc(alias = "IBV_FLOW_ATTR_ALL_DEFAULT")]
     pub fn all_others(port: u8) -> Self {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_ALL_DEFAULT, port)
     }
 
-    /// Creates a rule for those multicast packets of the port `port` that no other rule steers.
+    /// Creates a rule for those multicast packets received on the port `port` that match no other
+    /// rule.
     #[doc(alias = "IBV_FLOW_ATTR_MC_DEFAULT")]
     pub fn multicast_others(port: u8) -> Self {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_MC_DEFAULT, port)
@@ -153,7 +155,7 @@ impl FlowRule {
         self
     }
 
-    /// Adds conditions on the Ethernet header.
+    /// Adds conditions on the Ethernet header: the rule matches only packets that meet them.
     #[doc(alias = "IBV_FLOW_SPEC_ETH")]
     pub fn ethernet(self, frames: &EthernetMatch) -> Self {
         type Spec = sys::ibv_flow_spec_eth;

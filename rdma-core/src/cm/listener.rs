@@ -172,7 +172,8 @@ impl Incoming {
         Ok(Self { request, waiting })
     }
 
-    /// Returns the underlying connect request.
+    /// Returns the underlying connect request, for example to query the parameters that the peer
+    /// sent.
     pub fn request(&self) -> &ConnectionRequest {
         &self.request
     }

@@ -132,8 +132,8 @@ impl CompletionQueue {
         self.handle.capacity()
     }
 
-    /// Takes up to `room.len()` completions from the queue into `room`, without waiting, and
-    /// returns them. Returns an empty slice if no completion is available.
+    /// Takes up to `room.len()` completions from the queue, without waiting, and returns them as
+    /// the filled part of `room`. Returns an empty slice if no completion is available.
     ///
     /// ```no_run
     /// # fn example(queue: rdma_core::CompletionQueue) -> rdma_core::Result<()> {
@@ -176,8 +176,9 @@ impl CompletionQueue {
         self.arm(false)
     }
 
-    /// Requests that the next solicited receive or failed request produces one completion event on
-    /// the channel of the queue.
+    /// Requests that the next receive of a message that the peer [marked as
+    /// solicited](crate::SendRequest::solicited), or the next failed request, produces one
+    /// completion event on the channel of the queue.
     ///
     /// # Errors
     ///

@@ -132,7 +132,8 @@ impl CompletionQueue {
 /// stands for several completions, and take only some of them.
 const MAX_SLEEP: Duration = Duration::from_millis(50);
 
-/// Number of empty polls in a row after which the waiting thread yields the processor.
+/// Number of empty polls in a row after which the waiting thread yields the processor: few enough
+/// that other threads are not delayed noticeably.
 const SPINS: u32 = 200;
 
 /// Pauses the thread between two polls: first by spinning, then by yielding to other threads, and

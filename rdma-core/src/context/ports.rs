@@ -135,10 +135,10 @@ impl Context {
             .collect()
     }
 
-    /// Returns the local port and GID that a queue pair should use. If `choice` or the variable
-    /// `RDMA_GID_INDEX` determines a value, the result has that value. [`AddressChoice`] describes
-    /// how the crate chooses the others: with the local address toward the peer, if that is known.
-    /// The crate logs the choice with its reason.
+    /// Chooses the local port and GID (network address) that a queue pair should use. Values that
+    /// `choice` or, for the GID index, the environment variable `RDMA_GID_INDEX` sets are used as
+    /// they are; [`AddressChoice`] describes how the crate chooses the others. The crate logs the
+    /// choice with its reason.
     ///
     /// # Errors
     ///

@@ -130,7 +130,7 @@ impl DeviceAttributes {
         count(self.raw.max_sge_rd)
     }
 
-    /// Returns the maximum number of completion queues.
+    /// Returns the maximum number of completion queues of the device.
     pub fn max_completion_queues(&self) -> usize {
         count(self.raw.max_cq)
     }
@@ -140,17 +140,18 @@ impl DeviceAttributes {
         count(self.raw.max_cqe)
     }
 
-    /// Returns the maximum number of memory regions.
+    /// Returns the maximum number of memory regions that can be registered with the device at the
+    /// same time.
     pub fn max_regions(&self) -> usize {
         count(self.raw.max_mr)
     }
 
-    /// Returns the maximum number of memory windows.
+    /// Returns the maximum number of memory windows that can exist on the device at the same time.
     pub fn max_windows(&self) -> usize {
         count(self.raw.max_mw)
     }
 
-    /// Returns the maximum number of protection domains.
+    /// Returns the maximum number of protection domains of the device.
     pub fn max_protection_domains(&self) -> usize {
         count(self.raw.max_pd)
     }
@@ -192,17 +193,17 @@ impl DeviceAttributes {
         count(self.raw.max_total_mcast_qp_attach)
     }
 
-    /// Returns the maximum number of address handles.
+    /// Returns the maximum number of address handles that can exist on the device at the same time.
     pub fn max_address_handles(&self) -> usize {
         count(self.raw.max_ah)
     }
 
-    /// Returns the maximum number of shared receive queues.
+    /// Returns the maximum number of shared receive queues of the device.
     pub fn max_shared_receive_queues(&self) -> usize {
         count(self.raw.max_srq)
     }
 
-    /// Returns the maximum number of outstanding work requests of a shared receive queue.
+    /// Returns the maximum number of outstanding receives of a shared receive queue.
     pub fn max_shared_receive_requests(&self) -> usize {
         count(self.raw.max_srq_wr)
     }

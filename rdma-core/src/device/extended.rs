@@ -65,7 +65,7 @@ pub struct SegmentationCapabilities {
 pub struct ReceiveScalingCapabilities {
     /// The queue pair types whose received packets the device can distribute.
     pub queue_pairs: QueuePairKinds,
-    /// Maximum number of indirection tables.
+    /// Maximum number of indirection tables, which assign packets to queues by their hash.
     pub max_tables: u32,
     /// Maximum number of queues in an indirection table.
     pub max_table_size: u32,

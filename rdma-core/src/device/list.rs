@@ -122,7 +122,7 @@ impl Device {
         self.name().starts_with("softroce")
     }
 
-    /// Opens the device.
+    /// Opens the device. The returned context creates all other objects of the device.
     ///
     /// # Errors
     ///

@@ -16,7 +16,8 @@ use ibverbs_sys as sys;
 use super::elements::MAX_ELEMENTS;
 use super::request::Room;
 
-/// A C struct of a work request, which contains a pointer to the next request of its list.
+/// A C struct of a work request. It contains a pointer to the next request, so that one verb call
+/// posts a linked list of requests.
 ///
 /// # Safety
 ///
@@ -130,7 +131,8 @@ impl<W> Drop for BatchMemory<W> {
     }
 }
 
-/// The unused memories that a thread keeps for its next batches, the most recently used first.
+/// The two unused memories that a thread keeps for its next batches, so that a batch need not
+/// allocate; the most recently used first.
 pub(crate) struct SpareMemory<W> {
     first: BatchMemory<W>,
     second: BatchMemory<W>,
@@ -188,7 +190,8 @@ unsafe impl<W: Linked> Send for BatchStorage<W> {}
 unsafe impl<W: Linked> Sync for BatchStorage<W> {}
 
 impl<W: Linked> BatchStorage<W> {
-    /// A batch storage to which no memory is assigned.
+    /// The batch storage of a queue on which no batch is under construction: no memory is assigned
+    /// to it.
     pub(super) const CLOSED: Self = Self {
         places: BatchMemory::NONE,
         capacity: 0,
@@ -219,7 +222,7 @@ impl<W: Linked> BatchStorage<W> {
         (self.capacity, self.width) = (capacity, width);
     }
 
-    /// Gives the memory back to the thread, which keeps it for a later batch.
+    /// Ends the use of the memory, which the current thread keeps for a later batch.
     #[inline]
     pub(super) fn close(&mut self) {
         self.capacity = 0;
@@ -237,8 +240,8 @@ impl<W: Linked> BatchStorage<W> {
         self.capacity
     }
 
-    /// Returns the uninitialised memory for the request at `index` and for the elements of this
-    /// request.
+    /// Returns the uninitialised memory for the request at `index` and for its scatter/gather
+    /// elements, which the caller fills in.
     ///
     /// # Panics
     ///

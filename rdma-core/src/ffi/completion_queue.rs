@@ -359,8 +359,9 @@ impl CompletionQueueHandle {
         Ok(found)
     }
 
-    /// Polls the device, and puts the completions for which `take` returns `false` into the stash.
-    /// Locks the stash only if there is such a completion.
+    /// Polls the device, and calls `take` with each completion. Puts the completions for which
+    /// `take` returns `false`, because they belong to other threads, into the stash for later
+    /// polls. Locks the stash only if there is such a completion.
     fn poll_and_sort(&self, mut take: impl FnMut(&CompletionRecord) -> bool) -> Result<()> {
         let mut fresh = [WorkCompletion::default(); BATCH];
         let mut stash = None;
@@ -393,7 +394,8 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// Requests a notification for the next completion, or for the next solicited one.
+    /// Requests one completion event for the next completion or, if `solicited_only` is set, for
+    /// the next solicited receive or failed request.
     pub(crate) fn request_notification(&self, solicited_only: bool) -> Result<()> {
         // SAFETY: the queue is valid.
         let errno = unsafe { sys::ibv_req_notify_cq(self.raw.as_ptr(), solicited_only.into()) };

@@ -61,7 +61,7 @@ impl std::fmt::Debug for Extension {
     }
 }
 
-/// The purpose for which a thread holds the right to iterate over the entries.
+/// The purpose for which a thread holds the right to iterate over the completions of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holder {
     /// The thread runs code of the program between the entries, for an unknown time.
@@ -186,8 +186,9 @@ impl CompletionQueueHandle {
             .is_some_and(|extension| extension.is_held_here())
     }
 
-    /// Runs `work` when this thread's iteration over the entries ends; immediately if this thread
-    /// is not iterating.
+    /// Runs `work`, for example the destruction of a queue pair, when the current thread no longer
+    /// iterates over the completions of this queue: immediately if it is not iterating, and
+    /// otherwise after the iteration has released the driver's lock, which `work` would wait for.
     pub(crate) fn run_after_poll(&self, work: impl FnOnce() + Send + 'static) {
         match self.extension() {
             Some(extension) if extension.is_held_here() => {
@@ -211,9 +212,9 @@ impl Extension {
         self.raw.as_ptr()
     }
 
-    /// Acquires the exclusive right to iterate over the entries. Waits while another thread holds
-    /// it as [`Holder::Verb`]. Fails if this thread already holds it, or if another thread holds it
-    /// as [`Holder::Program`], possibly for a long time.
+    /// Acquires the exclusive right of this thread to iterate over the completions of the queue.
+    /// Waits while another thread holds it as [`Holder::Verb`]. Fails if this thread already holds
+    /// it, or if another thread holds it as [`Holder::Program`], possibly for a long time.
     pub(super) fn hold(&self, holder: Holder) -> Result<IterationRight<'_>> {
         let mine = token() | if holder == Holder::Verb { VERB_BIT } else { 0 };
         loop {

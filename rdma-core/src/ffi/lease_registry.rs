@@ -76,7 +76,8 @@ impl Leases {
     }
 
     /// Makes the registry ignore one later completion that reports the key `key` as invalidated.
-    /// Used after a lease that ended although a peer may have invalidated its key before.
+    /// Called when a lease ends although a peer may have invalidated its key before: that
+    /// completion could otherwise end a later lease with the same key.
     #[cfg(test)]
     pub(super) fn doubt(&self, key: u32) {
         self.find(key).unwrap().doubt(key as u8);

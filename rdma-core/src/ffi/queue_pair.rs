@@ -50,9 +50,11 @@ pub(crate) struct QueuePairHandle {
     shared_receive_queue: Option<Arc<SharedReceiveQueueHandle>>,
     xrc_domain: Option<Arc<XrcDomainHandle>>,
     send_queues: AtomicU32,
-    /// Number of requested moves to RESET or RTS: see [`Self::beginnings`].
+    /// Number of requested moves of the queue pair to the states RESET or RTS: see
+    /// [`Self::beginnings`].
     beginnings: AtomicU32,
-    /// Memory of requests that were still in flight when their queue was dropped.
+    /// Memory of requests that were still in flight when their queue was dropped. The device may
+    /// use it until the queue pair is destroyed.
     abandoned: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
@@ -241,7 +243,8 @@ impl QueuePairHandle {
     }
 
     /// Returns [`Error::InUse`] if the calling thread is iterating over an extended completion
-    /// queue of this queue pair.
+    /// queue of this queue pair. Called by operations that need the lock that the driver holds
+    /// during the iteration, and that would otherwise deadlock.
     pub(crate) fn refuse_within_poll(&self) -> Result<()> {
         if self.is_polled_here() {
             let holder = "a poll of its completions that has not ended";
@@ -382,8 +385,8 @@ impl QueuePairHandle {
         outcome
     }
 
-    /// Counts one more queue that posts sends to this queue pair. Returns the number of such queues
-    /// so far.
+    /// Counts one more queue that posts sends to this queue pair, because the queues share its
+    /// capacity. Returns the number of such queues so far.
     pub(super) fn count_send_queue(&self) -> u32 {
         self.send_queues.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -395,7 +398,8 @@ impl QueuePairHandle {
         self.send_queues.load(Ordering::Relaxed)
     }
 
-    /// Keeps `memory`, which the device may still use, until the queue pair is destroyed.
+    /// Keeps `memory` of requests in flight, whose queue was dropped, until the queue pair is
+    /// destroyed, because the device may still use it.
     pub(super) fn abandon(&self, memory: Box<dyn Any + Send>) {
         self.abandoned.lock().push(memory);
     }

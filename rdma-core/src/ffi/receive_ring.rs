@@ -87,8 +87,9 @@ impl<T: Send + 'static> ReceiveRing<T> {
         self.room.open(self.ring.capacity(), self.limits.elements());
     }
 
-    /// Posts a receive into `memory`. Most receives take a fast path, which is inlined at the
-    /// caller; all other receives take [the general path](Self::post_any).
+    /// Posts a receive into `memory`, and keeps the memory until the receive has completed. Returns
+    /// the memory on an error. Most receives take a fast path with few checks, which is inlined at
+    /// the caller; all other receives take [the general path](Self::post_any) with all checks.
     #[inline(always)]
     pub(crate) fn post(&mut self, memory: T) -> Result<(), (Error, T)>
     where

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) const BLOCK_BITS: u32 = 24;
 pub(super) const BLOCK_MASK: u64 = (1 << BLOCK_BITS) - 1;
 
-/// Allocates a block of ids that no queue has used, and returns its first id. Block 0, which
-/// contains the id of an empty completion, is never allocated.
+/// Allocates a block of 2^24 consecutive work request ids that no queue of this process has used,
+/// so that ids are never reused, and returns its first id. Block 0 is never allocated, because it
+/// contains 0, the id of an empty completion.
 pub(super) fn next_block() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed) << BLOCK_BITS
@@ -50,13 +51,14 @@ pub(super) struct Sequence {
     /// First ids of the last two blocks. Element 0 is for the last block with an even index,
     /// element 1 for the last block with an odd index.
     blocks: [u64; 2],
-    /// Number of blocks that were allocated so far.
+    /// Number of blocks of ids that this sequence has allocated so far.
     opened: u64,
     /// Maximum number of outstanding requests.
     capacity: usize,
 }
 
-/// State of a [`Sequence`] that determines whether requests may be posted on the fast path.
+/// State of a [`Sequence`] that determines whether requests may be posted on the fast path (with
+/// few, inlined checks).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
     /// Requests may be posted on the fast path while the sequence has room.
@@ -65,7 +67,7 @@ pub(super) enum Admission {
     Closed,
 }
 
-/// Order in which requests have been removed from a [`Sequence`].
+/// Order in which completed requests have been removed from a [`Sequence`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Removals {
     /// All removed requests are older than the outstanding ones.

@@ -97,8 +97,8 @@ impl ScopeRequests {
         Ok(!self.is_awaited(ticket))
     }
 
-    /// Returns whether the request `ticket` is still in flight. Its slot belongs to it until its
-    /// handle is dropped.
+    /// Returns whether the request `ticket` is still in flight. The request keeps its slot until
+    /// its handle is dropped, so the state in the slot is that of this request.
     fn is_awaited(&self, ticket: Ticket<'_>) -> bool {
         matches!(
             self.slots.get(ticket.id()),

@@ -12,11 +12,11 @@ use crate::queue_pair::KeepAlive;
 /// Maximum number of slots of a scope, and so of its requests in flight.
 const MAX_SLOTS: u32 = 1 << 16;
 
-/// The word of a slot that is free. Like [`OTHER`], this value is never the id of a request: ids
-/// begin at 2^24.
+/// The word (stored state) of a slot that is free. Like [`OTHER`], this value is never the id of a
+/// request: ids begin at 2^24.
 pub(super) const FREE: u64 = 0;
 
-/// The word of a slot whose state the word cannot express. The state is then in the field
+/// The word (stored state) of a slot in a rare state, which is then stored in the field
 /// [`Details::state`].
 const OTHER: u64 = 1;
 
@@ -63,7 +63,8 @@ struct Details {
     keep: Cell<KeepAlive>,
 }
 
-/// A reference to a request of a scope: its id, and the word of its slot.
+/// Handle of one request of a [`Scope`](crate::Scope), by which its completion is awaited: the id
+/// of the request, and the word in the table that stores the state of the request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ticket<'s> {
     id: u64,

@@ -27,7 +27,7 @@ pub(crate) struct SendRing<T: Send + 'static> {
     pub(super) room: BatchStorage<sys::ibv_send_wr>,
     signals: Signals,
     limits: Limits,
-    /// Set if the fast path of the queue pair supports datagrams.
+    /// Set if datagrams of the queue pair can be posted on the fast path.
     sends_datagrams: bool,
 }
 
@@ -383,8 +383,8 @@ impl<T: Send + 'static> SendRing<T> {
         self.signals.run
     }
 
-    /// Updates the number of consecutive unsignaled requests after a request was posted, which was
-    /// signaled or not.
+    /// Updates the number of consecutive unsignaled requests after a request was posted. `signaled`
+    /// states whether the request is signaled, which resets the number to 0.
     #[inline]
     pub(super) fn count(&mut self, signaled: bool) {
         self.signals.run = if signaled { 0 } else { self.signals.run + 1 };

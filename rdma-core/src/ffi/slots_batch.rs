@@ -91,7 +91,8 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
         }
     }
 
-    /// Moves the memory of the requests in the batch into their slots.
+    /// Moves the memory of the requests in the batch into their slots, just before the batch is
+    /// posted.
     #[inline]
     fn launch(&mut self) {
         let mut earlier = self.earlier;

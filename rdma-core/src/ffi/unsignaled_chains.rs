@@ -91,8 +91,9 @@ impl UnsignaledChains {
         id.unwrap_or(0)
     }
 
-    /// Adds a chain of unsignaled requests whose last request has the id `id`. The next request
-    /// will be signaled, because the chain may already have the maximum length.
+    /// Adds a chain of unsignaled requests whose last request has the id `id`, for a later signaled
+    /// request. The next request will be signaled, because the chain may already have the maximum
+    /// length.
     #[cold]
     pub(super) fn leave(&self, id: u64) {
         let mut chains = self.chains.lock();

@@ -83,7 +83,8 @@ impl WindowHandle {
         }
     }
 
-    /// Moves the window into a new handle, and leaves this one empty.
+    /// Moves the window into a new handle, and leaves this handle empty, so that dropping it frees
+    /// nothing.
     pub(super) fn take(&mut self) -> Self {
         Self {
             raw: self.raw.take(),

@@ -50,7 +50,8 @@ enum Side {
 }
 use Side::{After, Before};
 
-/// Returns whether the device refuses a write that crosses the side `side` of a window.
+/// Returns whether the device refuses a write of a peer that crosses the start or end of a window,
+/// as `side` states.
 fn ends_at(context: &Context, kind: WindowType, side: Side) -> Result<bool> {
     let domain = context.protection_domain()?;
     let build = || domain.queue_pair().send_requests(2).build();

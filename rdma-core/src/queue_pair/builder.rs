@@ -177,7 +177,7 @@ impl QueuePairBuilder {
     }
 
     /// Sets the maximum length in bytes of the [inline](super::SendRequest::inline) data of a
-    /// request. The default is 0.
+    /// request, which is copied when the request is posted. The default is 0: no inline data.
     #[doc(alias = "max_inline_data")]
     pub fn inline_data(mut self, bytes: u32) -> Self {
         self.sizes.inline_data = bytes;
@@ -306,8 +306,10 @@ impl QueuePairBuilder {
         Ok(ManualQueuePair::new(parts))
     }
 
-    /// Creates a `ManualQueuePair` from a queue pair that other code has created. `make` gets the
-    /// objects and settings of this builder, and returns the queue pair's handle.
+    /// Creates a `ManualQueuePair` from a queue pair that other code has created, for example a
+    /// vendor's extension. `make` takes ownership of that queue pair: it gets the objects and
+    /// settings of this builder, which the queue pair keeps alive, and returns the queue pair's
+    /// handle.
     pub(crate) fn adopt(
         self,
         make: impl FnOnce(QueuePairPlan) -> Result<QueuePairHandle>,
@@ -323,8 +325,7 @@ impl QueuePairBuilder {
         self.send_completions.is_some()
     }
 
-    /// Returns the handle and the settings of a new queue pair. The function `make` creates the
-    /// queue pair.
+    /// Creates a queue pair by calling `make`, and returns its handle with its settings.
     fn parts(
         self,
         address: LocalAddress,

@@ -239,7 +239,7 @@ impl QueuePair {
     }
 }
 
-/// The end of a wait with a time limit.
+/// The time at which a wait with a time limit ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline {
     timeout: Duration,

@@ -70,7 +70,8 @@ impl KeepAlive {
         }
     }
 
-    /// Returns an error if `queue_pair` cannot execute a request that keeps this object alive.
+    /// Returns an error if `queue_pair` cannot execute a request that keeps this object alive, for
+    /// example because a memory window belongs to another protection domain.
     #[inline]
     pub(crate) fn check(&self, queue_pair: &QueuePairHandle) -> Result<()> {
         match self {

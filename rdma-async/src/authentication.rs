@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use crate::error::{Error, Result};
 
-/// Maximum length of a token, in bytes. Limits the memory that a peer can occupy before it is
-/// authenticated.
+/// Maximum length of a token (the proof of an end that it may connect), in bytes. Limits the memory
+/// that a peer can occupy before it is authenticated.
 pub(crate) const MAX_TOKEN_LEN: usize = 1024;
 /// Length of a nonce (random bytes of one handshake), in bytes: enough random bits that no two
 /// nonces are equal.

@@ -21,16 +21,18 @@ use crate::shard::Profile;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CompletionMode {
-    /// Tasks sleep until a completion event. Uses the least processor time.
+    /// Tasks sleep until the device reports a completion by an event. Uses the least processor
+    /// time, but the wakeup by an event adds to the latency.
     Event,
-    /// A task polls for a limited time, then sleeps until a completion event. The latency is nearly
-    /// that of polling, and a slow peer does not keep a processor busy.
+    /// A task polls for completions for a limited time, and then sleeps until the device reports a
+    /// completion by an event. The latency is nearly that of polling, and a slow peer does not keep
+    /// a processor busy.
     Adaptive {
         /// Time without a completion after which the task stops polling and sleeps.
         spin: Duration,
     },
-    /// A task polls in every turn of the executor. The latency is the lowest, but a processor is
-    /// always busy.
+    /// A task polls for completions each time the executor runs it, and never sleeps. The latency
+    /// is the lowest, but a processor is always busy.
     Busy,
 }
 
@@ -38,7 +40,8 @@ pub enum CompletionMode {
 /// of 4096 bytes and a header of the program's own protocol.
 const MESSAGE_LENGTH: usize = 4096 + 256;
 
-/// Settings of every connection that a builder creates.
+/// Settings of every connection that a builder creates. The setters of [`RdmaBuilder`] describe
+/// them.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) completion: CompletionMode,
@@ -291,7 +294,8 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the time limit of connecting, including the handshake. The default is 10 s.
+    /// Sets the time limit of establishing a connection, including the handshake. The default is 10
+    /// s.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.settings.connect_timeout = limit;
         self
@@ -342,7 +346,7 @@ impl RdmaBuilder {
         self
     }
 
-    /// Connects to the peer that listens at a TCP address.
+    /// Connects to the peer that listens at a TCP address, and returns the connection.
     ///
     /// # Errors
     ///
@@ -436,7 +440,7 @@ impl RdmaBuilder {
         })
     }
 
-    /// Returns the time limit of connecting.
+    /// Returns the time limit of establishing a connection.
     pub(crate) fn connect_limit(&self) -> Duration {
         self.settings.connect_timeout
     }
@@ -458,7 +462,8 @@ impl RdmaBuilder {
     }
 }
 
-/// Choice of the device for the connections of a builder.
+/// Choice of the device for the connections of a builder: the default device, a device that is
+/// opened by its name, or an open device.
 #[derive(Debug, Clone)]
 enum DeviceChoice {
     Default,
@@ -466,7 +471,7 @@ enum DeviceChoice {
     Open(RdmaDevice),
 }
 
-/// Open device and settings from which all connections of one builder are created.
+/// Open device and settings of a builder, from which each of its connections is created.
 #[derive(Debug, Clone)]
 pub(crate) struct Template {
     pub(crate) device: RdmaDevice,

@@ -137,7 +137,8 @@ impl fmt::Display for Execution {
 }
 
 impl Error {
-    /// Creates the error of a connection on which an operation exceeded the time limit `limit`.
+    /// Creates the error that ends a connection on which an operation exceeded the time limit
+    /// `limit`.
     pub(crate) fn deadline(limit: Duration) -> Self {
         Self::DeadlineExceeded {
             limit,

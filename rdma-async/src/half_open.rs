@@ -34,7 +34,7 @@ pub(crate) struct HalfOpen {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// A handshake in progress.
+/// A handshake in progress: its task, and the data that determine how long it may last.
 #[derive(Debug)]
 struct Entry {
     task: AbortHandle,

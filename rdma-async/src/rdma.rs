@@ -97,7 +97,7 @@ impl Rdma {
         &self.connection
     }
 
-    /// Returns the device of the connection.
+    /// Returns the device that the connection uses, for example to allocate memory.
     pub fn device(&self) -> &RdmaDevice {
         self.connection.device()
     }
@@ -246,7 +246,8 @@ impl Rdma {
         self.connection.try_post_message(message)
     }
 
-    /// Allocates zeroed, registered memory. Memory of dropped regions is reused.
+    /// Allocates zeroed, registered memory for operations and messages. Memory of dropped regions
+    /// is reused.
     ///
     /// # Errors
     ///
@@ -298,7 +299,8 @@ impl Rdma {
         Pipeline::new(&self.connection, depth)
     }
 
-    /// Writes all bytes of `local` to the start of `remote`.
+    /// Writes all bytes of `local` to the start of `remote` by RDMA, and waits until the write has
+    /// completed.
     ///
     /// # Errors
     ///
@@ -358,7 +360,8 @@ impl Rdma {
         self.connection.receive_write_immediate().await
     }
 
-    /// Fills `local` with the bytes at the start of `remote`.
+    /// Fills `local` with the bytes at the start of `remote` by RDMA, and waits until the read has
+    /// completed.
     ///
     /// # Errors
     ///
@@ -539,7 +542,8 @@ impl Rdma {
         self.connection.receive_returned().await
     }
 
-    /// Waits for memory that the peer lends with [`Self::send_local_mr`].
+    /// Waits for memory that the peer lends with [`Self::send_local_mr`] or
+    /// [`Grant::offer`](crate::Grant::offer), and returns it.
     ///
     /// # Errors
     ///

@@ -94,7 +94,7 @@ impl Rdma {
     }
 }
 
-/// Result of [`Rdma::reserve`].
+/// Result of [`Rdma::reserve`]: the region that was lent, and the output of the future.
 #[derive(Debug)]
 pub struct Reserved<T> {
     /// The region, which the peer can no longer access.
@@ -146,7 +146,7 @@ impl Grant {
             .await
     }
 
-    /// Waits until the peer has returned or released the offered memory.
+    /// Waits until the peer has returned or dropped the offered memory.
     pub async fn returned(&self) {
         self.state
             .wait_for(|inner| inner.is_returned.then_some(()))

@@ -10,7 +10,8 @@ use crate::connection::Connection;
 use crate::error::Result;
 use crate::shard::DeadlineKey;
 
-/// An operation with a time limit. Exceeding the limit ends the connection.
+/// Future of an operation with a time limit. If the limit is exceeded, the connection ends, and so
+/// does the operation.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub(crate) struct Within<F> {

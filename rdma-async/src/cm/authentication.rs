@@ -144,7 +144,7 @@ impl TokenExchange<'_> {
         checked.map_err(Error::disconnected)
     }
 
-    /// Sends a message of the authentication exchange.
+    /// Sends `bytes` to the peer as one message of the authentication exchange.
     async fn send(&self, bytes: &[u8]) -> Result<()> {
         // A message cannot be empty, so each message begins with a byte that is ignored.
         let layout = Layout::array::<u8>(bytes.len() + 1).expect("a short message");
@@ -153,7 +153,8 @@ impl TokenExchange<'_> {
         self.rdma.send(&message).await
     }
 
-    /// Receives a message of the authentication exchange with at most `limit` bytes.
+    /// Receives the peer's next message of the authentication exchange, and returns its bytes.
+    /// Fails for more than `limit` bytes.
     async fn receive(&self, limit: usize) -> Result<Vec<u8>> {
         let message = self.rdma.receive().await?;
         match message.as_slice() {

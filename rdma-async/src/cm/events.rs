@@ -37,7 +37,8 @@ impl AsyncEventChannel {
         self.channel.get_ref()
     }
 
-    /// Polls for the next event. Registers the task to be woken if there is no event.
+    /// Polls for the next event of the channel's identifiers. Registers the task to be woken if
+    /// there is no event.
     pub(super) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Result<ConnectionEvent>> {
         loop {
             if let Some(event) = self.channel().try_next()? {
@@ -49,7 +50,7 @@ impl AsyncEventChannel {
         }
     }
 
-    /// Waits for the next event.
+    /// Waits for the next event of the channel's identifiers.
     pub(super) async fn next(&self) -> Result<ConnectionEvent> {
         poll_fn(|cx| self.poll_next(cx)).await
     }

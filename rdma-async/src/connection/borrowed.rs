@@ -34,7 +34,8 @@ impl BorrowedLeases {
 }
 
 impl Connection {
-    /// Removes a lease that this end returns or releases.
+    /// Removes a lease that this end returns or releases, so that a later revocation by the peer
+    /// has no effect.
     pub(crate) fn forget_borrowed(&self, lease: u64) {
         self.borrowed.ends.lock().remove(&lease);
     }

@@ -23,12 +23,13 @@ impl CloseNotice {
         self.arrived.notify_one();
     }
 
-    /// Returns whether the close notice of the peer has arrived.
+    /// Returns whether the peer has announced that it closes the connection.
     pub(super) fn has_arrived(&self) -> bool {
         self.has_arrived.load(Ordering::Acquire)
     }
 
-    /// Waits for the close notice of the peer. Only one task may wait at a time.
+    /// Waits until the peer announces that it closes the connection. Only one task may wait at a
+    /// time.
     pub(super) async fn wait(&self) {
         while !self.has_arrived() {
             self.arrived.notified().await;
@@ -37,14 +38,15 @@ impl CloseNotice {
 }
 
 impl Connection {
-    /// Sends a close notice to the peer, unless one was sent before.
+    /// Announces to the peer that this end closes the connection, unless it was announced before.
     pub(super) fn announce_close(&self) {
         if !self.close_notice.is_sent.swap(true, Ordering::Relaxed) {
             self.send_control(Kind::Close);
         }
     }
 
-    /// Returns the interval between two probes of the peer on an idle connection.
+    /// Returns the interval between two probes, messages that detect whether the peer of an idle
+    /// connection still exists: half of the keep-alive time.
     pub(super) fn probe_interval(&self) -> Duration {
         self.settings.keep_alive / 2
     }

@@ -66,7 +66,8 @@ impl Drop for Attached {
     }
 }
 
-/// State of a connection that the application has dropped.
+/// State of a connection that the application has dropped and that is kept until the peer has
+/// received the last messages.
 #[derive(Debug)]
 struct Lingering {
     connection: Arc<Connection>,
@@ -130,7 +131,7 @@ impl ControlTask {
         sender
     }
 
-    /// Runs until the connection is freed.
+    /// Performs the work of the control task, until the connection is freed.
     async fn run(&mut self) {
         let mut peer_closed: Option<PeerClosed> = None;
         loop {
@@ -312,7 +313,7 @@ async fn end_of_grant(granting: &mut Option<JoinHandle<()>>) {
     }
 }
 
-/// Waits until `time`. Never completes for `None`.
+/// Waits until `time`, or forever if it is `None`, for use as a branch of `select!`.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time.into()).await,

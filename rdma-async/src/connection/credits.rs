@@ -34,8 +34,8 @@ impl CreditCounter {
         }
     }
 
-    /// Takes a credit if at least `reserve` credits remain afterwards. Returns whether a credit was
-    /// taken.
+    /// Takes a credit for one message if at least `reserve` credits remain afterwards. Returns
+    /// `false` if no credit was taken.
     pub(super) fn try_take(&self, reserve: u32) -> bool {
         let less = |available: u32| (available > reserve).then(|| available - 1);
         self.available
@@ -63,7 +63,7 @@ impl CreditCounter {
         fits
     }
 
-    /// Returns the tasks that wait for credits.
+    /// Returns the list of the tasks that wait for credits, for example to wake them.
     pub(super) fn waiters(&self) -> &Waiters {
         &self.waiters
     }
@@ -79,7 +79,8 @@ pub(super) struct Credit<'c> {
 }
 
 impl<'c> Credit<'c> {
-    /// Creates the guard of a credit that was taken from the data credits.
+    /// Creates the guard of a credit for a data message, which the caller has taken from the
+    /// counter.
     pub(super) fn data(connection: &'c Connection) -> Self {
         let control = false;
         Self {
@@ -88,7 +89,8 @@ impl<'c> Credit<'c> {
         }
     }
 
-    /// Creates the guard of a credit that was taken from the control credits.
+    /// Creates the guard of a credit for a control message, which the caller has taken from the
+    /// counter.
     pub(super) fn control(connection: &'c Connection) -> Self {
         let control = true;
         Self {

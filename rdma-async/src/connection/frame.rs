@@ -5,7 +5,7 @@ use std::fmt;
 
 use rdma_core::RemoteMemory;
 
-/// Length, in bytes, of the header that precedes the payload of a message.
+/// Length, in bytes, of the header of every message, which precedes the payload.
 pub(crate) const HEADER_LEN: usize = 16;
 /// Maximum length, in bytes, of a frame without payload: the header and the body of
 /// [`Kind::Grant`].
@@ -33,7 +33,8 @@ pub(crate) struct Credits {
     pub(crate) control: u16,
 }
 
-/// Kind of a message, with the fields of its body.
+/// Kind of a message, with the fields of its body. All kinds except [`Self::Data`],
+/// [`Self::Rendezvous`] and [`Self::Offer`] are control messages, which need control credits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Message of the application, whose bytes follow the header.

@@ -15,9 +15,9 @@ use crate::memory::{LocalMr, LocalMrReadAccess};
 /// [`Rdma::handle_messages`]: crate::Rdma::handle_messages
 #[derive(Debug)]
 pub struct Message {
-    /// Bytes of the message.
+    /// Registered memory with the bytes of the message.
     pub region: LocalMr,
-    /// Immediate data that was sent with the message.
+    /// Immediate data that was sent with the message, or `None` if the peer sent none.
     pub immediate: Option<u32>,
 }
 

@@ -192,7 +192,8 @@ impl Connection {
         }
     }
 
-    /// Returns the time at which the next lease of requested memory expires.
+    /// Returns the time at which the next lease of requested memory expires, or `None` if no lease
+    /// expires.
     pub(super) fn next_lease_expiry(&self) -> Option<Instant> {
         self.leases.next_expiry()
     }
@@ -220,7 +221,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Queues a message that releases a lease of the peer. Returns without waiting.
+    /// Queues a message by which the peer can free the memory of the lease `lease`. Returns without
+    /// waiting.
     pub(crate) fn release_remote(&self, lease: u64) {
         self.send_control(Kind::Release { lease });
     }

@@ -46,7 +46,7 @@ impl<T> Inbox<T> {
         self.queue.lock().pop_front()
     }
 
-    /// Returns the tasks that wait for items.
+    /// Returns the list of the tasks that wait for items.
     pub(super) fn waiters(&self) -> &Waiters {
         &self.arrived
     }

@@ -23,7 +23,8 @@ pub(super) struct Leases {
     access: AccessFlags,
 }
 
-/// Table of the leases, and of the leases that this end has revoked.
+/// Table of the leases of a connection by their ids, and of the ended leases that the peer has not
+/// yet returned or released.
 #[derive(Debug, Default)]
 struct LeaseTable {
     leases: HashMap<u64, Lease>,
@@ -71,7 +72,7 @@ impl LeaseTable {
     }
 }
 
-/// Memory that is lent to the peer.
+/// Memory that is lent to the peer, with the other parts of its registered buffer.
 #[derive(Debug)]
 struct Lease {
     memory: ExposedMemory,

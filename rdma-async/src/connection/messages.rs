@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::memory::{LocalMrReadAccess, claim_read};
 use crate::observe;
 
-/// Bytes that follow the header of a message in the frame.
+/// Bytes that follow the header of a message.
 #[derive(Debug)]
 pub(super) enum Payload<'a> {
     Nothing,
@@ -118,7 +118,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for a credit to send one control message.
+    /// Waits for a credit (permission of the peer) to send one control message, and leaves
+    /// [`CREDIT_RESERVE`] credits.
     pub(super) async fn control_credit(&self) -> Result<Credit<'_>> {
         let attempt = || {
             let take = || self.control_credits.try_take(CREDIT_RESERVE);
@@ -128,13 +129,14 @@ impl Connection {
         Ok(Credit::control(self))
     }
 
-    /// Takes a credit to send one data message, or returns `None` if no credit is available.
+    /// Takes a credit (permission of the peer) to send one data message. Returns `None` if no
+    /// credit is available.
     pub(super) fn try_data_credit(&self) -> Option<Credit<'_>> {
         let taken = self.data_credits.try_take(0);
         taken.then(|| Credit::data(self))
     }
 
-    /// Waits for a credit to send one data message.
+    /// Waits for a credit (permission of the peer) to send one data message.
     pub(super) async fn data_credit(&self) -> Result<Credit<'_>> {
         self.check_open()?;
         if let Some(credit) = self.try_data_credit() {
@@ -150,8 +152,7 @@ impl Connection {
         Ok(Credit::data(self))
     }
 
-    /// Submits a message after waiting for room in the send queue. Returns the number of the
-    /// request.
+    /// Submits a message like [`Self::submit_frame`], after waiting for room in the send queue.
     pub(super) async fn submit_frame_when_possible(
         &self,
         kind: Kind,

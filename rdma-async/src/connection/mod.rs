@@ -233,12 +233,14 @@ impl Connection {
         self.settings.authenticator.clone()
     }
 
-    /// Refuses the peer's requests for memory until [`Self::release_memory`] is called.
+    /// Refuses the peer's requests for memory, and its long messages, until
+    /// [`Self::release_memory`] is called. Called before the peer is authenticated.
     pub(crate) fn withhold_memory(&self) {
         self.withholds_memory.store(true, Ordering::Release);
     }
 
-    /// Allows requests of the peer for memory.
+    /// Allows the peer's requests for memory, and its long messages, because the peer is
+    /// authenticated.
     pub(crate) fn release_memory(&self) {
         self.withholds_memory.store(false, Ordering::Release);
     }
@@ -256,7 +258,7 @@ impl Connection {
         &self.queue_pair
     }
 
-    /// Returns a reference-counted handle of the connection, or `None` while the connection is
+    /// Returns a reference-counted handle of this connection, or `None` while the connection is
     /// being dropped.
     pub(crate) fn to_arc(&self) -> Option<Arc<Self>> {
         self.weak.upgrade()
@@ -372,7 +374,7 @@ impl Connection {
         self.failure().map(|error| Err(error.clone()))
     }
 
-    /// Returns an error if the connection has ended.
+    /// Returns the error that ended the connection, if it has ended.
     fn check_open(&self) -> Result<()> {
         self.failure().map_or(Ok(()), |error| Err(error.clone()))
     }
@@ -501,8 +503,8 @@ impl Connection {
         }
     }
 
-    /// Submits a request that takes `memory`. If the request is not accepted, puts the memory back
-    /// into `memory`.
+    /// Submits a request that takes the memory out of `memory`. If the request is not accepted,
+    /// puts the memory back into `memory`, so that the caller can repeat the call.
     #[inline]
     fn submit_or_restore(
         &self,

@@ -24,7 +24,8 @@ pub(super) struct Outbox {
     has_messages: AtomicBool,
 }
 
-/// Queued control messages, in the order in which they are sent.
+/// Queued control messages, in the order in which they are sent, and the number of replies among
+/// them.
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<Kind>,
@@ -57,7 +58,7 @@ impl Outbox {
     }
 }
 
-/// Returns whether a message is a reply to a request of the peer.
+/// Returns whether a message is a reply to a request of the peer for memory.
 fn is_reply(kind: Kind) -> bool {
     matches!(kind, Kind::Grant { .. } | Kind::Refuse { .. })
 }

@@ -59,7 +59,7 @@ struct Pieces {
     end: StreamEnd,
 }
 
-/// State of the end of a stream.
+/// State of the empty message that marks the end of a stream.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum StreamEnd {
     /// The stream accepts more bytes.
@@ -123,8 +123,8 @@ impl Pieces {
 }
 
 impl Connection {
-    /// Makes this connection a stream, which buffers a limited number of bytes
-    /// (`RdmaBuilder::stream_buffer`).
+    /// Makes this connection a stream of bytes: creates the buffer of outgoing bytes, limited by
+    /// `RdmaBuilder::stream_buffer`.
     pub(crate) fn begin_stream(&self) {
         let limit = self.settings.stream_buffer;
         self.outgoing.get_or_init(|| Outgoing::new(limit));
@@ -206,7 +206,8 @@ impl Connection {
         Ok(None)
     }
 
-    /// Ends the stream after the accepted bytes, and posts the bytes now.
+    /// Marks the end of the stream after the bytes that the program has written, and posts the
+    /// buffered bytes now.
     pub(crate) fn end_stream(&self) {
         let outgoing = self.outgoing();
         {
@@ -265,14 +266,15 @@ impl Connection {
         }
     }
 
-    /// Returns the outgoing bytes. Panics if the connection is not a stream.
+    /// Returns the buffer of outgoing bytes. Panics if the connection is not a stream.
     fn outgoing(&self) -> &Outgoing {
         self.outgoing
             .get()
             .expect("called only after `begin_stream`")
     }
 
-    /// Returns whether the stream accepts more bytes.
+    /// Returns whether the stream accepts more bytes: fewer bytes than the limit have not reached
+    /// the peer.
     fn has_outgoing_room(&self) -> bool {
         self.unsent_bytes() < self.outgoing().limit
     }
@@ -344,7 +346,7 @@ impl Connection {
         Ok(before - bytes.len())
     }
 
-    /// Allocates memory for a piece.
+    /// Allocates registered memory for a piece of `len` bytes.
     fn alloc_piece(&self, len: usize) -> Result<LocalMr> {
         let layout = Layout::from_size_align(len, 1)
             .map_err(|_| Error::invalid("piece of a stream", "the length is too large"))?;

@@ -135,7 +135,8 @@ impl<'c> Pipeline<'c> {
         })
     }
 
-    /// Waits until all requests of the pipeline have completed.
+    /// Waits until all reads and writes of the pipeline have completed. Afterwards, their local
+    /// memory can be used again.
     ///
     /// # Errors
     ///

@@ -163,7 +163,8 @@ impl Connection {
         }
     }
 
-    /// Ends the connection because the peer violated the protocol by sending `what`.
+    /// Ends the connection because the peer violated the protocol. `what` completes the message
+    /// "the peer sent".
     pub(super) fn fail_for_violation(&self, what: &str) {
         self.fail(Error::disconnected(format!("the peer sent {what}")));
     }

@@ -28,7 +28,8 @@ const READ_AHEAD: usize = 16;
 /// receives the messages. Bounds the memory that is in use while the application is slow.
 const READ_AHEAD_BYTES: usize = 4 << 20;
 
-/// A received message for the application.
+/// A received message for the application: its bytes, or the state of a long message that is read
+/// from the peer's memory.
 #[derive(Debug)]
 pub(crate) enum IncomingMessage {
     Message {
@@ -123,7 +124,7 @@ impl Connection {
         }
     }
 
-    /// Waits for the next message of the peer.
+    /// Waits for the next message of the peer, and returns it with its immediate data.
     pub(crate) async fn receive(&self) -> Result<(LocalMr, Option<u32>)> {
         let attempt = || self.front.pop().or_else(|| self.messages.pop());
         match self.wait(self.messages.waiters(), attempt).await? {
@@ -273,7 +274,8 @@ impl Connection {
         self.device.alloc_local_mr_stale(layout)
     }
 
-    /// Posts a control message to the device, without waiting for its acknowledgement.
+    /// Posts a control message to the device, after waiting for a credit and for room in the send
+    /// queue, but without waiting for its acknowledgement.
     async fn post_control_frame(&self, kind: Kind) -> Result<()> {
         let credit = self.control_credit().await?;
         // Posted now, because the peer waits for the message and this runtime may not run again
@@ -305,8 +307,8 @@ impl IncomingMessage {
     }
 }
 
-/// Guard of a long message that is being received. If the guard is dropped early, the next receive
-/// gets the message.
+/// Guard of a long message that is being received. If the receive future is dropped before it
+/// returns the message, the guard puts the message back, and the next receive continues with it.
 struct RequeueOnDrop<'c> {
     connection: &'c Connection,
     message: Option<IncomingMessage>,

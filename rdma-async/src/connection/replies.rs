@@ -92,7 +92,8 @@ impl PendingReplies {
         })
     }
 
-    /// Returns the number of bytes that are lent to the peer until replies arrive.
+    /// Returns the number of bytes of long messages that are lent to the peer until it has read
+    /// them.
     pub(super) fn lent_bytes(&self) -> usize {
         self.lent.load(Ordering::Relaxed)
     }
@@ -105,7 +106,8 @@ impl PendingReplies {
         }
     }
 
-    /// Ends all current and later waits for replies with this error.
+    /// Ends all current and later waits for replies with this error, because the connection has
+    /// ended.
     pub(super) fn fail(&self, error: &Error) {
         let entries = {
             let mut table = self.table.lock();

@@ -25,7 +25,7 @@ const MAX_WAITING: usize = 4096;
 /// because that takes more than about 100 µs.
 const LARGE: usize = 1 << 20;
 
-/// A request of the peer for memory.
+/// A request of the peer for memory, with its size and alignment in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request {
     pub(super) id: u64,
@@ -48,7 +48,7 @@ impl Requests {
         waiting.len() <= MAX_WAITING
     }
 
-    /// Removes the oldest request.
+    /// Removes and returns the oldest request, or `None` if the queue is empty.
     pub(super) fn pop(&self) -> Option<Request> {
         self.waiting.lock().pop_front()
     }

@@ -65,8 +65,8 @@ impl Results {
         }
     }
 
-    /// Stores the result of an atomic operation. [`Self::value`] returns the result after the end
-    /// of the request was published.
+    /// Stores the result of an atomic operation in its slot. The future reads it by [`Self::value`]
+    /// after the end of the request was published.
     pub(super) fn set(&self, slot: ResultSlot, value: u64) {
         self.values()[usize::from(slot.0)].store(value, Ordering::Relaxed);
     }

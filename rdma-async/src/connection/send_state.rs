@@ -23,7 +23,7 @@ const MAX_STAGED: usize = 32;
 /// request.
 const SIGNALED_LEN: usize = 16 << 10;
 
-/// Waiter for an accepted request: a future, or nothing.
+/// Waiter for the end of an accepted request: a future, or nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AwaitedBy {
     /// A future waits for the request.
@@ -48,7 +48,7 @@ pub(super) const AWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Future, PostTime::
 /// failure of such a request ends the connection.
 pub(super) const UNAWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
 
-/// Reason why a request was not accepted.
+/// Reason why the send queue has not accepted a request.
 #[derive(Debug)]
 pub(super) enum NotAccepted {
     /// The send queue is full, or accepts no more requests because the connection has ended.
@@ -91,7 +91,8 @@ struct RequestState {
     has_memory: bool,
 }
 
-/// A request that was accepted and is not yet posted to the device.
+/// A request that was accepted and is not yet posted to the device, with its copied data or its
+/// memory.
 #[derive(Debug)]
 enum Staged {
     /// Request whose data was copied to `staged_bytes`, and the number of its bytes.
@@ -131,7 +132,8 @@ pub(super) struct EndedCount {
     pub(super) newly_ended: u64,
 }
 
-/// Queue of the requests that were posted to the device. Loom models implement it without a device.
+/// Queue of the requests that were posted to the device. A trait, so that the loom models (tests of
+/// all interleavings of threads) can implement it without a device.
 pub(super) trait Posted {
     /// Returns the number of posted requests that have not completed.
     fn in_flight(&self) -> usize;
@@ -162,7 +164,7 @@ impl<Q: Posted> SendState<Q> {
         }
     }
 
-    /// Returns the state of a request.
+    /// Returns the state of the request with this number.
     #[inline]
     fn request(&mut self, number: u64) -> &mut RequestState {
         let mask = self.states.len() - 1;
@@ -175,7 +177,7 @@ impl<Q: Posted> SendState<Q> {
         self.accepted - self.ended < self.limit as u64
     }
 
-    /// Returns whether the queue accepts another request.
+    /// Returns whether the queue accepts another request: it has room and is not closed.
     #[inline]
     fn is_open(&self) -> bool {
         self.has_room() && !self.is_closed
@@ -188,7 +190,8 @@ impl<Q: Posted> SendState<Q> {
         self.accepted - self.staged.len() as u64
     }
 
-    /// Returns whether the queue accepts no more requests.
+    /// Returns whether the queue accepts no more requests, because the connection has ended or the
+    /// device has refused requests.
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed
     }
@@ -203,7 +206,8 @@ impl<Q: Posted> SendState<Q> {
         self.awaited > 0
     }
 
-    /// Assigns a number to an accepted request, and records its state.
+    /// Assigns the next number to an accepted request, and records whether a future waits for it,
+    /// whether it holds memory, and its result slot.
     #[inline]
     pub(super) fn count(
         &mut self,

@@ -53,7 +53,7 @@ impl Sender {
 }
 
 impl<Q: Posted> Sender<Q> {
-    /// Creates the send side of a connection with this send queue.
+    /// Creates the send side of a connection with this state of its send queue.
     pub(super) fn with(state: SendState<Q>) -> Self {
         Self {
             state: Mutex::new(state),
@@ -220,7 +220,8 @@ impl<Q: Posted> Sender<Q> {
         true
     }
 
-    /// Records `error` as the error of the last request that has ended.
+    /// Records `error` as the error of the last request that has ended, unless an earlier request
+    /// has failed.
     #[cold]
     fn note_failure(&self, ended: &EndedCount, error: &WorkError) {
         if ended.newly_ended > 0 && error.status != WorkStatus::Flushed {
@@ -309,7 +310,8 @@ impl Connection {
         }
     }
 
-    /// Posts the staged requests, and the buffered bytes of a stream, to the device.
+    /// Posts the staged requests (accepted, but not yet posted), and the buffered bytes of a
+    /// stream, to the device.
     pub(crate) fn post_staged(&self) {
         self.flush_outgoing_and_open();
         let mut state = self.sender.lock();
@@ -351,7 +353,7 @@ impl Connection {
         self.sender.room.wait_for(attempt).await
     }
 
-    /// Waits for a free slot for the result of an atomic operation.
+    /// Waits for a free slot for the result of an atomic operation, and reserves the slot.
     pub(super) async fn reserve_result(&self) -> Result<ResultSlot> {
         self.check_open()?;
         let attempt = || {
@@ -395,7 +397,8 @@ impl Connection {
         }
     }
 
-    /// Returns the future of an accepted request.
+    /// Returns the future of the accepted request with this number. `slot` is the slot for the
+    /// result of an atomic operation.
     pub(super) fn operation(&self, number: u64, slot: Option<ResultSlot>) -> Operation<'_> {
         Operation::new(self, number, slot)
     }

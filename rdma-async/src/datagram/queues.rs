@@ -46,7 +46,7 @@ struct Inner {
     failure: Option<Error>,
 }
 
-/// A received datagram before its delivery to the program.
+/// A received datagram that waits until the program receives it.
 #[derive(Debug)]
 pub(super) struct Arrived {
     pub(super) region: LocalMr,

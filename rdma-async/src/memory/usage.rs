@@ -92,8 +92,8 @@ impl Usage {
         }
     }
 
-    /// Counts a piece as used. `bytes` is a multiple of [`UNIT`]. Fails if the limit would be
-    /// exceeded.
+    /// Counts a piece of `bytes` bytes as used. `bytes` is a multiple of [`UNIT`]. Fails if the
+    /// limit would be exceeded.
     pub(super) fn acquire(&self, bytes: usize) -> Result<()> {
         if let Some(limit) = &self.limit {
             let permit = units(bytes).and_then(|units| limit.free.try_acquire_many(units).ok());
@@ -103,8 +103,8 @@ impl Usage {
         Ok(())
     }
 
-    /// Counts a piece as used, after waiting until the limit allows it. Waiting tasks are served in
-    /// order.
+    /// Counts a piece of `bytes` bytes as used, after waiting until the limit allows it. Tasks get
+    /// memory in the order in which they began to wait.
     pub(super) async fn acquire_when_free(&self, bytes: usize) -> Result<()> {
         if let Some(limit) = &self.limit {
             let units = units(bytes).filter(|_| bytes <= limit.bytes);
@@ -126,7 +126,7 @@ impl Usage {
         }
     }
 
-    /// Counts a piece, or a part of a piece, as no longer used.
+    /// Counts `bytes` bytes of a piece as no longer used, so that waiting tasks can use them.
     pub(super) fn release(&self, bytes: usize) {
         self.in_use.fetch_sub(bytes, Ordering::Relaxed);
         self.observed.subtract(bytes);
@@ -150,7 +150,7 @@ impl Usage {
 }
 
 impl Limit {
-    /// Returns the error of a request that exceeds the limit.
+    /// Returns the error of a request for `requested` bytes that exceeds the limit.
     fn full_error(&self, requested: usize) -> Error {
         let limit = self.bytes;
         Error::PoolFull { requested, limit }

@@ -52,7 +52,7 @@ impl Kind {
     }
 }
 
-/// Outcome of an observed operation.
+/// Outcome of an observed operation, a label of its metrics and trace events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Succeeded,
@@ -174,7 +174,8 @@ impl ObservedPolls {
             .get_or_insert_with(|| Observed::begin(connection, kind, 0).into_begun());
     }
 
-    /// Ends the operation with its result, the number of bytes, and returns the result.
+    /// Ends the observation of the current operation, whose result is a number of bytes, and
+    /// returns the result.
     pub(crate) fn end(&mut self, connection: &Connection, result: Result<usize>) -> Result<usize> {
         match self.take(connection) {
             Some(observed) => observed.end_with(result, |&bytes| bytes),

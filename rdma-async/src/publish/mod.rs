@@ -188,7 +188,8 @@ impl Published {
     }
 }
 
-/// Reader of a value that a peer has [published](Published).
+/// Reader of a value that a peer has [published](Published). Reads the value from the peer's memory
+/// by RDMA, without involving the peer's program.
 #[derive(Debug)]
 pub struct PublishedReader<'c> {
     rdma: &'c Rdma,
@@ -235,7 +236,7 @@ impl<'c> PublishedReader<'c> {
         })
     }
 
-    /// Returns the version of the last read value.
+    /// Returns the version of the value that was read last, or 0 before the first read.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -257,7 +258,7 @@ impl<'c> PublishedReader<'c> {
         Ok(())
     }
 
-    /// Reads the current value.
+    /// Reads the current value from the owner's memory by RDMA, and returns it.
     ///
     /// # Errors
     ///
@@ -293,7 +294,7 @@ impl<'c> PublishedReader<'c> {
         }
     }
 
-    /// Reads until a complete value was found, for at most [`READ_TIMEOUT`].
+    /// Repeats the read until it finds a complete value, for at most [`READ_TIMEOUT`].
     async fn retry_read(&mut self) -> Result<()> {
         let begun = Instant::now();
         let again = async {
@@ -314,7 +315,8 @@ impl<'c> PublishedReader<'c> {
             }))
     }
 
-    /// Reads the value once. Returns `false` if the owner has overwritten the value meanwhile.
+    /// Reads the newest value once. Returns `false` if the owner has overwritten its slot
+    /// meanwhile.
     async fn try_read(&mut self) -> Result<bool> {
         if self.local.length() <= MAX_SINGLE_READ_LEN {
             self.rdma.read(&mut self.local, &self.remote).await?;
@@ -388,7 +390,7 @@ fn slot_of(version: u64) -> usize {
     (version % SLOTS as u64) as usize
 }
 
-/// Returns the range of a slot's value within the memory.
+/// Returns the range, within the published memory, in which the value of a slot is stored.
 fn value_range(slot: usize, capacity: usize) -> Range<usize> {
     let start = HEADERS_LEN + slot * capacity;
     start..start + capacity
@@ -400,7 +402,8 @@ fn checksum(version: u64, value: &[u8]) -> u64 {
     xxh3_64_with_seed(value, version)
 }
 
-/// Returns the length of the memory for values of at most `capacity` bytes.
+/// Returns the length of the published memory for values of at most `capacity` bytes: all headers
+/// and slots. Fails if it is too long.
 fn region_len(capacity: usize) -> Result<usize> {
     capacity
         .checked_mul(SLOTS)

@@ -38,12 +38,12 @@ impl<C> Path<C> {
         }
     }
 
-    /// Returns the number of connections that were established.
+    /// Returns the number of connections that were established over this path.
     pub(super) fn made(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
     }
 
-    /// Returns the current connection if it has not ended.
+    /// Returns the current connection of the path, or `None` if there is none or it has ended.
     pub(super) fn open(&self) -> Option<Arc<Rdma>> {
         let current = self.current.lock();
         let open = current.as_ref().filter(|rdma| rdma.failure().is_none());

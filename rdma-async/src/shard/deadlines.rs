@@ -28,7 +28,7 @@ pub(super) struct Deadlines {
     next: AtomicU64,
 }
 
-/// Entries of the timer wheel.
+/// Entries of the timer wheel, and the slots that refer to them.
 #[derive(Debug)]
 struct Wheel {
     /// Keys of the deadlines, by slot. The slot is the tick modulo the number of slots.
@@ -48,7 +48,8 @@ pub(crate) struct DeadlineKey {
     generation: u32,
 }
 
-/// Entry of one deadline, reused after the deadline has passed or was cancelled.
+/// Entry of one deadline on the timer wheel, reused for another deadline after this one has passed
+/// or was cancelled.
 #[derive(Debug)]
 struct Entry {
     generation: u32,
@@ -127,7 +128,8 @@ impl Deadlines {
         drop(connection);
     }
 
-    /// Returns the time of the next check of the wheel, or `None` if the wheel is empty.
+    /// Returns the time at which the driver must check the wheel next, or `None` if the wheel is
+    /// empty.
     pub(super) fn next(&self) -> Option<Instant> {
         match self.next.load(Ordering::Relaxed) {
             NEVER => None,
@@ -135,7 +137,7 @@ impl Deadlines {
         }
     }
 
-    /// Ends the connections whose deadlines have passed.
+    /// Ends the connections whose deadlines have passed at the time `now`.
     pub(super) fn expire(&self, now: Instant) {
         if self.next().is_none_or(|next| now < next) {
             return;

@@ -27,7 +27,7 @@ const POLLS_PER_TURN: u32 = 64;
 /// meanwhile.
 const LONE_YIELD: Duration = Duration::from_micros(1);
 
-/// State of the driver task of a shard.
+/// State of the driver, the task that polls the completion queue of a shard.
 struct Driver {
     shard: Weak<Shard>,
     channel: AsyncFd<CompletionChannel>,
@@ -181,7 +181,7 @@ pub(super) struct Counts {
     sleeps: AtomicU64,
 }
 
-/// Waits until `time`. Never completes for `None`.
+/// Waits until `time`, or forever if it is `None`, for use as a branch of `select!`.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time.into()).await,

@@ -66,7 +66,8 @@ pub(crate) struct Profile {
     pub(crate) receive_len: usize,
 }
 
-/// Queues, receives and driver that the connections of one runtime share.
+/// Completion queue, shared receive queue and driver task that the connections of one device share
+/// if they have the same runtime and [`Profile`].
 #[derive(Debug)]
 pub(crate) struct Shard {
     runtime: Id,
@@ -109,7 +110,8 @@ struct Poller {
     detached: Vec<Arc<Connection>>,
 }
 
-/// Change of the table of attached connections.
+/// Change of the table of connections to which completions are dispatched, applied by the next
+/// poll.
 #[derive(Debug)]
 enum Change {
     Attach(Arc<Connection>),
@@ -117,7 +119,7 @@ enum Change {
     Detach(u32),
 }
 
-/// Result of a poll.
+/// Result of a poll of the completion queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Polled {
     /// Number of handled completions. At the maximum of one poll, the queue may contain further
@@ -169,7 +171,7 @@ impl Shard {
         Ok(shard)
     }
 
-    /// Returns whether connections with this runtime and profile can use the shard.
+    /// Returns whether new connections with this runtime and profile can use the shard.
     pub(crate) fn serves(&self, runtime: Id, profile: Profile) -> bool {
         self.runtime == runtime && self.profile == profile && !self.has_ended()
     }
@@ -276,7 +278,7 @@ impl Shard {
         }
     }
 
-    /// Wakes tasks in order of completion.
+    /// Wakes the tasks whose operations have completed, in order of completion.
     #[inline(never)]
     fn wake_all(&self, mut wakes: Vec<Waker>) {
         wakes.drain(..).for_each(Waker::wake);

@@ -93,7 +93,7 @@ impl Receives {
         self.queue.complete(completion)
     }
 
-    /// Posts a new receive that uses the memory of a completed receive.
+    /// Posts a new receive that uses the memory of a completed receive. Logs an error.
     #[inline]
     pub(super) fn post(&self, memory: WriteClaim) {
         self.posted.fetch_add(1, Ordering::Relaxed);

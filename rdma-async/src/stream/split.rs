@@ -89,7 +89,8 @@ impl OwnedReadHalf {
     }
 }
 
-/// Error of [`OwnedReadHalf::reunite`], with the two halves.
+/// Error of [`OwnedReadHalf::reunite`]: the halves belong to different streams. Contains the two
+/// halves.
 #[derive(Debug)]
 pub struct NotReunited(pub OwnedReadHalf, pub OwnedWriteHalf);
 

@@ -21,7 +21,7 @@ pub struct AddressHandle {
 }
 
 impl AddressHandle {
-    /// Creates an address handle, like [`ProtectionDomain::address_handle`].
+    /// Creates an address handle for the path `vector`, like [`ProtectionDomain::address_handle`].
     ///
     /// # Errors
     ///

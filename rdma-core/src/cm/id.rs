@@ -47,7 +47,7 @@ impl ConnectionId {
         EventChannel::from_handle(self.handle.channel())
     }
 
-    /// Returns the port space of the identifier.
+    /// Returns the port space of the identifier: the kind of service for which it was created.
     pub fn port_space(&self) -> PortSpace {
         PortSpace::from_raw(self.handle.port_space())
     }
@@ -386,12 +386,14 @@ impl ConnectionId {
         self.handle.leave(group)
     }
 
-    /// Returns whether `self` and `other` are handles to the same connection identifier.
+    /// Returns whether `self` and `other` are handles to the same connection identifier, for
+    /// example to find the connection to which an event belongs.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.handle, &other.handle)
     }
 
-    /// Returns the peer's address, or a replacement text, for error messages.
+    /// Returns the peer's address as text for error messages, or a replacement text if it is not
+    /// known.
     pub(super) fn peer_name(&self) -> String {
         match self.peer_address() {
             Some(peer) => peer.to_string(),

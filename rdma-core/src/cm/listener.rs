@@ -52,7 +52,7 @@ impl ListenerBuilder {
         self
     }
 
-    /// Sets an option of the listening identifier.
+    /// Sets an option of the connection identifier that listens.
     pub fn option(mut self, option: ConnectionIdOption) -> Self {
         self.options.push(option);
         self

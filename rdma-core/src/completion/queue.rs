@@ -14,7 +14,7 @@ use crate::ffi::{ChannelHandle, CompletionQueueHandle};
 pub struct CompletionQueueId(pub(crate) u64);
 
 impl CompletionQueueId {
-    /// Returns an id that no other completion queue of this process has.
+    /// Returns a new id, which no other completion queue of this process has.
     pub(crate) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
@@ -55,7 +55,8 @@ impl CompletionQueueBuilder {
         }
     }
 
-    /// Sets the channel that receives completion events of the queue.
+    /// Sets the channel on which completion events of the queue arrive. By default the queue has no
+    /// channel and generates no events.
     pub fn channel(mut self, channel: &CompletionChannel) -> Self {
         self.channel = Some(channel.clone());
         self
@@ -73,7 +74,7 @@ impl CompletionQueueBuilder {
         ExtendedCompletionQueueBuilder::new(self, fields)
     }
 
-    /// Creates the completion queue.
+    /// Creates the completion queue with the settings of this builder.
     ///
     /// # Errors
     ///

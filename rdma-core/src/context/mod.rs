@@ -112,7 +112,8 @@ impl Context {
         self.handle.completion_vectors()
     }
 
-    /// Returns the clock that the device uses for the timestamps of completions.
+    /// Returns the clock that the device uses for the timestamps of completions, by which a program
+    /// converts them to durations.
     ///
     /// # Errors
     ///

@@ -114,7 +114,8 @@ pub struct ModerationCapabilities {
     pub max_period: Duration,
 }
 
-/// The operand sizes with which the device can issue atomic operations over PCI.
+/// The operand sizes with which the device can issue atomic operations over PCI, which are atomic
+/// with regard to processors.
 #[doc(alias = "ibv_pci_atomic_caps")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -202,7 +203,7 @@ impl ExtendedDeviceAttributes {
         })
     }
 
-    /// Returns the capabilities for raw packets.
+    /// Returns the optional features that the device supports for raw packets.
     pub fn raw_packets(&self) -> RawPacketCapabilities {
         RawPacketCapabilities::from_bits_retain(self.raw.raw_packet_caps)
     }

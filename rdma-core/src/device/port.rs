@@ -43,12 +43,12 @@ impl PortAttributes {
         self.number
     }
 
-    /// Returns the logical state of the port.
+    /// Returns the logical state of the port, for example whether the port is active.
     pub fn state(&self) -> PortState {
         PortState::from_raw(self.raw.state)
     }
 
-    /// Returns the physical state of the port.
+    /// Returns the state of the port's physical link.
     pub fn physical_state(&self) -> PhysicalState {
         PhysicalState::from_raw(self.raw.phys_state)
     }

@@ -189,7 +189,7 @@ impl AsyncEvent {
         }
     }
 
-    /// Returns the object that the event refers to.
+    /// Returns the object to which the event refers, for example a port by its number.
     pub fn object(&self) -> AsyncEventObject {
         match *self {
             Self::CompletionQueueError { completion_queue } => {

@@ -24,7 +24,7 @@ use super::request::Room;
 /// The implementation of `link` must write only the pointer to the next request, and must read
 /// nothing.
 pub(crate) unsafe trait Linked: Sized + 'static {
-    /// Sets the next-request pointer of the request at `this` to `next`.
+    /// Sets the pointer of the request at `this` to the next request of its list, `next`.
     ///
     /// # Safety
     ///
@@ -155,8 +155,8 @@ impl<W> SpareMemory<W> {
         }
     }
 
-    /// Keeps `memory` for a later batch. Of the two memories that were kept before, keeps only the
-    /// larger one.
+    /// Keeps unused memory for a later batch of this thread. Of the two memories that were kept
+    /// before, keeps only the larger one.
     #[inline]
     fn keep(&mut self, places: BatchMemory<W>) {
         let last = mem::replace(&mut self.first, places);
@@ -291,8 +291,9 @@ impl<W: Linked> BatchStorage<W> {
     }
 }
 
-/// Returns how many requests of a list were posted. The list has `count` requests, from index
-/// `first` on. `bad` is the index of the first request that was not posted.
+/// Returns how many requests of a list the device accepted before the request that it refused. The
+/// list has `count` requests, from index `first` on. `bad` is the index of the first request that
+/// was not posted.
 #[cold]
 pub(super) fn posted_before(bad: Option<usize>, first: usize, count: usize) -> usize {
     match bad {

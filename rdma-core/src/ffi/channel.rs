@@ -119,7 +119,8 @@ impl ChannelHandle {
         }
     }
 
-    /// Reads and acknowledges one pending event, and returns the context value of its queue.
+    /// Reads and acknowledges one pending event, and returns the context value (id) of the
+    /// completion queue that produced it. Returns `None` if no event is pending.
     pub(crate) fn next_event(&self) -> Result<Option<u64>> {
         let mut context = [0];
         let (count, outcome) = self.take(&mut context);

@@ -253,8 +253,8 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// Fills `room` with completions that were put back, then with completions from the device.
-    /// Returns their number.
+    /// Fills `room` with completions that were put back earlier, and then with completions from the
+    /// device. Returns the number of completions.
     fn fill(&self, room: &mut [WorkCompletion]) -> Result<usize> {
         let count = self.take_stashed(room);
         // Polls the device even if the stash had completions: a caller that puts them back again
@@ -386,7 +386,8 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// Puts polled completions back for the next poll, in their order.
+    /// Puts polled completions back into the stash, from which the next poll returns them in their
+    /// order.
     pub(crate) fn put_back(&self, completions: &[WorkCompletion]) {
         if !completions.is_empty() {
             let records = completions.iter().map(CompletionRecord::from);

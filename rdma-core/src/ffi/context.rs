@@ -110,7 +110,8 @@ impl ContextHandle {
         &self.leases
     }
 
-    /// Returns the cell that stores whether the device checks the bounds of windows of type `kind`.
+    /// Returns the cell that stores the result of the test whether the device checks the bounds of
+    /// windows of type `kind`. Empty before the test.
     pub(crate) fn window_bounds(&self, kind: WindowType) -> &OnceLock<bool> {
         match kind {
             WindowType::One => &self.window_bounds[0],

@@ -22,7 +22,7 @@ use super::protection_domain::ProtectionDomainHandle;
 use crate::completion::{CompletionFields, WorkCompletion};
 use crate::error::{Errno, Error, Result};
 
-/// The parameters of a new extended completion queue, besides its context.
+/// The parameters of a new extended completion queue, except the context in which it is created.
 #[derive(Debug)]
 pub(crate) struct ExtendedSettings {
     pub(crate) entries: u32,
@@ -73,7 +73,8 @@ pub(crate) enum Holder {
 /// The bit of [`Extension::holder`] that says that the thread holds the right as [`Holder::Verb`].
 const VERB_BIT: usize = 1;
 
-/// Returns a number that identifies this thread among all running threads: an even number, not 0.
+/// Returns a number that identifies the current thread among all running threads: an even number
+/// other than 0, so that its lowest bit and the value 0 have other meanings.
 fn token() -> usize {
     thread_local!(static PLACE: u64 = const { 0 });
     PLACE.with(|place| ptr::from_ref(place).addr())

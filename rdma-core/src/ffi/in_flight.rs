@@ -258,7 +258,7 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Takes the memory of a request that was not posted back out of its slot, and returns it
+    /// Frees the slot of a request that the device refused, and returns the memory of the request
     /// together with `error`.
     #[cold]
     fn withdraw(&self, reserved: Reserved, error: Error) -> (Error, T) {
@@ -266,7 +266,7 @@ impl<T: Send + 'static> Slots<T> {
         (error, memory.expect("the memory that was put in"))
     }
 
-    /// Takes the memory of a request that was not posted back out of its slot, and returns it
+    /// Frees the slot of a request that the device refused, and returns the memory of the request
     /// together with `error`. The memory is `None` for an inline request.
     #[cold]
     fn withdraw_any(&self, reserved: Reserved, error: Error) -> (Error, Option<T>) {
@@ -473,7 +473,8 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Frees the slot of a completed request. Has no effect on a slot in any other state.
+    /// Frees the slot of a completed request, so that another request can use it. Has no effect on
+    /// a slot in any other state.
     #[inline]
     pub(crate) fn release(&self, index: u32) {
         self.table.release(index);

@@ -26,10 +26,12 @@ pub(super) struct Leases {
 
 type InnerLevel = Box<Level<Arc<Slots>>>;
 
-/// A node in one level of the table, with one entry for each value of a byte.
+/// A node in one level of the registry's table, with one entry for each value of a byte of the
+/// window number.
 struct Level<T>([OnceLock<T>; 256]);
 
-/// The slots for 256 consecutive window numbers.
+/// The slots (states of leases) for 256 consecutive window numbers, which form the last level of
+/// the table.
 struct Slots([Slot; 256]);
 
 impl<T> Default for Level<T> {

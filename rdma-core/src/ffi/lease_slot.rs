@@ -54,8 +54,8 @@ impl Slot {
         true
     }
 
-    /// Ends the lease, and returns its last state. During the call, only messages of peers may
-    /// change that state.
+    /// Ends the lease that uses the slot, and returns its last state. During the call, only
+    /// messages of peers may change that state.
     pub(super) fn vacate(&self) -> State {
         let end = loop {
             let before = self.state();

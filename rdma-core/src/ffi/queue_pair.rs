@@ -191,13 +191,15 @@ impl QueuePairHandle {
         self.sizes
     }
 
-    /// Returns all sizes of the queue pair as granted by the device.
+    /// Returns all sizes of the queue pair (numbers of requests and elements, length of inline
+    /// data) as granted by the device.
     #[allow(dead_code, reason = "queues and shared objects ask for it")]
     pub(crate) fn granted(&self) -> QueuePairSizes {
         self.granted
     }
 
-    /// Returns the operations that can be posted by the functions `ibv_wr_*`.
+    /// Returns the operations for which the queue pair was created to be posted by the functions
+    /// `ibv_wr_*`. Empty if it posts by `ibv_post_send`.
     #[inline]
     pub(crate) fn operations(&self) -> SendOperations {
         self.operations
@@ -276,9 +278,10 @@ impl QueuePairHandle {
         }
     }
 
-    /// Returns how often a move to RESET or RTS was requested. While this number stays the same, a
-    /// request that succeeds proves that all earlier requests have succeeded, because a failed one
-    /// would have stopped all later ones.
+    /// Returns how often a move of the queue pair to the states RESET or RTS was requested, which
+    /// lets a failed queue pair execute requests again. While this number stays the same, a request
+    /// that succeeds proves that all earlier requests have succeeded, because a failed one would
+    /// have stopped all later ones.
     pub(crate) fn beginnings(&self) -> u32 {
         self.beginnings.load(Ordering::Acquire)
     }
@@ -405,7 +408,7 @@ impl QueuePairHandle {
     }
 }
 
-/// Returns queue pair attributes with all fields zero.
+/// Returns queue pair attributes with all fields zero, to be filled in by the caller or by a query.
 pub(crate) fn empty_attributes() -> sys::ibv_qp_attr {
     // SAFETY: all-zero bytes are a valid value of this plain C struct.
     unsafe { mem::zeroed() }

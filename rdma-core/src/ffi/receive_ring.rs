@@ -81,7 +81,8 @@ impl<T: Send + 'static> ReceiveRing<T> {
         self.limits
     }
 
-    /// Assigns memory to the storage in which batches are built.
+    /// Assigns memory to the storage in which the requests of batches are built, before a batch
+    /// begins.
     #[inline]
     pub(super) fn open_room(&mut self) {
         self.room.open(self.ring.capacity(), self.limits.elements());

@@ -186,7 +186,8 @@ impl Sequence {
         (number < self.tail() && self.id(number) == id).then_some(number)
     }
 
-    /// Returns how many ids are left in the current block, including the id of the next request.
+    /// Returns how many ids are left in the current block of consecutive ids, including the id of
+    /// the next request.
     #[inline]
     pub(super) fn left_in_block(&self) -> u64 {
         BLOCK_MASK + 1 - (self.tail_id & BLOCK_MASK)
@@ -200,7 +201,7 @@ impl Sequence {
         self.tail_id += count;
     }
 
-    /// Counts one more request, the next one, as outstanding.
+    /// Counts the next request as outstanding, after it was posted.
     #[inline]
     pub(super) fn advance_tail(&mut self) {
         self.tail_id += 1;
@@ -221,7 +222,8 @@ impl Sequence {
         self.tail_id = id;
     }
 
-    /// Removes the oldest outstanding request, which must exist, from the sequence.
+    /// Removes the oldest outstanding request, which must exist, from the sequence, after it has
+    /// completed.
     #[inline]
     pub(super) fn advance_head(&mut self) {
         debug_assert!(self.outstanding() > 0);

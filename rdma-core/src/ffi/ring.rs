@@ -307,7 +307,7 @@ impl<T: Send + 'static> Ring<T> {
         (self.staged.end - self.staged.start) as usize
     }
 
-    /// Returns whether the ring has room to stage one more request.
+    /// Returns whether the ring has room to stage one more request: to add it to a batch.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         self.in_flight() + self.staged() < self.capacity()
@@ -398,7 +398,8 @@ impl<T: Send + 'static> Ring<T> {
         self.slots[slot] = RequestResources { memory, keep };
     }
 
-    /// Records that the first `count` staged requests were posted.
+    /// Records that the first `count` staged requests of the batch were posted, and so are in
+    /// flight.
     #[inline]
     pub(super) fn launch_staged(&mut self, count: usize) {
         if (count as u64) < self.order.left_in_block() {

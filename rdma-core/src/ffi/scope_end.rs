@@ -120,8 +120,8 @@ impl ScopeRequests {
         }
     }
 
-    /// Records the failure of a request whose handle was dropped or leaked. The end of the scope
-    /// returns the first such failure.
+    /// Records the failure of a request whose handle was dropped or leaked, unless one was recorded
+    /// before. The end of the scope returns the first such failure.
     fn record_failure(&self, completion: &WorkCompletion) {
         if let Err(error) = completion.result() {
             let first = self.failure.take().unwrap_or(Error::Work(error));

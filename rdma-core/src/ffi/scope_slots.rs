@@ -9,7 +9,8 @@ use super::request_id::{BLOCK_BITS, BLOCK_MASK};
 use crate::completion::WorkCompletion;
 use crate::queue_pair::KeepAlive;
 
-/// Maximum number of slots of a scope, and so of its requests in flight.
+/// Maximum number of slots of a scope, and so of its requests in flight. Bounds the memory that a
+/// scope allocates.
 const MAX_SLOTS: u32 = 1 << 16;
 
 /// The word (stored state) of a slot that is free. Like [`OTHER`], this value is never the id of a
@@ -77,7 +78,7 @@ impl Ticket<'_> {
         self.id
     }
 
-    /// Returns whether the slot's word, which encodes the state of the slot, equals `word`.
+    /// Returns whether the word (stored state) of the request's slot equals `word`.
     #[inline]
     pub(super) fn has_word(self, word: u64) -> bool {
         self.word.get() == word
@@ -138,7 +139,7 @@ impl ScopeSlots {
         Ticket { id, word }
     }
 
-    /// Returns the word of the slot for the request with this id.
+    /// Returns the word (stored state) of the slot that the request with this id uses.
     #[inline]
     fn word(&self, id: u64) -> &Cell<u64> {
         // SAFETY: the number of words is `mask + 1`.
@@ -149,8 +150,8 @@ impl ScopeSlots {
         &self.details[(id & self.mask) as usize]
     }
 
-    /// Searches for a free slot. Returns it with the id that the next request must then use; `None`
-    /// if every slot is in use.
+    /// Searches for a free slot for the next request. Returns the slot, with the id that the
+    /// request must then use, or `None` if every slot is in use.
     pub(super) fn reserve(&self) -> Option<Ticket<'_>> {
         let next = self.next.get();
         for id in next..next + self.words.len() as u64 {

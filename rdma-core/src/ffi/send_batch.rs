@@ -15,8 +15,9 @@ use crate::error::{Error, Result};
 use crate::memory::Gather;
 use crate::queue_pair::{Description, InlineData, KeepAlive, SendFlags, SendRequest};
 
-/// A batch of send requests under construction, with a borrow of its queue for `'a`. During `'a`
-/// the queue posts only through this batch, and inline data stays valid.
+/// A batch of send requests under construction: the requests are added one by one, and then posted
+/// in one call. The batch borrows its queue for `'a`. During `'a` the queue posts only through this
+/// batch, and inline data stays valid.
 pub(crate) struct SendStaging<'a, T: Send + 'static> {
     queue: &'a mut SendRing<T>,
     /// Index, in the batch storage, of the first request that was added and not posted.

@@ -344,7 +344,8 @@ impl<T: Send + 'static> SendRing<T> {
         self.signals.may_wait(run, self.ring.queue_pair())
     }
 
-    /// Assigns memory to the storage in which batches are built.
+    /// Assigns memory to the storage in which the requests of batches are built, before a batch
+    /// begins.
     #[inline]
     pub(super) fn open_room(&mut self) {
         self.room.open(self.ring.capacity(), self.limits.elements());

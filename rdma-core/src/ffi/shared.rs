@@ -65,9 +65,9 @@ impl Shared {
         self.span.into_inner()
     }
 
-    /// Returns whether `owner` is the only reference. No claim then exists, because each claim
-    /// holds a reference, and what the last claim's holder did to the memory is visible to the
-    /// caller.
+    /// Returns whether `owner` is the only reference to the memory. No claim then exists, because
+    /// each claim holds a reference. Everything that earlier holders of claims wrote to the memory
+    /// is then visible to the caller.
     #[inline]
     pub(crate) fn is_sole(owner: &Arc<Self>) -> bool {
         let is_sole = Arc::strong_count(owner) == 1;
@@ -125,8 +125,8 @@ impl Shared {
         })
     }
 
-    /// Makes the reference of the shared buffer a write claim. Returns the reference if a claim
-    /// exists.
+    /// Converts the reference of the shared buffer to a write claim. Returns the reference
+    /// unchanged if a claim exists.
     #[inline]
     pub(crate) fn into_claim(self: Arc<Self>) -> Result<Writing, Arc<Self>> {
         if Self::is_sole(&self) {

@@ -34,7 +34,8 @@ impl<T: Send + 'static> fmt::Debug for SharedReceiveStaging<'_, T> {
 }
 
 impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
-    /// Creates a batch of at most `capacity` receives.
+    /// Creates an empty batch of at most `capacity` receives, which will be posted to the queue of
+    /// `slots`.
     pub(crate) fn new(slots: &'a SharedReceiveSlots<T>, capacity: usize) -> Self {
         let capacity = capacity.clamp(1, slots.most());
         let mut room = BatchStorage::CLOSED;

@@ -55,8 +55,8 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         &self.table
     }
 
-    /// Returns the sizes against which receives are checked, of which only the number of elements
-    /// has a meaning.
+    /// Returns the sizes that the check of a receive compares with, of which only the maximum
+    /// number of elements has a meaning.
     #[inline]
     pub(super) fn limits(&self) -> QueuePairSizes {
         QueuePairSizes {

@@ -80,7 +80,8 @@ impl Reserved {
     }
 }
 
-/// Returns the word of a slot in the state `state` that the request with the id `id` uses.
+/// Returns the word that encodes the state `state` of a slot that the request with the id `id`
+/// uses.
 #[inline]
 fn word(id: u64, state: u64) -> u64 {
     ((id >> INDEX_BITS) << STATE_BITS) | state
@@ -178,7 +179,7 @@ impl<T> SlotTable<T> {
     }
 
     /// Takes the memory of the request with the id `id` out of its slot, whose state becomes
-    /// `next`.
+    /// `next`. Returns `None` if no request with this id is in flight.
     #[inline]
     fn take(&self, id: u64, next: u64) -> Option<(u32, T)> {
         let index = (id & INDEX_MASK) as u32;

@@ -65,7 +65,8 @@ impl WindowHandle {
         &self.domain
     }
 
-    /// Returns the key that libibverbs has recorded in the `ibv_mw`; 0 after [`Self::end`].
+    /// Returns the key of the window that libibverbs has recorded in the `ibv_mw`; 0 after
+    /// [`Self::end`].
     pub(super) fn key(&self) -> u32 {
         // SAFETY: the window exists until `end` clears `raw`.
         self.raw.map_or(0, |raw| unsafe { raw.as_ref().rkey })

@@ -131,7 +131,7 @@ impl<M: Contiguous> Part<M> {
 }
 
 impl<M> Part<M> {
-    /// Returns the whole memory, without the restriction to a range.
+    /// Returns all of the memory, without the restriction to a range.
     pub fn into_inner(self) -> M {
         self.memory
     }

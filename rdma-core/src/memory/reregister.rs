@@ -16,7 +16,7 @@ pub struct Reregistration {
 }
 
 impl Reregistration {
-    /// Creates an empty set of changes.
+    /// Creates an empty set of changes, to which the other methods add changes.
     pub fn new() -> Self {
         Self::default()
     }

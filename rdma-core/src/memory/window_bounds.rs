@@ -112,7 +112,8 @@ fn write(
     completion(queue_pair)
 }
 
-/// Waits for the next completion of a send request, and returns it.
+/// Waits for the next completion of a send request of the queue pair, for at most [`TIMEOUT`], and
+/// returns it.
 fn completion(queue_pair: &QueuePair) -> Result<WorkCompletion> {
     let begin = Instant::now();
     let mut room = [WorkCompletion::default()];

@@ -62,7 +62,8 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
         }
     }
 
-    /// Adds a request to the batch.
+    /// Adds a request to the batch, which posts it later. The batch keeps the memory of the
+    /// request.
     ///
     /// # Errors
     ///

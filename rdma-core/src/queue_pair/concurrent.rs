@@ -54,7 +54,8 @@ impl ReservedSlot<'_> {
         self.0.index()
     }
 
-    /// Converts the reserved slot to a value that does not borrow the queue.
+    /// Converts the reserved slot to a value that does not borrow the queue, so that one type can
+    /// own both.
     pub fn detach(self) -> DetachedSlot {
         DetachedSlot(self.0.into_reserved())
     }

@@ -222,7 +222,7 @@ impl QueuePair {
         self.parts.handle.query_ece().map(Into::into)
     }
 
-    /// Limits the rate at which the queue pair sends.
+    /// Limits the rate at which the queue pair sends (packet pacing), on devices that support it.
     ///
     /// # Errors
     ///

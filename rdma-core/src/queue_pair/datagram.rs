@@ -4,7 +4,8 @@ use super::endpoint::LOW_24;
 use super::{Endpoint, Modification, QueuePairState, Transport};
 use crate::error::{Error, Result};
 
-/// Options for activating a datagram queue pair.
+/// Options for activating a datagram queue pair: its queue key, and its first packet sequence
+/// number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct DatagramOptions {

@@ -18,7 +18,7 @@ pub(crate) struct RawEvent {
     pub(crate) details: Details,
 }
 
-/// The content of an event, except for its identifiers.
+/// The content of a connection manager event, except for the identifiers to which it belongs.
 #[derive(Debug)]
 pub(crate) struct Details {
     pub(crate) kind: raw_kind,
@@ -46,8 +46,8 @@ impl std::fmt::Debug for RawParameters {
     }
 }
 
-/// Copies the content of `event`. `datagram` must say whether the identifier of the event is for
-/// datagrams.
+/// Copies the content of `event`, so that the event can be acknowledged. `datagram` must say
+/// whether the identifier of the event is for datagrams.
 ///
 /// # Safety
 ///

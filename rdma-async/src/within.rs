@@ -25,7 +25,7 @@ pub(crate) struct Within<F> {
 struct Deadline {
     connection: Arc<Connection>,
     limit: Duration,
-    /// Key of the deadline at the shard, or `None` before the operation has to wait.
+    /// Key of the deadline in the shard's timers, or `None` before the operation has to wait.
     key: Option<DeadlineKey>,
 }
 

@@ -268,7 +268,7 @@ impl From<Error> for io::Error {
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// Returns the calling thread's current `errno`.
+    /// Returns the calling thread's current `errno`, which a failed C function has set.
     pub(crate) fn last() -> Self {
         Self(io::Error::last_os_error().raw_os_error().unwrap_or(0))
     }

@@ -195,8 +195,8 @@ impl ControlTask {
         }
     }
 
-    /// Sends a liveness probe if the link needs one and it is due. The connection ends if the peer
-    /// does not acknowledge the probe.
+    /// Sends a probe, which detects whether the peer still exists, if the link does not detect this
+    /// itself and the probe is due. The connection ends if the peer does not acknowledge the probe.
     fn probe(&mut self, connection: &Connection) {
         let now = Instant::now();
         if now >= self.next_probe && self.link.as_ref().is_some_and(Link::needs_probes) {

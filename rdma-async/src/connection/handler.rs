@@ -71,8 +71,8 @@ impl Connection {
         set.map_err(|_| Error::invalid("message handler", "the connection already has a handler"))
     }
 
-    /// Passes a message to the handler. Returns the message if no handler is set or the handler has
-    /// returned it.
+    /// Passes a received message to the program's message handler. Returns the message if no
+    /// handler is set or the handler has returned it.
     #[inline]
     pub(super) fn offer_to_handler(&self, message: Message) -> Option<Message> {
         match self.handler.handle.get() {

@@ -118,7 +118,8 @@ impl Leases {
         self.table.lock().revoked_requests
     }
 
-    /// Removes the next expired lease from the list of expiries, and returns its id.
+    /// Removes the next lease that has expired at the time `now` from the list of expiries, and
+    /// returns its id. Returns `None` if no lease has expired.
     pub(super) fn take_expired(&self, now: Instant) -> Option<u64> {
         let mut table = self.table.lock();
         let &(end, id) = table.expiries.front()?;
@@ -128,7 +129,7 @@ impl Leases {
         })
     }
 
-    /// Returns the time at which the next lease expires.
+    /// Returns the time at which the next lease expires, or `None` if no lease expires.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
         self.table.lock().expiries.front().map(|&(end, _)| end)
     }
@@ -208,8 +209,8 @@ impl Leases {
         }
     }
 
-    /// Ends a lease that the peer returns or releases. Returns `None` for an id that was not sent
-    /// to the peer.
+    /// Ends a lease that the peer returns or releases. Returns `None` for an id of which the peer
+    /// cannot know, a violation of the protocol.
     pub(super) fn end_by_peer(&self, id: u64) -> Option<EndedLease> {
         let lease = {
             let mut table = self.table.lock();
@@ -236,7 +237,8 @@ impl Leases {
         })
     }
 
-    /// Removes a revoked lease that was never offered to the peer.
+    /// Removes a lease from the revoked leases, because it was never offered to the peer, which
+    /// thus cannot return it.
     pub(super) fn forget_revoked(&self, id: u64) {
         self.table.lock().forget_revoked(id);
     }

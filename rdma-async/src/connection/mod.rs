@@ -541,8 +541,8 @@ impl Connection {
         self.operation(number, Some(slot)).await
     }
 
-    /// Returns the error of a failed operation: the error of its own request, or else the error
-    /// that ended the connection.
+    /// Returns the error of the failed request `number`: the error that the device reported for it,
+    /// or else the error that ended the connection.
     fn operation_error(&self, number: u64) -> Error {
         match self.sender.own_failure(number) {
             Some(own) => own.into(),

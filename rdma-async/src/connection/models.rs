@@ -116,7 +116,7 @@ impl Requests {
     }
 }
 
-/// Waker that wakes a thread of a model.
+/// Waker that wakes a thread of a loom model, which waits for a future.
 #[derive(Debug, Default)]
 struct Unpark(Notify);
 

@@ -46,8 +46,8 @@ struct Entry {
     lent: Option<LentMemory>,
 }
 
-/// A reply that has not arrived. Dropping this value removes its entry from the table, unless
-/// memory is lent until the reply arrives.
+/// A reply that a future expects from the peer. Dropping this value removes its entry from the
+/// table, unless memory is lent until the reply arrives.
 #[derive(Debug)]
 pub(super) struct PendingReply<'a> {
     pub(super) id: u64,

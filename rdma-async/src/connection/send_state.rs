@@ -201,7 +201,7 @@ impl<Q: Posted> SendState<Q> {
         self.accepted == self.ended
     }
 
-    /// Returns whether a future waits for any request.
+    /// Returns whether any request that has not ended has a waiting future.
     pub(super) fn is_awaited(&self) -> bool {
         self.awaited > 0
     }
@@ -253,7 +253,8 @@ impl<Q: Posted> SendState<Q> {
         first
     }
 
-    /// Ends the next `newly_ended` requests. Adds the wakers of their futures to `wakes`.
+    /// Marks the next `newly_ended` requests as ended, oldest first. Adds the wakers of their
+    /// futures to `wakes`.
     #[inline]
     pub(super) fn end(&mut self, newly_ended: u64, wakes: &mut Vec<Waker>) -> EndedCount {
         for number in self.ended..self.ended + newly_ended {
@@ -295,7 +296,8 @@ impl<Q: Posted> SendState<Q> {
         }
     }
 
-    /// Removes and returns the waker of a request whose future is dropped.
+    /// Removes the waker of a request whose future is dropped, and returns it, because it must be
+    /// dropped outside of the lock.
     pub(super) fn detach(&mut self, number: u64) -> Option<Waker> {
         if number < self.ended || number >= self.accepted {
             return None;

@@ -343,7 +343,7 @@ impl Connection {
         }
     }
 
-    /// Waits until the send queue has room for a request.
+    /// Waits until the send queue has room for a request. Fails if the connection ends.
     pub(super) async fn wait_for_room(&self) -> Result<()> {
         let attempt = || {
             self.failed()

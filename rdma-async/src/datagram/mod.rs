@@ -66,7 +66,7 @@ impl fmt::Debug for DatagramSocket {
     }
 }
 
-/// A received datagram.
+/// A received datagram, with the address of its sender.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Datagram {

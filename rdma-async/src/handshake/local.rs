@@ -33,7 +33,8 @@ pub(crate) struct ReservedRoom {
 }
 
 impl LocalEnd {
-    /// Creates the queue pair with the local address that `choice` selects.
+    /// Creates the unconnected queue pair of this end, with the local address (port and GID) that
+    /// `choice` selects, and reserves room for its completions and messages.
     pub(crate) fn prepare(template: Template, choice: AddressChoice) -> Result<Self> {
         Self::prepare_by(template, |builder| builder.address(choice).build())
     }

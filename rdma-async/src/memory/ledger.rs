@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Amount of memory that a peer holds at its [request](crate::Rdma::request_remote_mr).
+/// Amount of memory that a peer has [requested](crate::Rdma::request_remote_mr) from this end and
+/// not yet returned.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GrantedMemory {

@@ -214,7 +214,8 @@ impl PieceLender {
         // The piece is then freed.
     }
 
-    /// Keeps a piece for its next use. Frees the piece if the limit of kept pieces is reached.
+    /// Keeps a piece of registered memory for its next use. Frees the piece if the limit of kept
+    /// pieces is reached.
     #[inline]
     fn keep(&self, piece: SharedBuffer) {
         let mut kept = self.kept.lock();

@@ -219,7 +219,7 @@ pub trait RemoteMrReadAccess: sealed::Sealed {
     /// memory.
     fn memory(&self) -> RemoteMemory;
 
-    /// Returns whether the peer has ended the lease of the memory.
+    /// Returns whether the peer has ended the lease of the memory, so that operations on it fail.
     fn lease_has_ended(&self) -> bool;
 }
 

@@ -162,7 +162,7 @@ fn units(bytes: usize) -> Option<u32> {
     u32::try_from(bytes.div_ceil(UNIT)).ok()
 }
 
-/// Guard that counts a task as waiting until the guard is dropped.
+/// Guard that counts a task in [`PoolStatistics::waiting`] until the guard is dropped.
 struct WaitingTask<'u>(&'u AtomicUsize);
 
 impl<'u> WaitingTask<'u> {

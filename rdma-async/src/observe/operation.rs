@@ -167,7 +167,7 @@ impl ObservedPolls {
         }
     }
 
-    /// Observes a poll, with which an operation begins unless one has begun.
+    /// Observes a poll of an operation. The first poll begins the observation of the operation.
     pub(crate) fn poll(&mut self, connection: &Connection) {
         let kind = self.kind;
         self.begun

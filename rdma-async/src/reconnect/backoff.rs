@@ -81,7 +81,7 @@ pub(super) struct Pauses {
 }
 
 impl Pauses {
-    /// Restarts the sequence with its first pause.
+    /// Restarts the sequence with its first, shortest pause, because a connection was established.
     pub(super) fn reset(&mut self) {
         self.next = self.backoff.first;
     }

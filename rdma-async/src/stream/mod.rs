@@ -105,7 +105,7 @@ impl RdmaStream {
         Ok(rdma.into_stream())
     }
 
-    /// Returns the TCP address of this end.
+    /// Returns the TCP address of this end of the stream.
     pub fn local_address(&self) -> SocketAddr {
         self.rdma().local_address()
     }

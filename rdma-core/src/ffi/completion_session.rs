@@ -24,8 +24,8 @@ const WITH_IMMEDIATE: u32 =
 /// defect, and the poll returns the error.
 const CLOCK_ATTEMPTS: u32 = 1000;
 
-/// An iteration over the entries of an extended queue. The first call of [`Self::advance`] calls
-/// `ibv_start_poll`, and dropping the session calls `ibv_end_poll`.
+/// An iteration over the completions of an extended queue. The first call of [`Self::advance`]
+/// calls `ibv_start_poll`, and dropping the session calls `ibv_end_poll`.
 #[derive(Debug)]
 pub(crate) struct Session<'a> {
     queue: &'a CompletionQueueHandle,

@@ -19,12 +19,12 @@ use crate::error::{Error, Result};
 use crate::queue_pair::{Modification, QueuePairState, Transport, modify};
 
 /// Maximum wait for the completion of a marker (a request without memory) before another marker is
-/// posted: a concurrent poll may have taken the first completion.
+/// posted. Short, because a concurrent poll may have taken the first completion.
 const MARKER_WAIT: Duration = Duration::from_millis(10);
 
-/// Maximum wait for the completions of the remaining markers, from the post of the last one, after
-/// one marker has completed. The wait is limited because a concurrent poll may have taken a
-/// completion.
+/// Maximum wait for the completions of the remaining markers (requests without memory, posted to
+/// detect that the queue is empty), from the post of the last one, after one marker has completed.
+/// The wait is limited because a concurrent poll may have taken a completion.
 const REMAINING_WAIT: Duration = Duration::from_millis(100);
 
 /// Maximum number of polls in a row, each of up to a batch of completions, before the thread waits.

@@ -259,8 +259,8 @@ impl Extension {
         Ok(Session::new(queue, held, put_back))
     }
 
-    /// Polls completions of an extended queue into `room`, with the same result as `ibv_poll_cq` on
-    /// a plain queue.
+    /// Polls completions of an extended queue into `room`, as `ibv_poll_cq` does on a plain queue,
+    /// and returns their number.
     pub(super) fn poll(
         &self,
         queue: &CompletionQueueHandle,

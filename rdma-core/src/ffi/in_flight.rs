@@ -481,8 +481,9 @@ impl<T: Send + 'static> Slots<T> {
     }
 }
 
-/// An iterator over the slots of a completed request and of the unsignaled requests before it, the
-/// latest first. Dropping it frees the remaining slots and drops their memory.
+/// An iterator over the slots (places in the table) and the memory of a completed request and of
+/// the unsignaled requests that it also completes, the latest first. Dropping it frees the
+/// remaining slots and drops their memory.
 pub(crate) struct CompletedRun<'a, T: Send + 'static> {
     slots: &'a Slots<T>,
     /// Id of the request that the iterator returns next; 0 if none is left.

@@ -70,7 +70,7 @@ pub(super) struct Limits {
     read_context: usize,
 }
 
-/// An address that belongs to no context, so that no memory matches it.
+/// An address of no context (open device). As the expected context of memory, no memory matches it.
 const NO_CONTEXT: usize = 1;
 
 impl Limits {

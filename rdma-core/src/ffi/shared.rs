@@ -76,7 +76,7 @@ impl Shared {
         is_sole
     }
 
-    /// Returns whether no claim is held at this moment.
+    /// Returns whether no claim on the memory is held at this moment.
     pub(crate) fn is_unclaimed(&self) -> bool {
         self.claims.load(Ordering::Acquire) == 0
     }

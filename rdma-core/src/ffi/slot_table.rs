@@ -68,7 +68,8 @@ impl Reserved {
         (self.id & INDEX_MASK) as u32
     }
 
-    /// Returns a duplicate of this right. The caller must afterwards use only one of the two.
+    /// Returns a duplicate of this right to use the reserved slot. The caller must afterwards use
+    /// only one of the two.
     #[inline]
     pub(super) fn duplicate(&self) -> Self {
         Self { id: self.id }
@@ -132,7 +133,8 @@ impl<T> SlotTable<T> {
         Some(reserved)
     }
 
-    /// Returns the slot of a reservation; `None` if the reservation belongs to another table.
+    /// Returns the slot to which the right `reserved` belongs; `None` if it is a slot of another
+    /// table.
     #[inline]
     fn slot(&self, reserved: &Reserved) -> Option<&Slot<T>> {
         let slot = self.slots.get(reserved.index() as usize)?;
@@ -140,13 +142,13 @@ impl<T> SlotTable<T> {
         own.then_some(slot)
     }
 
-    /// Returns whether a reservation belongs to this table.
+    /// Returns whether the right `reserved` is for a slot of this table.
     #[inline]
     pub(super) fn owns(&self, reserved: &Reserved) -> bool {
         self.slot(reserved).is_some()
     }
 
-    /// Frees a reserved slot that no request has used. Has no effect if it belongs to another
+    /// Frees a reserved slot that no request has used. Has no effect if the slot belongs to another
     /// table.
     #[cold]
     pub(super) fn cancel(&self, reserved: Reserved) {
@@ -243,8 +245,9 @@ impl<T> SlotTable<T> {
 }
 
 impl<T: Send + 'static> SlotTable<T> {
-    /// Takes all slots out of the table if a request is in flight. The caller must keep them until
-    /// the device no longer uses the memory. Returns `None` if no request is in flight.
+    /// Takes all slots, with the memory of their requests, out of the table if a request is in
+    /// flight. The caller must keep them until the device no longer uses the memory. Returns `None`
+    /// if no request is in flight.
     pub(super) fn abandon(&mut self) -> Option<Box<dyn std::any::Any + Send>> {
         let in_flight =
             |slot: &Slot<T>| slot.word.load(Ordering::Acquire) & STATE_MASK == IN_FLIGHT;

@@ -75,7 +75,7 @@ impl Volatile {
         unsafe { &*start.cast::<AtomicU32>() }
     }
 
-    /// Returns the byte at `offset` as an atomic; the offset must be inside the span.
+    /// Returns the byte at `offset`, which must be inside the span, as an atomic.
     #[inline]
     pub(crate) fn u8(&self, offset: usize) -> &AtomicU8 {
         let start = self.place(offset, 1);

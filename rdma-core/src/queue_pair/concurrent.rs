@@ -118,7 +118,8 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
         guard.map_err(|(error, slot)| Refused::new(DetachedSlot(slot), error))
     }
 
-    /// Posts a request in a reserved slot. If posting fails, the slot is released.
+    /// Posts a request in a reserved slot, which keeps the memory of the request until
+    /// [`Self::complete`] returns it. If posting fails, the slot is released.
     ///
     /// # Errors
     ///

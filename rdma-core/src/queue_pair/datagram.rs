@@ -51,7 +51,8 @@ impl DatagramOptions {
     }
 }
 
-/// Returns the modification that moves a queue pair without a peer from INIT to RTR.
+/// Returns the modification that moves a queue pair without a peer from INIT to RTR (ready to
+/// receive).
 pub(super) fn ready_to_receive(kind: Transport, options: &DatagramOptions) -> Modification {
     let change = Modification::to(QueuePairState::ReadyToReceive);
     match kind {
@@ -60,7 +61,8 @@ pub(super) fn ready_to_receive(kind: Transport, options: &DatagramOptions) -> Mo
     }
 }
 
-/// Returns the modification that moves a queue pair without a peer from RTR to RTS.
+/// Returns the modification that moves a queue pair without a peer from RTR (ready to receive) to
+/// RTS (ready to send).
 pub(super) fn ready_to_send(kind: Transport, options: &DatagramOptions) -> Result<Modification> {
     let sequence = options.packet_sequence;
     let sequence = sequence.unwrap_or_else(Endpoint::random_packet_sequence);

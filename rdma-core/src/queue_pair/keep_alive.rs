@@ -38,9 +38,9 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// Returns the outcome that `completion` reports, which also applies to the unsignaled requests
-    /// before the completed one. If a request failed, unsignaled requests before it may have
-    /// succeeded, but are treated as failed.
+    /// Returns the outcome (success or failure) that `completion` reports, which also applies to
+    /// the unsignaled requests before the completed one. If a request failed, unsignaled requests
+    /// before it may have succeeded, but are treated as failed.
     #[inline]
     pub(crate) fn of(completion: &WorkCompletion) -> Self {
         match completion.result() {

@@ -69,8 +69,9 @@ impl RdmaBuilder {
         Ok(PreparedRdma { local })
     }
 
-    /// Creates a [`Connector`] and [`Listener`] from the function `exchange`, which exchanges the
-    /// endpoints with the peer, see [`Exchange`].
+    /// Creates a [`Connector`] and [`Listener`] whose connections need no TCP connection: the
+    /// function `exchange` of the program passes bytes to the peer and returns the peer's bytes,
+    /// see [`Exchange`].
     pub fn exchange<F, Fut>(self, exchange: F) -> Exchange<F>
     where
         F: Fn(Vec<u8>) -> Fut + Send + Sync,

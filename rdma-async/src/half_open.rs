@@ -53,7 +53,7 @@ impl HalfOpen {
         }
     }
 
-    /// Waits until a handshake has ended, and returns its result. Returns `Ready(None)` if no
+    /// Polls for a handshake that has ended, and returns its result. Returns `Ready(None)` if no
     /// handshake is in progress.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Rdma>>> {
         loop {
@@ -72,7 +72,7 @@ impl HalfOpen {
         }
     }
 
-    /// Waits until another handshake may begin. At the maximum, ends the oldest handshake after its
+    /// Polls until another handshake may begin. At the maximum, ends the oldest handshake after its
     /// minimum time. Must be called only while a peer waits.
     pub(crate) fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.entries.len() < self.limit {

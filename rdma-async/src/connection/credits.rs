@@ -100,7 +100,8 @@ impl<'c> Credit<'c> {
         }
     }
 
-    /// Consumes the credit after its message was accepted, without returning it to the counter.
+    /// Consumes the credit after its message was accepted by the send queue, without returning it
+    /// to the counter.
     pub(super) fn spend(self) {
         std::mem::forget(self);
     }

@@ -32,7 +32,8 @@ pub(crate) enum Link {
 pub(crate) struct InBand(Arc<CloseNotice>);
 
 impl Link {
-    /// Returns a link that uses only control messages of the connection.
+    /// Returns a link for a connection without a TCP connection: the ends notify each other only by
+    /// control messages of the connection.
     pub(crate) fn in_band(connection: &Connection) -> Self {
         Self::InBand(InBand(Arc::clone(&connection.close_notice)))
     }
@@ -53,7 +54,7 @@ impl Link {
         }
     }
 
-    /// Notifies the peer that this end sends no further messages.
+    /// Notifies the peer, by the means of the link, that this end sends no further messages.
     pub(super) async fn shut_down(&mut self, connection: &Connection) {
         match self {
             // If this fails, the TCP connection is broken, and reading from it returns the error.

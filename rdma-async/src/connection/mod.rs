@@ -331,8 +331,8 @@ impl Connection {
         self.sender.lock().is_awaited()
     }
 
-    /// Returns whether all data was delivered: no message is queued, and every request has
-    /// completed.
+    /// Returns whether all messages and data were delivered to the peer: no message is queued, and
+    /// every request has completed.
     fn has_delivered_all(&self) -> bool {
         let has_outgoing = self
             .outgoing
@@ -415,8 +415,8 @@ impl Connection {
         self.operation_of(submitted.map_err(|(not_accepted, _)| not_accepted))
     }
 
-    /// Converts the result of a submission to the future of the request, or to `None` if the send
-    /// queue is full.
+    /// Converts the result of a submission to the future that waits for the request, or to `None`
+    /// if the send queue is full.
     #[inline]
     fn operation_of(&self, submitted: Result<u64, NotAccepted>) -> Result<Option<Operation<'_>>> {
         match submitted {
@@ -561,9 +561,9 @@ impl Connection {
         polls.is_multiple_of(POLLS_PER_UNIT)
     }
 
-    /// Polls the completion queue for a short time until `attempt` returns a value. Returns `None`
-    /// immediately if another future waits for a request of this connection, or if polling would
-    /// delay other tasks.
+    /// Polls the completion queue for a short time, instead of waiting at once, until `attempt`
+    /// returns a value. Returns `None` immediately if another future waits for a request of this
+    /// connection, or if polling would delay other tasks.
     #[inline(never)]
     fn poll_briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
         if self.awaits_completions() {

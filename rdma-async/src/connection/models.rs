@@ -139,12 +139,12 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Runs `act` on another thread of the model.
+/// Runs `act` on another thread of the loom model.
 fn spawn(act: impl FnOnce() + 'static) -> JoinHandle<()> {
     thread::spawn(act)
 }
 
-/// Runs `act` with `requests` on another thread of the model.
+/// Runs `act` with `requests` on another thread of the loom model.
 fn spawn_with(requests: &Arc<Requests>, act: impl FnOnce(&Requests) + 'static) -> JoinHandle<()> {
     let requests = Arc::clone(requests);
     spawn(move || act(&requests))

@@ -104,7 +104,8 @@ impl Connection {
         }
     }
 
-    /// Sends queued control messages while credits and room in the send queue are available.
+    /// Sends queued control messages in order, while credits and room in the send queue are
+    /// available.
     ///
     /// Must be called after control credits become available, without the lock of the send queue.
     pub(super) fn flush_outbox(&self) {

@@ -289,7 +289,7 @@ impl Connection {
 }
 
 impl IncomingMessage {
-    /// Converts a message that is being read into a message that was read with this outcome.
+    /// Converts a long message that is being read into one whose read has ended with `outcome`.
     fn finish_read(self, outcome: Result<()>) -> Self {
         match self {
             Self::BeingRead {

@@ -56,8 +56,8 @@ pub(super) struct PendingReply<'a> {
 }
 
 impl PendingReplies {
-    /// Adds an expected reply to the table. `lent` is memory that is lent to the peer until the
-    /// reply arrives.
+    /// Adds an expected reply to the table, and returns the handle by which a future waits for it.
+    /// `lent` is memory that is lent to the peer until the reply arrives.
     pub(super) fn register(&self, lent: Option<LentMemory>) -> PendingReply<'_> {
         let (sender, receiver) = oneshot::channel();
         let mut table = self.table.lock();

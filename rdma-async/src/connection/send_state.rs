@@ -18,9 +18,9 @@ use crate::error::{Error, Result};
 /// Number of staged requests (accepted, but not yet posted) at which they are posted without
 /// waiting for the end of the driver's turn. Limits the delay of the first request.
 const MAX_STAGED: usize = 32;
-/// Number of claimed bytes from which a staged request is signaled, so that its own completion
-/// releases its memory. The memory of a smaller request is released by the completion of a later
-/// request.
+/// Number of claimed bytes from which a staged request (posted with others in a batch) is signaled,
+/// so that its own completion releases its memory. The memory of a smaller request is released by
+/// the completion of a later request.
 const SIGNALED_LEN: usize = 16 << 10;
 
 /// Waiter for the end of an accepted request: a future, or nothing.
@@ -348,7 +348,8 @@ impl SendState {
     }
 
     /// Accepts a request that holds `memory` until the request completes: posts the request, or
-    /// stages it for a later post. Returns the memory if the request is not accepted.
+    /// stages it (keeps it for a later post together with other requests). Returns the memory if
+    /// the request is not accepted.
     #[inline]
     pub(super) fn accept_held(
         &mut self,
@@ -372,8 +373,8 @@ impl SendState {
         Ok(self.count(awaited_by, true, slot))
     }
 
-    /// Returns whether the next request must be posted immediately. In that case, the staged
-    /// requests have been posted before it.
+    /// Returns whether the next request must be posted immediately instead of staged. If so, first
+    /// posts the staged requests, to keep the order.
     #[inline]
     fn is_posted_now(&mut self, posting: PostTime) -> Result<bool, NotAccepted> {
         if self.is_idle() {

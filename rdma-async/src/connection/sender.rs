@@ -125,7 +125,7 @@ impl<Q: Posted> Sender<Q> {
         self.waits_ended.load(Ordering::SeqCst)
     }
 
-    /// Returns the result of an atomic operation that has completed.
+    /// Returns the result of the completed atomic operation that uses `slot`.
     #[inline]
     pub(super) fn value(&self, slot: ResultSlot) -> u64 {
         self.results.value(slot)
@@ -286,8 +286,8 @@ impl Connection {
         Ok(number)
     }
 
-    /// Ends the connection if the device has refused requests that were staged earlier, because no
-    /// completion will end these requests.
+    /// Ends the connection if the device has refused requests that were staged earlier (accepted,
+    /// but posted only now), because no completion will end these requests.
     #[cold]
     fn fail_if_closed(&self, state: MutexGuard<'_, SendState>, not_accepted: &NotAccepted) {
         let is_closed = state.is_closed();

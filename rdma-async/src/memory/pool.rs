@@ -90,7 +90,7 @@ impl Pool {
         self.lend(lender, layout)
     }
 
-    /// Takes memory like [`Self::take`]. Waits while the limit of the pool is reached.
+    /// Takes memory like [`Self::take`], after waiting until the limit of the pool allows it.
     pub(crate) async fn take_when_free(
         &self,
         layout: Layout,

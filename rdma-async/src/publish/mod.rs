@@ -241,8 +241,8 @@ impl<'c> PublishedReader<'c> {
         self.version
     }
 
-    /// Makes this reader read another value of the same owner and capacity, which has this token.
-    /// One reader, with memory for one value, can thus read many values.
+    /// Makes this reader read another published value, which has the token `token`, the same owner
+    /// and the same capacity. One reader, with memory for one value, can thus read many values.
     ///
     /// # Errors
     ///

@@ -65,7 +65,8 @@ impl<C> fmt::Debug for Reconnect<C> {
 }
 
 impl<C: Connector> Reconnect<C> {
-    /// Creates a `Reconnect` with one path. The first operation connects.
+    /// Creates a `Reconnect` with one path to the peer, over which `connector` connects. Does not
+    /// connect yet; the first operation does.
     pub fn new(connector: C, backoff: Backoff) -> Self {
         Self::over([connector], backoff)
     }

@@ -46,8 +46,9 @@ const BATCHES: usize = 8;
 /// empty a full completion queue, and a limit in case completions arrive faster than they are
 /// polled.
 const DETACH_POLLS: usize = 1 << 10;
-/// Maximum time for which a future polls before it waits, on a runtime with one thread. Longer
-/// polling would delay the other tasks of that thread.
+/// Maximum time for which a future polls the completion queue before it waits, on a runtime with
+/// one thread. About the latency of a fast device; longer polling would delay the other tasks of
+/// that thread.
 const BRIEF_POLL: Duration = Duration::from_micros(2);
 /// Number of polls between two readings of the clock, because reading the clock takes as long as
 /// several polls.
@@ -334,8 +335,8 @@ impl Shard {
         found
     }
 
-    /// Dispatches a completion to its connection. Returns whether the completion belongs to a
-    /// receive.
+    /// Passes a completion to the connection of its queue pair. Returns whether the completion
+    /// belongs to a receive, so that the caller counts completed receives.
     #[inline]
     fn dispatch(
         &self,
@@ -365,7 +366,8 @@ impl Shard {
         false
     }
 
-    /// Adds attached connections to the table, and moves detached connections to `detached`.
+    /// Applies the queued changes: adds attached connections to the table, and moves detached
+    /// connections from the table to `detached`.
     #[cold]
     fn apply_changes(
         &self,
@@ -552,7 +554,7 @@ impl Drop for WaitingFuture<'_> {
     }
 }
 
-/// Ends all connections of the table with this error.
+/// Ends all connections of the table with this error, and wakes their waiting futures.
 #[cold]
 fn fail_all(connections: &QueuePairMap<Arc<Connection>>, error: &Error) {
     for connection in connections.values() {

@@ -103,7 +103,7 @@ impl Receives {
         }
     }
 
-    /// Logs the error of a receive that the device has refused.
+    /// Logs the error of a receive that could not be posted.
     #[cold]
     fn refused(&self, error: &rdma_core::Error) {
         // The senders retransmit their messages until a receive is posted.

@@ -71,7 +71,8 @@ impl OwnedReadHalf {
         Ok(self.chunk.take())
     }
 
-    /// Waits until `chunk` has unread bytes or the stream has ended.
+    /// Polls until `chunk` has unread bytes or the stream has ended. Receives the next message if
+    /// necessary.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.chunk.is_none() && !self.has_ended {
             if !self.is_receiving {

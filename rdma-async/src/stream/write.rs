@@ -79,8 +79,8 @@ impl OwnedWriteHalf {
         accepted.await.map(drop)
     }
 
-    /// Repeats `attempt` until it returns the number of accepted bytes. After each `None`, waits
-    /// until the stream can accept more bytes.
+    /// Polls a write: repeats `attempt`, which offers bytes to the stream, until it returns the
+    /// number of accepted bytes. After each `None`, waits until the stream can accept more bytes.
     fn poll_accepted(
         &mut self,
         cx: &mut Context<'_>,
@@ -125,7 +125,8 @@ impl OwnedWriteHalf {
     }
 }
 
-/// Waits until the stream accepts more bytes. A function, so that the future owns the connection.
+/// Waits until the stream accepts more bytes. The future owns the handle of the connection, so that
+/// it can be stored in [`OwnedWriteHalf`].
 async fn wait_for_room(rdma: Arc<Rdma>) {
     rdma.connection().wait_for_outgoing_room().await;
 }

@@ -319,8 +319,8 @@ impl FlowRule {
         self
     }
 
-    /// Returns the C struct of the rule, and the C structs of its conditions and actions. The
-    /// latter must directly follow the former in memory.
+    /// Returns the C struct of the rule, and the bytes of the C structs of its conditions and
+    /// actions, which must directly follow the C struct of the rule in memory.
     pub(crate) fn attributes(&self) -> Result<(sys::ibv_flow_attr, &[u8])> {
         let size = size_of::<sys::ibv_flow_attr>() + self.layers.len();
         let (Ok(size), Ok(count)) = (u16::try_from(size), u8::try_from(self.count)) else {

@@ -286,8 +286,8 @@ impl CompletionQueueHandle {
         count
     }
 
-    /// Delivers the completions that other threads wait for to these threads. Moves all others to
-    /// the front of `completions`, and returns their number.
+    /// Delivers those of the polled `completions` that other threads wait for to these threads.
+    /// Moves all others to the front of `completions`, and returns their number.
     fn retain_own(&self, completions: &mut [WorkCompletion]) -> usize {
         let mut kept = 0;
         for index in 0..completions.len() {

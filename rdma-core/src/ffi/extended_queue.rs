@@ -393,8 +393,8 @@ fn missing(queue: &sys::ibv_cq_ex, fields: CompletionFields) -> Option<&'static 
     told.iter().find(lacking).map(|&(_, _, what)| what)
 }
 
-/// The exclusive right of the current thread to iterate over the entries of an extended queue. The
-/// right ends when this value is dropped.
+/// The exclusive right of the current thread to iterate over the completions of an extended queue.
+/// The right ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct IterationRight<'a> {
     extension: &'a Extension,

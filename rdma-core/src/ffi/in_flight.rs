@@ -65,7 +65,8 @@ impl<T: Send + 'static> fmt::Debug for Slots<T> {
 }
 
 impl<T: Send + 'static> Slots<T> {
-    /// Creates a table of `capacity` slots for sends, at most 2^16.
+    /// Creates a table of `capacity` slots (places for requests in flight), at most 2^16, for
+    /// sends.
     pub(crate) fn new(queue_pair: Arc<QueuePairHandle>, capacity: u32) -> Self {
         let limits = Limits::of_sends(&queue_pair);
         Self {
@@ -77,8 +78,8 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Creates a table of `capacity` slots for receives. If the queue pair has no receive queue,
-    /// the table has a single slot, which stays in use, so that every post fails.
+    /// Creates a table of `capacity` slots (places for receives in flight). If the queue pair has
+    /// no receive queue, the table has a single slot, which stays in use, so that every post fails.
     pub(crate) fn for_receives(queue_pair: Arc<QueuePairHandle>, capacity: u32) -> Self {
         let refused = no_receive_queue(&queue_pair).is_some();
         let takes_elements = queue_pair.sizes().receive_elements > 0;

@@ -63,8 +63,8 @@ impl Leases {
         place
     }
 
-    /// Records that a peer's message has invalidated the window key `key`. Must be called exactly
-    /// once per message.
+    /// Records that a peer's message has invalidated the window key `key`, which ends the lease
+    /// with this key. Must be called exactly once per message.
     pub(super) fn ended_by_peer(&self, key: u32) {
         if let Some(slot) = self.find(key) {
             slot.ended_by_peer(key as u8);

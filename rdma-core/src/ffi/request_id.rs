@@ -80,8 +80,8 @@ pub(super) enum Removals {
 /// id of this crate contains it, and ids that the program chooses are below 2^24 or at least 2^63.
 const OUT_OF_ORDER: u64 = 1 << 62;
 
-/// The distance by which [`Admission::Closed`] decreases `end_id`. It is larger than the capacity
-/// of every sequence, so that no room is left for requests.
+/// The number that is subtracted from `end_id` in the state [`Admission::Closed`]. It is larger
+/// than the capacity of every sequence, so that no room is left for requests on the fast path.
 const CLOSED: i64 = 1 << 32;
 
 impl Sequence {
@@ -144,7 +144,7 @@ impl Sequence {
         self.tail() - self.outstanding() as u64
     }
 
-    /// Returns the number of the next request to be posted.
+    /// Returns the number of the next request to be posted, counted from 0.
     #[inline]
     pub(super) fn tail(&self) -> u64 {
         self.tail_block | (self.tail_id & BLOCK_MASK)

@@ -212,9 +212,9 @@ impl<T: Send + 'static> Ring<T> {
         number.map_or(0, |number| number - self.order.head() + 1)
     }
 
-    /// Removes the oldest request in flight, which must exist, and returns its memory. `outcome` is
-    /// that of the request that has the completion, which was posted `left` requests after the
-    /// oldest one.
+    /// Removes the oldest request in flight, which must exist, because it has completed, and
+    /// returns its memory. `outcome` is the outcome of the request that has the completion, which
+    /// was posted `left` requests after the oldest one.
     #[inline]
     pub(super) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         let slot = self.slot(self.order.oldest_id());
@@ -334,8 +334,8 @@ impl<T: Send + 'static> Ring<T> {
         }
     }
 
-    /// Returns the id of the next request to be staged; `None` if it cannot be staged on the fast
-    /// path.
+    /// Returns the id of the next request to be added to the batch, or `None` if that request
+    /// cannot take the fast path.
     #[inline]
     pub(super) fn fast_path_staged_id(&self) -> Option<u64> {
         let behind = self.staged.end - self.staged.start;
@@ -445,7 +445,8 @@ pub(crate) struct Unstaged<'a, T: Send + 'static> {
 }
 
 impl<T: Send + 'static> Unstaged<'_, T> {
-    /// Returns the memory of the next request that has memory; `None` if no request is left.
+    /// Returns the memory of the next unposted request that has memory, or `None` if no such
+    /// request is left.
     pub(crate) fn next(&mut self) -> Option<T> {
         while self.next < self.end {
             let slot = self.ring.slot(self.next);

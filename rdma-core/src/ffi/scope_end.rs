@@ -138,8 +138,9 @@ impl ScopeRequests {
         self.wait_until(|| self.in_flight.get() == 0)
     }
 
-    /// Ends the scope: waits until no request of the scope is in flight. Returns an error if the
-    /// wait timed out, else the first failure that no handle has reported.
+    /// Ends the scope: waits until no request of the scope is in flight, so that the borrows of
+    /// their memory can end. Returns an error if the wait timed out, else the first failure that no
+    /// handle has reported.
     pub(super) fn end(&self) -> Result<()> {
         let waited = self.wait_all();
         if self.in_flight.get() > 0 {

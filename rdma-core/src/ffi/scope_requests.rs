@@ -197,8 +197,8 @@ impl ScopeRequests {
         }
     }
 
-    /// Posts a receive on the fast path, or otherwise on [the general
-    /// path](Self::post_any_receive).
+    /// Posts a receive into `memory`: on the fast path, which has few checks, if possible, and
+    /// otherwise on [the general path](Self::post_any_receive).
     ///
     /// # Safety
     ///

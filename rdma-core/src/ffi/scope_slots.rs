@@ -216,7 +216,8 @@ impl ScopeSlots {
         self.word(id).set(FREE);
     }
 
-    /// Takes the objects that the request with the id `id` keeps alive out of its slot.
+    /// Takes the objects that the request with the id `id` keeps alive out of its slot, for example
+    /// after it has completed.
     pub(super) fn keep(&self, id: u64) -> KeepAlive {
         self.details(id).keep.replace(KeepAlive::Nothing)
     }

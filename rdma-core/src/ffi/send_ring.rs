@@ -140,9 +140,9 @@ impl<T: Send + 'static> SendRing<T> {
         self.ring.completed(id)
     }
 
-    /// Removes the oldest request in flight, which must exist, and returns its memory. `outcome` is
-    /// that of the request that has the completion, which was posted `left` requests after the
-    /// oldest one.
+    /// Removes the oldest request in flight, which must exist, because it has completed, and
+    /// returns its memory. `outcome` is the outcome of the request that has the completion, which
+    /// was posted `left` requests after the oldest one.
     #[inline]
     pub(crate) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         self.ring.retire(outcome, left)
@@ -167,7 +167,8 @@ impl<T: Send + 'static> SendRing<T> {
     }
 
     /// Posts a request on the fast path. On failure returns the memory, with the error number of
-    /// `ibv_post_send`, or with 0 if the request needs the general path.
+    /// `ibv_post_send`, or with 0 if the request was not posted because it needs the checks of the
+    /// general path.
     #[inline(always)]
     fn post_fast_path(&mut self, memory: T, description: &Description) -> Result<(), (i32, T)>
     where
@@ -284,7 +285,8 @@ impl<T: Send + 'static> SendRing<T> {
     }
 
     /// Posts a request with inline data on the fast path. On failure returns the error number of
-    /// `ibv_post_send`, or 0 if the request needs the general path.
+    /// `ibv_post_send`, or 0 if the request was not posted because it needs the checks of the
+    /// general path.
     #[inline(always)]
     fn post_fast_path_inline<D: InlineData>(
         &mut self,

@@ -146,7 +146,8 @@ impl Shared {
     }
 }
 
-/// A claim to read the memory of a [`Shared`]. Dropping the claim releases it.
+/// A claim (right) to read the memory of a [`Shared`]. Dropping the claim releases the memory for
+/// writers.
 #[derive(Debug)]
 pub(crate) struct Reading {
     shared: Arc<Shared>,
@@ -166,8 +167,8 @@ impl Drop for Reading {
     }
 }
 
-/// The exclusive claim to read and write the memory of a [`Shared`]. Dropping the claim releases
-/// it.
+/// The exclusive claim (right) to read and write the memory of a [`Shared`]. Dropping the claim
+/// releases the memory for other users.
 #[derive(Debug)]
 pub(crate) struct Writing {
     shared: Arc<Shared>,

@@ -80,8 +80,9 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
         Ok(())
     }
 
-    /// Posts the receives of the batch in one call. Returns the number of posted receives, and the
-    /// result of the call. After an error, the receives that were not posted stay in the batch.
+    /// Posts the receives of the batch to the device in one call. Returns the number of posted
+    /// receives, and the result of the call. After an error, the receives that were not posted stay
+    /// in the batch.
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         let count = self.staged.len();
         if count == 0 {

@@ -19,7 +19,8 @@ const FILLED: u64 = 1;
 /// Flag of [`Stash::state`]: every poll must take the slow path, which also reads the stash,
 /// because the queue is an extended queue, which `ibv_poll_cq` must not poll.
 const SLOW: u64 = 2;
-/// Flag of [`Stash::state`]: the inbox of a waiting thread is registered.
+/// Flag of [`Stash::state`]: the inbox of a waiting thread is registered, so polled completions may
+/// belong to that thread.
 const AWAITED: u64 = 4;
 /// Steps of two counters in [`Stash::state`]: `SORTER` counts the threads that are sorting,
 /// `WAITER` the threads that wait until none is sorting.

@@ -100,7 +100,7 @@ fn ends_at(context: &Context, kind: WindowType, side: Side) -> Result<bool> {
     }
 }
 
-/// Writes to the peer's memory through the window, and returns the completion of the write.
+/// Writes to `to`, memory of the peer, through the window, and returns the completion of the write.
 fn write(
     queue_pair: &QueuePair,
     domain: &ProtectionDomain,

@@ -283,8 +283,8 @@ impl QueuePairBuilder {
         self.kind
     }
 
-    /// Creates the queue pair for the port and the GID in `address`, and moves it from RESET to
-    /// INIT by calling `init`.
+    /// Creates the queue pair, to be used with the port and the GID in `address`, and moves it from
+    /// RESET to INIT by calling `init`.
     pub(crate) fn build_with(
         self,
         address: LocalAddress,
@@ -296,7 +296,7 @@ impl QueuePairBuilder {
         Ok(prepared)
     }
 
-    /// Creates the queue pair in RESET, for the port and GID in `address`.
+    /// Creates the queue pair in the state RESET, to be used with the port and GID in `address`.
     pub(crate) fn create_at(self, address: LocalAddress) -> Result<ManualQueuePair> {
         let attributes = self.domain.context().attributes()?;
         let parts = self.parts(address, &attributes, |plan| {

@@ -30,7 +30,8 @@ pub(crate) struct Details {
     pub(crate) token: usize,
 }
 
-/// The connection or datagram parameters in an event of the connection manager.
+/// The parameters of the peer in an event of the connection manager, for a connection or for
+/// datagrams.
 #[derive(Clone, Copy)]
 pub(crate) enum RawParameters {
     Connected(sys::rdma_conn_param),

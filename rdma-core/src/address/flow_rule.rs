@@ -177,7 +177,7 @@ impl FlowRule {
         )
     }
 
-    /// Adds conditions on the IPv4 header.
+    /// Adds conditions on the IPv4 header: the rule matches only packets that meet them.
     #[doc(alias = "IBV_FLOW_SPEC_IPV4_EXT")]
     pub fn ipv4(self, packets: &Ipv4Match) -> Self {
         type Spec = sys::ibv_flow_spec_ipv4_ext;
@@ -206,7 +206,7 @@ impl FlowRule {
         })
     }
 
-    /// Adds conditions on the IPv6 header.
+    /// Adds conditions on the IPv6 header: the rule matches only packets that meet them.
     #[doc(alias = "IBV_FLOW_SPEC_IPV6")]
     pub fn ipv6(self, packets: &Ipv6Match) -> Self {
         type Spec = sys::ibv_flow_spec_ipv6;
@@ -240,13 +240,13 @@ impl FlowRule {
         })
     }
 
-    /// Adds conditions on the UDP header.
+    /// Adds conditions on the UDP header: the rule matches only packets that meet them.
     #[doc(alias = "IBV_FLOW_SPEC_UDP")]
     pub fn udp(self, packets: &PortMatch) -> Self {
         self.ports(sys::ibv_flow_spec_type::IBV_FLOW_SPEC_UDP, packets)
     }
 
-    /// Adds conditions on the TCP header.
+    /// Adds conditions on the TCP header: the rule matches only packets that meet them.
     #[doc(alias = "IBV_FLOW_SPEC_TCP")]
     pub fn tcp(self, packets: &PortMatch) -> Self {
         self.ports(sys::ibv_flow_spec_type::IBV_FLOW_SPEC_TCP, packets)
@@ -344,7 +344,7 @@ impl FlowRule {
     }
 }
 
-/// The bytes of the C struct of one condition or action.
+/// The bytes of the C struct of one condition or action of a rule, which is being filled in.
 struct Layer<'a>(&'a mut [u8]);
 
 impl Layer<'_> {

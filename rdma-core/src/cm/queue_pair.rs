@@ -122,7 +122,8 @@ pub(super) fn establish(
     Ok(prepared.into_rts(local, Some(remote)))
 }
 
-/// Moves a datagram queue pair from INIT to RTR and then to RTS.
+/// Moves a datagram queue pair from INIT to RTR and then to RTS, with the queue key of the
+/// identifier's port space, so that it can send and receive.
 pub(super) fn activate(id: &ConnectionId, prepared: PreparedQueuePair) -> Result<QueuePair> {
     let (attributes, _) = id.handle().queue_pair_attributes(state::IBV_QPS_INIT)?;
     prepared.activate(&DatagramOptions::new(attributes.qkey))

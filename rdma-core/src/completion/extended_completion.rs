@@ -35,13 +35,13 @@ impl<'a> ExtendedCompletion<'a> {
         Self { session }
     }
 
-    /// Returns the id of the completed work request.
+    /// Returns the id of the completed work request, by which its queue finds the memory.
     #[inline]
     pub fn id(&self) -> u64 {
         self.session.id()
     }
 
-    /// Returns the status of the request.
+    /// Returns the status of the request: success, or the kind of failure.
     #[inline]
     pub fn status(&self) -> WorkStatus {
         WorkStatus::from_raw(self.session.status())

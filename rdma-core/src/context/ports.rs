@@ -9,7 +9,7 @@ use crate::error::{Errno, Error, Result};
 use crate::ffi::gid_bytes;
 
 impl Context {
-    /// Returns the attributes of the port with this number.
+    /// Returns the attributes of the port with this number, such as its state and MTU.
     ///
     /// # Errors
     ///
@@ -70,7 +70,8 @@ impl Context {
         Ok(entries.iter().map(gid_entry).collect())
     }
 
-    /// Returns one entry of a port's GID table.
+    /// Returns the entry at `index` of a port's GID table, the list of the port's network
+    /// addresses.
     ///
     /// # Errors
     ///

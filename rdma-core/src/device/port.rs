@@ -224,7 +224,7 @@ impl fmt::Display for PortState {
     }
 }
 
-/// The link layer of a port.
+/// The link layer of a port: InfiniBand or Ethernet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LinkLayer {

@@ -104,7 +104,7 @@ impl CompletionQueueHandle {
         Ok(unsafe { Self::adopt(raw, context, channel, None) })
     }
 
-    /// Takes ownership of an `ibv_cq`.
+    /// Takes ownership of an `ibv_cq`, which is destroyed when the value is dropped.
     ///
     /// # Safety
     ///

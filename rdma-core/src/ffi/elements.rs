@@ -39,7 +39,7 @@ impl LocalKey {
         }
     }
 
-    /// Returns the key as a number, as the device knows it.
+    /// Returns the key as the number that requests contain and the device knows.
     #[inline]
     pub(crate) fn number(self) -> u32 {
         self.number

@@ -138,7 +138,7 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Frees a reserved slot that no request has used.
+    /// Frees a reserved slot that no request has used, so that another request can use it.
     pub(crate) fn cancel(&self, reserved: Reserved) {
         self.table.cancel(reserved);
     }

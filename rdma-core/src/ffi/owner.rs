@@ -191,7 +191,8 @@ impl Backing {
         self.buffer.as_ref()
     }
 
-    /// Returns whether the owner of the memory has the type `O`.
+    /// Returns whether the owner of the memory has the type `O`, so that [`Self::into_owner`]
+    /// returns it.
     pub(crate) fn is_owned_by<O: 'static>(&self) -> bool {
         self.owner.is::<O>()
     }

@@ -446,7 +446,7 @@ pub(super) struct ReceiveElements {
 }
 
 impl ReceiveElements {
-    /// Creates an empty element list.
+    /// Creates an empty element list, which [`Self::scatter`] fills.
     #[inline]
     pub(super) fn new() -> Self {
         Self {

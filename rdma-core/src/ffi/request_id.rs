@@ -129,7 +129,7 @@ impl Sequence {
         }
     }
 
-    /// Sets the order in which requests have been removed.
+    /// Records whether requests have been removed in the order of posting.
     pub(super) fn set_removals(&mut self, removals: Removals) {
         self.head_id = match removals {
             Removals::InOrder => self.head_id & !OUT_OF_ORDER,

@@ -380,7 +380,7 @@ impl<T: Send + 'static> Ring<T> {
         }
     }
 
-    /// Returns the id of the next request to be staged.
+    /// Returns the id of the next request to be added to the batch.
     #[inline]
     pub(super) fn staged_id(&mut self) -> u64 {
         self.order.open(self.staged.end);

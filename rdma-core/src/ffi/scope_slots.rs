@@ -91,7 +91,7 @@ impl Ticket<'_> {
         self.has_word(self.id)
     }
 
-    /// Marks the request's slot as free.
+    /// Marks the request's slot as free, so that another request can use it.
     #[inline]
     pub(super) fn free(self) {
         self.word.set(FREE);

@@ -53,7 +53,8 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
         self.staged.len()
     }
 
-    /// Adds a receive into `memory` to the batch.
+    /// Adds a receive into `memory` to the batch. Returns the memory on an error, for example if
+    /// every slot is in use.
     #[inline]
     pub(crate) fn stage(&mut self, memory: T) -> Result<(), (Error, T)>
     where

@@ -116,7 +116,7 @@ impl<T> SlotTable<T> {
         self.slots.len()
     }
 
-    /// Reserves a free slot. Returns `None` if every slot is in use.
+    /// Reserves a free slot for one request. Returns `None` if every slot is in use.
     #[inline]
     pub(super) fn reserve(&self) -> Option<Reserved> {
         let index = self.free.take()?;

@@ -196,7 +196,7 @@ impl<T> Drop for InboxRegistration<'_, T> {
     }
 }
 
-/// A guard with exclusive access to the completions in a stash.
+/// A guard with exclusive access to the completions in a stash, created by [`Stash::open`].
 #[derive(Debug)]
 pub(super) struct OpenStash<'a, T> {
     state: &'a AtomicU64,

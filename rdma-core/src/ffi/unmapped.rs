@@ -80,7 +80,8 @@ impl UnmappedHandle {
         })
     }
 
-    /// Registers a range of the dma-buf behind a file descriptor.
+    /// Registers a range of the dma-buf (memory of another device) to which a file descriptor
+    /// refers.
     pub(crate) fn of_buffer(
         domain: Arc<ProtectionDomainHandle>,
         buffer: BorrowedFd<'_>,

@@ -21,7 +21,7 @@ impl Reregistration {
         Self::default()
     }
 
-    /// Moves the registration to the protection domain `domain`.
+    /// Adds the change that moves the registration to the protection domain `domain`.
     #[doc(alias = "IBV_REREG_MR_CHANGE_PD")]
     pub fn domain(mut self, domain: &ProtectionDomain) -> Self {
         self.changes.domain = Some(Arc::clone(domain.handle()));

@@ -64,7 +64,8 @@ impl SharedBuffer {
         Shared::is_sole(&self.shared)
     }
 
-    /// Claims the range `range` of the buffer for reading.
+    /// Claims the range `range` of the buffer for reading, so that no write claim can be created
+    /// until the claim is dropped.
     ///
     /// # Errors
     ///

@@ -94,7 +94,8 @@ impl Devices {
         }
     }
 
-    /// Returns the settings of a connection, with the device of its connection identifier.
+    /// Returns the settings of a connection, with the device that the connection manager has
+    /// selected for its connection identifier.
     fn template(&self, id: &ConnectionId) -> Result<Template> {
         let name = id.device_name().unwrap_or_default();
         self.builder.template_on(&name, &mut self.open.lock())

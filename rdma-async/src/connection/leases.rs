@@ -112,8 +112,8 @@ impl Leases {
         self.table.lock().requested
     }
 
-    /// Returns the number of revoked regions that the peer had requested and has not yet returned
-    /// or released.
+    /// Returns the number of regions that the peer had requested, that this end has revoked, and
+    /// that the peer has not yet returned or released.
     pub(super) fn unreturned_regions(&self) -> usize {
         self.table.lock().revoked_requests
     }

@@ -255,7 +255,8 @@ impl Connection {
     }
 }
 
-/// Takes at most `u16::MAX` owed credits from `counter`, to be returned to the peer in a header.
+/// Takes all credits that this end owes the peer from `counter`, so that a header can return them.
+/// Returns their number, at most `u16::MAX`.
 fn take_owed(counter: &AtomicU32) -> u16 {
     if counter.load(Ordering::Relaxed) == 0 {
         return 0;

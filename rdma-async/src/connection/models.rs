@@ -33,7 +33,7 @@ impl Posted for InFlight {
     }
 }
 
-/// Send side of a connection, with a replacement of the device.
+/// Send side of a connection in a loom model, with a replacement of the device.
 #[derive(Debug)]
 struct Requests {
     sender: Sender<InFlight>,

@@ -199,7 +199,8 @@ impl<'c> Pipeline<'c> {
 }
 
 impl Connection {
-    /// Charges an operation to tokio's budget. Lets other tasks run if the budget is used up.
+    /// Counts an operation against tokio's cooperative budget of the task. Lets other tasks run if
+    /// the budget is used up.
     #[inline]
     async fn charge(&self) {
         if self.count_poll() {

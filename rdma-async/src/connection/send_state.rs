@@ -321,7 +321,7 @@ impl<Q: Posted> SendState<Q> {
 
 impl SendState {
     /// Accepts a request whose data, the concatenated `pieces`, is copied: posts the request, or
-    /// stages it for a later post.
+    /// stages it (keeps it for a later post together with other requests).
     #[inline]
     pub(super) fn accept_copied(
         &mut self,

@@ -45,7 +45,8 @@ pub(super) struct Sender<Q = SendQueue<Memory>> {
 }
 
 impl Sender {
-    /// Creates the send side of a connection, for at most `limit` requests that have not ended.
+    /// Creates the send side of a connection, which accepts at most `limit` requests that have not
+    /// ended.
     pub(super) fn new(queue: SendQueue<Memory>, limit: usize) -> Self {
         let capacity = queue.capacity();
         Self::with(SendState::new(queue, capacity, limit))

@@ -86,7 +86,8 @@ impl DatagramSocket {
         })
     }
 
-    /// Makes the host a member of the group, for the lifetime of the returned socket.
+    /// Makes the host a member of the multicast group, so that the network sends its packets to the
+    /// host, until the returned socket is dropped.
     fn join_at_host(&self, group: IpAddr) -> std::io::Result<UdpSocket> {
         match group {
             IpAddr::V4(group) => {

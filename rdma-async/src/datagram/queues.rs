@@ -272,8 +272,8 @@ impl Inner {
         });
     }
 
-    /// Posts a datagram to the device. Returns the number of datagrams posted so far, or `None` if
-    /// the send queue is full.
+    /// Posts a datagram to the device. Returns the number of datagrams posted so far, by which the
+    /// caller recognizes that this datagram was sent, or `None` if the send queue is full.
     fn post(
         &mut self,
         message: &mut Option<ReadClaim>,

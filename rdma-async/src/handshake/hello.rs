@@ -6,8 +6,8 @@ use crate::connection::Depths;
 
 /// First bytes of a hello (magic number).
 pub(crate) const MAGIC: [u8; 8] = *b"RDMAsync";
-/// Version of the handshake and of the message format. Ends with different versions refuse each
-/// other.
+/// Version of the handshake and of the message format, sent in each hello. Ends with different
+/// versions refuse each other.
 pub(crate) const VERSION: u16 = 1;
 
 /// Limits of one end that its peer must respect: how many messages, and how long messages, the end

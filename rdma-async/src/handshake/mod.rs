@@ -190,7 +190,7 @@ async fn read_hello(stream: &mut TcpStream, peer: SocketAddr) -> Result<[u8; HEL
     read_rest(stream, peer, magic).await
 }
 
-/// Reads the magic number at the start of a message.
+/// Reads the magic number at the start of a message, which identifies the kind of the message.
 async fn read_magic(stream: &mut TcpStream, peer: SocketAddr) -> Result<[u8; 8]> {
     let mut magic = [0; 8];
     let read = stream.read_exact(&mut magic).await;

@@ -244,7 +244,7 @@ pub(crate) struct RegionParts {
 }
 
 impl RegionParts {
-    /// Recomposes the region from its parts.
+    /// Combines the parts to a region again, for example after it could not be joined.
     fn into_region(self) -> LocalMr {
         LocalMr::new(SharedBuffer::new(self.buffer), self.range, self.lender)
     }
@@ -331,7 +331,7 @@ pub trait LocalMrReadAccess: sealed::RegionAccess {
 /// Local memory that an operation can write to, for example as the destination of a read.
 /// Implemented only by [`LocalMr`] and [`LocalMrSliceMut`] (sealed trait).
 pub trait LocalMrWriteAccess: LocalMrReadAccess + sealed::RegionAccessMut {
-    /// Returns the bytes for writing.
+    /// Returns the bytes of the memory for writing.
     ///
     /// # Panics
     ///

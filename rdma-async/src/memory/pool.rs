@@ -27,7 +27,8 @@ const HUGE_CHUNK: usize = 2 << 20;
 /// freed.
 const MAX_KEPT_BYTES: usize = 16 << 20;
 
-/// Pool of registered memory of one protection domain. The sizes of the pieces are powers of two.
+/// Pool of registered memory of one protection domain, which lends memory in pieces. The sizes of
+/// the pieces are powers of two.
 #[derive(Debug)]
 pub(crate) struct Pool {
     sizes: Vec<Arc<PieceLender>>,

@@ -50,7 +50,8 @@ const HEADERS_LEN: usize = SLOTS * HEADER_LEN;
 /// which takes one round trip. Of longer memory, a reader reads the headers first, and then only
 /// the newest value.
 const MAX_SINGLE_READ_LEN: usize = 2048;
-/// Time limit of a reader that finds no complete value because the owner writes continually.
+/// Time limit of a reader that finds no complete value because the owner writes continually. Far
+/// longer than a read, so that only a constantly overwritten value exceeds it.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A value in memory of this end that peers read one-sided, without involving this program.

@@ -86,8 +86,8 @@ impl Pauses {
         self.next = self.backoff.first;
     }
 
-    /// Waits for the next pause. If the pause would exceed the time limit, immediately returns
-    /// `failure`, or [`Error::Timeout`] if `failure` is `None`.
+    /// Sleeps for the duration of the next pause. If the pause would exceed the time limit,
+    /// immediately returns `failure`, or [`Error::Timeout`] if `failure` is `None`.
     pub(super) async fn wait(&mut self, failure: Option<Error>) -> Result<()> {
         let pause = self.next_pause();
         if self.end.is_some_and(|end| Instant::now() + pause > end) {

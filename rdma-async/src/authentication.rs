@@ -5,13 +5,14 @@ use std::net::SocketAddr;
 
 use crate::error::{Error, Result};
 
-/// Maximum length of a token, in bytes. Limits the memory that a peer can occupy before it is
-/// authenticated.
+/// Maximum length of a token (the proof of an end that it may connect), in bytes. Limits the memory
+/// that a peer can occupy before it is authenticated.
 pub(crate) const MAX_TOKEN_LEN: usize = 1024;
-/// Length of a nonce, in bytes: enough random bits that no two nonces are equal.
+/// Length of a nonce (random bytes of one handshake), in bytes: enough random bits that no two
+/// nonces are equal.
 pub(crate) const NONCE_LEN: usize = 32;
 
-/// Returns a new random nonce.
+/// Returns a new nonce: random bytes that make the tokens of each handshake differ.
 pub(crate) fn nonce() -> Result<[u8; NONCE_LEN]> {
     let mut nonce = [0; NONCE_LEN];
     getrandom::fill(&mut nonce)
@@ -64,7 +65,7 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
     fn check(&self, transcript: &Transcript, token: &[u8]) -> Result<(), String>;
 }
 
-/// Role of an end of a connection.
+/// Role of an end of a connection in the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum End {
     /// The end that connects.
@@ -73,7 +74,8 @@ pub enum End {
     Accepting,
 }
 
-/// The handshake data that a token authenticates. The data differ for each handshake and each end.
+/// The handshake data from which a token is computed, so that the token is valid only for one end
+/// in one handshake.
 #[derive(Debug, Clone)]
 pub struct Transcript {
     prover: End,
@@ -96,7 +98,7 @@ impl Transcript {
         }
     }
 
-    /// Returns the end that sends the token.
+    /// Returns the role of the end that sends the token and thus proves that it may connect.
     pub fn prover(&self) -> End {
         self.prover
     }

@@ -21,24 +21,27 @@ use crate::shard::Profile;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CompletionMode {
-    /// Tasks sleep until a completion event. Uses the least processor time.
+    /// Tasks sleep until the device reports a completion by an event. Uses the least processor
+    /// time, but the wakeup by an event adds to the latency.
     Event,
-    /// A task polls for a limited time, then sleeps until a completion event. The latency is nearly
-    /// that of polling, and a slow peer does not keep a processor busy.
+    /// A task polls for completions for a limited time, and then sleeps until the device reports a
+    /// completion by an event. The latency is nearly that of polling, and a slow peer does not keep
+    /// a processor busy.
     Adaptive {
         /// Time without a completion after which the task stops polling and sleeps.
         spin: Duration,
     },
-    /// A task polls in every turn of the executor. The latency is the lowest, but a processor is
-    /// always busy.
+    /// A task polls for completions each time the executor runs it, and never sleeps. The latency
+    /// is the lowest, but a processor is always busy.
     Busy,
 }
 
-/// Default maximum length, in bytes, of a message of one piece. A protocol above can send a page of
-/// 4096 bytes with its own header in one piece.
+/// Default maximum length, in bytes, of a message that is sent in one piece. Long enough for a page
+/// of 4096 bytes and a header of the program's own protocol.
 const MESSAGE_LENGTH: usize = 4096 + 256;
 
-/// Settings of every connection that a builder creates.
+/// Settings of every connection that a builder creates. The setters of [`RdmaBuilder`] describe
+/// them.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) completion: CompletionMode,
@@ -59,7 +62,8 @@ pub(crate) struct Settings {
     pub(crate) address: AddressChoice,
 }
 
-/// Limits of the memory that peers request and hold.
+/// Limits of the memory that this end lends at the request of peers ([`Rdma::request_remote_mr`]),
+/// until the peers return the memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GrantLimits {
     /// Maximum number of bytes on one connection.
@@ -72,11 +76,14 @@ pub(crate) struct GrantLimits {
     pub(crate) time: Option<Duration>,
 }
 
-/// Number of receives of a connection for control messages of the peer. A few dozen suffice: the
-/// connection handles control messages itself, without waiting for the program.
+/// Number of receives of a connection for control messages of the peer, such as requests for
+/// memory. A few dozen suffice: the connection handles control messages itself, without waiting for
+/// the program.
 const CONTROL_DEPTH: u16 = 32;
 
 impl Settings {
+    /// Returns the numbers of data and control messages that this end accepts before it returns
+    /// credits.
     pub(crate) fn depths(&self) -> Depths {
         Depths {
             data: self.receive_depth,
@@ -84,7 +91,8 @@ impl Settings {
         }
     }
 
-    /// Returns the settings by which connections are assigned to shards.
+    /// Returns the settings by which a connection is assigned to a shard (shared queues and task of
+    /// a runtime): connections of one shard have equal profiles.
     pub(crate) fn profile(&self) -> Profile {
         Profile {
             completion: self.completion,
@@ -93,7 +101,8 @@ impl Settings {
     }
 }
 
-/// Builder of connections and listeners. The default settings suit most programs.
+/// Builder of connections and listeners: collects the settings, and then connects
+/// ([`Self::connect`]) or listens ([`Self::bind`]). The default settings suit most programs.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), rdma_async::Error> {
@@ -160,29 +169,31 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the port number of the device. The default is a usable port, see
-    /// [`rdma_core::Context::address`].
+    /// Sets the number of the device port that the connections use. The default is a usable port,
+    /// see [`rdma_core::Context::address`].
     pub fn port(mut self, number: u8) -> Self {
         self.settings.address.port = Some(number);
         self
     }
 
-    /// Sets the index of the port's GID. The default is the GID that matches the local address of
-    /// the TCP connection, see [`rdma_core::AddressChoice::source`].
+    /// Sets the index, in the GID table of the port, of the address that this end uses. The default
+    /// is the GID that matches the local address of the TCP connection, see
+    /// [`rdma_core::AddressChoice::source`].
     pub fn gid_index(mut self, index: u32) -> Self {
         self.settings.address.gid_index = Some(index);
         self
     }
 
-    /// Selects the GID by the route to `peer`: the GID of the local address from which the system
-    /// sends packets to `peer`. For connections whose endpoints the program exchanges itself
-    /// ([`Self::prepare`]).
+    /// Selects the GID (address of the port) by the route to `peer`: the GID of the local IP
+    /// address from which the system sends packets to `peer`. Needed only if this end is created
+    /// without a TCP connection to the peer, by [`Self::prepare`], [`Self::exchange`] or
+    /// [`Self::datagrams`]: otherwise, the local address of the TCP connection selects the GID.
     pub fn toward(mut self, peer: IpAddr) -> Self {
         self.settings.address = self.settings.address.toward(peer);
         self
     }
 
-    /// Sets the timeouts, retry counts and path of the queue pair.
+    /// Sets the timeouts, retry counts and path parameters with which the queue pair is connected.
     pub fn options(mut self, options: ConnectOptions) -> Self {
         self.settings.options = options;
         self
@@ -195,8 +206,8 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the maximum number of outstanding operations; further operations wait. The default is
-    /// 64, the bounds are 8 and 16384.
+    /// Sets the maximum number of operations of a connection that are in flight at the same time;
+    /// further operations wait. The default is 64, the bounds are 8 and 16384.
     pub fn send_depth(mut self, operations: u32) -> Self {
         self.settings.send_depth = operations.clamp(8, 1 << 14);
         self
@@ -211,8 +222,9 @@ impl RdmaBuilder {
     }
 
     /// Sets the maximum length, in bytes, of a message that the peer sends in one piece. The
-    /// default is 4352, a page and the header of a protocol above; the bounds are 64 bytes and
-    /// 16 MiB.
+    /// default is 4352, enough for a page of 4096 bytes and a header of the program's own protocol;
+    /// the bounds are 64 bytes and 16 MiB. Every receive has memory for this length, so a longer
+    /// message length uses more memory.
     ///
     /// A longer message is read from the sender's memory by RDMA: when the program receives the
     /// message, or ahead, when the program receives an earlier long message. Up to 16 messages and
@@ -223,7 +235,8 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the maximum length, in bytes, of any received message. The default is 1 GiB.
+    /// Sets the maximum length, in bytes, of any received message. [`Rdma::receive`] fails for a
+    /// longer message. The default is 1 GiB.
     pub fn message_limit(mut self, bytes: usize) -> Self {
         self.settings.message_limit = bytes;
         self
@@ -281,7 +294,8 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the time limit of connecting, including the handshake. The default is 10 s.
+    /// Sets the time limit of establishing a connection, including the handshake. The default is 10
+    /// s.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.settings.connect_timeout = limit;
         self
@@ -332,7 +346,7 @@ impl RdmaBuilder {
         self
     }
 
-    /// Connects to the peer that listens at a TCP address.
+    /// Connects to the peer that listens at a TCP address, and returns the connection.
     ///
     /// # Errors
     ///
@@ -347,6 +361,8 @@ impl RdmaBuilder {
             .unwrap_or(Err(Error::Timeout { what, limit }))
     }
 
+    /// Connects like [`Self::connect`], but without a time limit. Tries the addresses of a host
+    /// name in order.
     async fn connect_unbounded(self, address: impl ToSocketAddrs) -> Result<Rdma> {
         let template = self.template()?;
         let mut failure = None;
@@ -391,12 +407,14 @@ impl RdmaBuilder {
         RdmaListener::bind(self.template()?, address).await
     }
 
+    /// Returns the maximum number of concurrent handshakes of a listener.
     pub(crate) fn max_half_open(&self) -> usize {
         self.settings.half_open_limit
     }
 
-    /// Returns a template with the device `name`. Uses the device in `open`, or opens the device
-    /// and adds it to `open`.
+    /// Returns the template for a connection on the device `name`, which the route to the peer
+    /// uses. Takes the device from `open`, or opens the device and adds it to `open`. Fails if the
+    /// builder sets another device.
     pub(crate) fn template_on(&self, name: &str, open: &mut Vec<RdmaDevice>) -> Result<Template> {
         let is_named = |device: &&RdmaDevice| device.context().name() == name;
         let wanted = match &self.device {
@@ -422,12 +440,13 @@ impl RdmaBuilder {
         })
     }
 
+    /// Returns the time limit of establishing a connection.
     pub(crate) fn connect_limit(&self) -> Duration {
         self.settings.connect_timeout
     }
 
-    /// Opens the device unless it is already open, checks the port and GID index, and returns a
-    /// template for connections.
+    /// Opens the device unless it is already open, checks the port and GID index, and returns the
+    /// device and the settings for new connections.
     pub(crate) fn template(self) -> Result<Template> {
         let device = match &self.device {
             DeviceChoice::Open(device) => device.clone(),
@@ -443,7 +462,8 @@ impl RdmaBuilder {
     }
 }
 
-/// Choice of the device for the connections of a builder.
+/// Choice of the device for the connections of a builder: the default device, a device that is
+/// opened by its name, or an open device.
 #[derive(Debug, Clone)]
 enum DeviceChoice {
     Default,
@@ -451,7 +471,7 @@ enum DeviceChoice {
     Open(RdmaDevice),
 }
 
-/// Open device and settings from which all connections of one builder are created.
+/// Open device and settings of a builder, from which each of its connections is created.
 #[derive(Debug, Clone)]
 pub(crate) struct Template {
     pub(crate) device: RdmaDevice,
@@ -459,7 +479,8 @@ pub(crate) struct Template {
 }
 
 impl Template {
-    /// Returns the limits of this end that the peer must respect.
+    /// Returns the limits of this end, which are sent to the peer in the handshake and which the
+    /// peer must respect.
     pub(crate) fn limits(&self) -> EndLimits {
         EndLimits {
             depths: self.settings.depths(),

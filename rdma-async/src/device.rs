@@ -104,7 +104,7 @@ impl RdmaDevice {
         Self::new(&Context::open(name)?)
     }
 
-    /// Creates a device from an open context.
+    /// Creates a device from a verbs context that the program has opened.
     ///
     /// # Errors
     ///
@@ -114,7 +114,8 @@ impl RdmaDevice {
         Self::with_pool(context, &PoolOptions::default())
     }
 
-    /// Creates a device from an open context, with options for its registered memory.
+    /// Creates a device from an open verbs context, with options for the pool of registered memory,
+    /// such as a limit.
     ///
     /// # Errors
     ///
@@ -138,12 +139,13 @@ impl RdmaDevice {
         RdmaBuilder::default().on(self)
     }
 
-    /// Returns the verbs context of the device.
+    /// Returns the verbs context of the device, for example to query its attributes and ports.
     pub fn context(&self) -> &Context {
         self.shared.domain.context()
     }
 
-    /// Returns the protection domain of all connections and memory of the device.
+    /// Returns the protection domain to which all queue pairs and memory regions of the device
+    /// belong.
     pub fn protection_domain(&self) -> &ProtectionDomain {
         &self.shared.domain
     }
@@ -211,7 +213,8 @@ impl RdmaDevice {
         Ok(region)
     }
 
-    /// Returns the statistics of the registered memory of the device.
+    /// Returns the statistics of the device's registered memory, such as the bytes in use and the
+    /// limit.
     pub fn pool_statistics(&self) -> PoolStatistics {
         self.shared.pool.statistics()
     }

@@ -12,14 +12,14 @@ use rdma_core::WorkError;
 /// The result of every fallible operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Reason for the failure of an operation. Clones share their cause.
+/// Reason for the failure of an operation.
 ///
 /// `Debug` prints the same text as `Display`, so that a `main` that returns this error prints a
 /// readable message.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A verbs object could not be created or used.
+    /// A verbs object, such as a queue pair or a memory region, could not be created or used.
     #[error(transparent)]
     Verbs(#[from] rdma_core::Error),
 
@@ -137,7 +137,8 @@ impl fmt::Display for Execution {
 }
 
 impl Error {
-    /// Creates the error of a connection on which an operation exceeded the time limit `limit`.
+    /// Creates the error that ends a connection on which an operation exceeded the time limit
+    /// `limit`.
     pub(crate) fn deadline(limit: Duration) -> Self {
         Self::DeadlineExceeded {
             limit,
@@ -193,6 +194,7 @@ impl Error {
         }
     }
 
+    /// Creates [`Self::Tcp`]: the operating system failed to perform `action` at `address`.
     pub(crate) fn tcp(action: &'static str, address: impl ToString, cause: io::Error) -> Self {
         Self::Tcp {
             action,
@@ -201,6 +203,8 @@ impl Error {
         }
     }
 
+    /// Creates the error of a connection that has ended for `reason`. The execution state is
+    /// [`Execution::NotExecuted`]; [`Self::of_posted`] changes it.
     pub(crate) fn disconnected(reason: impl Into<Arc<str>>) -> Self {
         Self::Disconnected {
             reason: reason.into(),
@@ -208,6 +212,7 @@ impl Error {
         }
     }
 
+    /// Creates [`Self::InvalidArgument`] for the argument `what`.
     pub(crate) fn invalid(what: &'static str, reason: impl Into<String>) -> Self {
         Self::InvalidArgument {
             what,

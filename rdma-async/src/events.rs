@@ -70,7 +70,7 @@ impl RdmaDevice {
 }
 
 impl DeviceEvents {
-    /// Waits for the next event, and returns it. Cancel-safe.
+    /// Waits for the next event, and returns it. Cancel-safe: dropping the future loses no event.
     ///
     /// # Errors
     ///

@@ -69,8 +69,9 @@ impl RdmaBuilder {
         Ok(PreparedRdma { local })
     }
 
-    /// Creates a [`Connector`] and [`Listener`] from the function `exchange`, which exchanges the
-    /// endpoints with the peer, see [`Exchange`].
+    /// Creates a [`Connector`] and [`Listener`] whose connections need no TCP connection: the
+    /// function `exchange` of the program passes bytes to the peer and returns the peer's bytes,
+    /// see [`Exchange`].
     pub fn exchange<F, Fut>(self, exchange: F) -> Exchange<F>
     where
         F: Fn(Vec<u8>) -> Fut + Send + Sync,
@@ -90,7 +91,8 @@ impl PreparedRdma {
         self.local.hello().encode().to_vec()
     }
 
-    /// Connects this end to the peer whose [`Self::hello`] is `peer`. Sends nothing.
+    /// Connects this end to the peer. `peer` are the bytes that [`Self::hello`] has returned at the
+    /// peer. Sends nothing.
     ///
     /// **Neither end may send before both ends are connected.** The program must ensure this order,
     /// for example by a barrier; [`Exchange`] ensures it. A message to an end that is not connected
@@ -171,6 +173,7 @@ where
     F: Fn(Vec<u8>) -> Fut + Send + Sync,
     Fut: Future<Output = io::Result<Vec<u8>>> + Send,
 {
+    /// Connects within the time limit of connecting.
     async fn establish(&self) -> Result<Rdma> {
         let limit = self.builder.connect_limit();
         let what = "connecting";
@@ -179,6 +182,8 @@ where
             .unwrap_or(Err(Error::Timeout { what, limit }))
     }
 
+    /// Connects without a time limit: exchanges the hellos of both ends, connects, and exchanges
+    /// the confirmations.
     async fn establish_unbounded(&self) -> Result<Rdma> {
         let failed = |source| Error::tcp("exchanging", "hellos with the peer", source);
         let prepared = self.builder.clone().prepare()?;

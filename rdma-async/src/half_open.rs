@@ -14,11 +14,12 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::error::Result;
 use crate::rdma::Rdma;
 
-/// Minimum time of a handshake, even if other peers wait. Long enough for a peer on a network,
-/// which sends its first message together with the last packet of the TCP handshake.
+/// Minimum time that a handshake gets before it is ended in favor of a waiting peer. Long enough
+/// for a round trip over a network: a peer sends its first message together with the last packet of
+/// the TCP handshake.
 const MIN_HANDSHAKE_TIME: Duration = Duration::from_millis(100);
-/// Minimum time of a handshake whose peer has proved that it may connect, even if other peers wait.
-/// Long enough for the creation of the queue pair and the last messages.
+/// Minimum time that a handshake gets if its peer has proved that it may connect. Long enough for
+/// the creation of the queue pair and the last messages.
 const MIN_PROVED_HANDSHAKE_TIME: Duration = Duration::from_millis(500);
 
 /// Handshakes of a listener, each in a task. If the maximum is reached and another peer waits, the
@@ -33,7 +34,7 @@ pub(crate) struct HalfOpen {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// A handshake in progress.
+/// A handshake in progress: its task, and the data that determine how long it may last.
 #[derive(Debug)]
 struct Entry {
     task: AbortHandle,
@@ -52,7 +53,7 @@ impl HalfOpen {
         }
     }
 
-    /// Waits until a handshake has ended, and returns its result. Returns `Ready(None)` if no
+    /// Polls for a handshake that has ended, and returns its result. Returns `Ready(None)` if no
     /// handshake is in progress.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Rdma>>> {
         loop {
@@ -71,7 +72,7 @@ impl HalfOpen {
         }
     }
 
-    /// Waits until another handshake may begin. At the maximum, ends the oldest handshake after its
+    /// Polls until another handshake may begin. At the maximum, ends the oldest handshake after its
     /// minimum time. Must be called only while a peer waits.
     pub(crate) fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.entries.len() < self.limit {
@@ -99,8 +100,8 @@ impl HalfOpen {
         Poll::Ready(())
     }
 
-    /// Begins a handshake in a task. `handshake` creates the future of the task, which sets the
-    /// flag once the peer has sent a valid hello and, if required, a valid token.
+    /// Begins a handshake in a new task. `handshake` creates the future of the task from a flag,
+    /// which the future sets once the peer has sent a valid hello and, if required, a valid token.
     pub(crate) fn begin<F>(&mut self, handshake: impl FnOnce(Arc<AtomicBool>) -> F)
     where
         F: Future<Output = Result<Rdma>> + Send + 'static,

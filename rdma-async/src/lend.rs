@@ -58,6 +58,8 @@ impl Rdma {
         self.lend_with(region, AccessFlags::REMOTE_READ)
     }
 
+    /// Lends a region to the peer. The peer gets those access rights in `allowed` that the settings
+    /// of the connection also allow.
     fn lend_with(&self, region: LocalMr, allowed: AccessFlags) -> Result<Lent, (LocalMr, Error)> {
         let connection = self.connection_arc();
         let state = Arc::new(GrantState::new(Duration::MAX));
@@ -81,7 +83,8 @@ pub struct Lent {
     lease: Option<OpenLease>,
 }
 
-/// A lease that has not ended.
+/// A lease (access of the peer to a region of this end) that has not ended, by its number in the
+/// table of the connection.
 struct OpenLease {
     connection: Arc<Connection>,
     number: u64,

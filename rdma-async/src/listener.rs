@@ -24,7 +24,8 @@ pub struct RdmaListener {
     listener: TcpListener,
     template: Box<Template>,
     half_open: HalfOpen,
-    /// Accepted TCP connection whose handshake begins once the number of handshakes permits.
+    /// Accepted TCP connection whose handshake begins once fewer handshakes than the limit are in
+    /// progress.
     waiting: Option<(TcpStream, SocketAddr)>,
 }
 
@@ -64,7 +65,8 @@ impl RdmaListener {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
 
-    /// Polls for the next connection, see [`Self::accept`].
+    /// Polls for the next connection, like [`Self::accept`]. Registers the task to be woken if no
+    /// peer has connected.
     ///
     /// # Errors
     ///
@@ -92,6 +94,7 @@ impl RdmaListener {
         }
     }
 
+    /// Starts the task that performs the handshake of an accepted TCP connection.
     fn begin_handshake(&mut self, stream: TcpStream, peer: SocketAddr) {
         let template = Template::clone(&self.template);
         let limit = template.settings.connect_timeout;

@@ -20,7 +20,7 @@ use crate::memory::{
 use crate::observe::{observed, observed_arrival};
 use crate::within::Within;
 
-/// A connection to a peer.
+/// A connection to a peer: sends and receives messages, and accesses memory that the peer lends.
 ///
 /// Every operation takes `&self`, so that any number of tasks can use the connection concurrently.
 /// Operations that exceed the capacity of the send queue wait until there is room. Dropping a
@@ -97,12 +97,12 @@ impl Rdma {
         &self.connection
     }
 
-    /// Returns the device of the connection.
+    /// Returns the device that the connection uses, for example to allocate memory.
     pub fn device(&self) -> &RdmaDevice {
         self.connection.device()
     }
 
-    /// Returns the queue pair that the connection uses.
+    /// Returns the queue pair that the connection uses, for example to query its number or state.
     pub fn queue_pair(&self) -> &QueuePair {
         self.connection.queue_pair()
     }
@@ -119,7 +119,7 @@ impl Rdma {
         self.connection.failure().cloned()
     }
 
-    /// Waits until the connection has ended, and returns the error that ended it.
+    /// Waits until the connection has ended, and returns the error that ended the connection.
     pub async fn ended(&self) -> Error {
         self.connection.wait_for_end().await
     }
@@ -164,8 +164,10 @@ impl Rdma {
     /// Waits until the peer has received everything that was sent or posted, and closes the
     /// connection.
     ///
-    /// Messages of one piece are then in the peer's memory, but its program may not have received
-    /// them yet. Longer messages have been read by the peer.
+    /// Messages of one piece (at most the peer's
+    /// [`RdmaBuilder::message_length`](crate::RdmaBuilder::message_length) bytes) are then in the
+    /// peer's memory, but the peer's program may not have received them yet. Longer messages have
+    /// been read by the peer.
     ///
     /// ```
     /// # use std::alloc::Layout;
@@ -193,9 +195,10 @@ impl Rdma {
         self.connection.wait_until_delivered().await
     }
 
-    /// Sets a handler that is called for each message of one piece, within the poll that finds the
-    /// message and before any task is woken. A message that the handler returns is delivered to
-    /// [`Self::receive`].
+    /// Sets a handler that is called for each message of one piece (at most
+    /// [`RdmaBuilder::message_length`](crate::RdmaBuilder::message_length) bytes), within the poll
+    /// of the completion queue that finds the message, and before any task is woken. A message that
+    /// the handler returns is delivered to [`Self::receive`].
     ///
     /// The handler delays every other completion of the runtime, so it must be short and must not
     /// block. If the handler panics, the connection ends. Messages that arrived before this call,
@@ -233,7 +236,7 @@ impl Rdma {
     }
 
     /// Posts a message like [`Self::post`], but never waits. Returns `false`, and posts nothing, if
-    /// no credit is available or the send queue is full.
+    /// no credit (permission of the peer to send a message) is available or the send queue is full.
     ///
     /// # Errors
     ///
@@ -243,7 +246,8 @@ impl Rdma {
         self.connection.try_post_message(message)
     }
 
-    /// Allocates zeroed, registered memory. Memory of dropped regions is reused.
+    /// Allocates zeroed, registered memory for operations and messages. Memory of dropped regions
+    /// is reused.
     ///
     /// # Errors
     ///
@@ -286,15 +290,17 @@ impl Rdma {
         self.connection.granted_memory()
     }
 
-    /// Creates a pipeline, which keeps up to `depth` reads and writes of one task in flight. The
-    /// depth is limited to the depth of the send queue ([`RdmaBuilder::send_depth`]).
+    /// Creates a [`Pipeline`], by which one task can have up to `depth` reads and writes in flight
+    /// at the same time. The depth is limited to the depth of the send queue
+    /// ([`RdmaBuilder::send_depth`]).
     ///
     /// [`RdmaBuilder::send_depth`]: crate::RdmaBuilder::send_depth
     pub fn pipeline(&self, depth: usize) -> Pipeline<'_> {
         Pipeline::new(&self.connection, depth)
     }
 
-    /// Writes all bytes of `local` to the start of `remote`.
+    /// Writes all bytes of `local` to the start of `remote` by RDMA, and waits until the write has
+    /// completed.
     ///
     /// # Errors
     ///
@@ -321,7 +327,8 @@ impl Rdma {
     }
 
     /// Writes like [`Self::write`], with the immediate data `immediate`, which the peer receives by
-    /// [`Self::receive_write_immediate`]. Waits for a credit, as a message does.
+    /// [`Self::receive_write_immediate`]. Waits for a credit, because the write occupies a receive
+    /// of the peer, like a message.
     ///
     /// # Errors
     ///
@@ -353,7 +360,8 @@ impl Rdma {
         self.connection.receive_write_immediate().await
     }
 
-    /// Fills `local` with the bytes at the start of `remote`.
+    /// Fills `local` with the bytes at the start of `remote` by RDMA, and waits until the read has
+    /// completed.
     ///
     /// # Errors
     ///
@@ -423,8 +431,10 @@ impl Rdma {
         })
     }
 
-    /// Sends a message of any length, which the peer receives as one message. Waits until a message
-    /// of one piece has arrived in the peer's memory, or until the peer has read a longer message.
+    /// Sends a message of any length, which the peer receives as one message. A message of at most
+    /// the peer's [`RdmaBuilder::message_length`](crate::RdmaBuilder::message_length) is sent in
+    /// one piece; this function waits until it has arrived in the peer's memory. A longer message
+    /// is read by the peer; this function waits until the peer has read it.
     ///
     /// # Errors
     ///
@@ -439,8 +449,9 @@ impl Rdma {
     }
 
     /// Sends a message without waiting for its arrival: waits only until the send queue accepts the
-    /// message. A message longer than one piece is sent as by [`Self::send`]. If the message cannot
-    /// be delivered, the connection ends.
+    /// message. A message longer than the peer's
+    /// [`RdmaBuilder::message_length`](crate::RdmaBuilder::message_length) is sent as by
+    /// [`Self::send`]. If the message cannot be delivered, the connection ends.
     ///
     /// # Errors
     ///
@@ -531,7 +542,8 @@ impl Rdma {
         self.connection.receive_returned().await
     }
 
-    /// Waits for memory that the peer lends with [`Self::send_local_mr`].
+    /// Waits for memory that the peer lends with [`Self::send_local_mr`] or
+    /// [`Grant::offer`](crate::Grant::offer), and returns it.
     ///
     /// # Errors
     ///
@@ -552,7 +564,7 @@ impl Drop for Rdma {
 }
 
 /// Checks that the lease of `remote` has not ended and that `remote` has at least `len` bytes.
-/// Returns its address, length and key.
+/// Returns the address, length and key of `remote`.
 #[inline]
 pub(crate) fn check_remote(remote: &impl RemoteMrReadAccess, len: usize) -> Result<RemoteMemory> {
     let memory = remote.memory();
@@ -571,7 +583,8 @@ fn too_long(len: usize, memory: RemoteMemory) -> Error {
     Error::invalid("remote memory", reason)
 }
 
-/// Checks that `remote` can be the target of an atomic operation.
+/// Checks that `remote` can be the target of an atomic operation: its lease has not ended, and it
+/// has eight bytes at a multiple of eight.
 fn check_atomic(remote: &impl RemoteMrReadAccess) -> Result<()> {
     let memory = remote.memory();
     if remote.lease_has_ended() {

@@ -94,7 +94,7 @@ impl Rdma {
     }
 }
 
-/// Result of [`Rdma::reserve`].
+/// Result of [`Rdma::reserve`]: the region that was lent, and the output of the future.
 #[derive(Debug)]
 pub struct Reserved<T> {
     /// The region, which the peer can no longer access.
@@ -103,7 +103,8 @@ pub struct Reserved<T> {
     pub output: Option<T>,
 }
 
-/// Handle of memory that [`Rdma::reserve`] lends. Clones refer to one reservation.
+/// Handle of memory that [`Rdma::reserve`] lends, by which the program passes the memory to the
+/// peer and changes the time limit. Clones refer to one reservation.
 #[derive(Clone)]
 pub struct Grant {
     memory: RemoteMemory,
@@ -145,21 +146,22 @@ impl Grant {
             .await
     }
 
-    /// Waits until the peer has returned or released the offered memory.
+    /// Waits until the peer has returned or dropped the offered memory.
     pub async fn returned(&self) {
         self.state
             .wait_for(|inner| inner.is_returned.then_some(()))
             .await;
     }
 
-    /// Sets a new time limit, which starts now.
+    /// Replaces the time limit of the reservation by `limit`, which starts now.
     pub fn renew(&self, limit: Duration) {
         self.state.inner.lock().deadline = deadline_after(limit);
         self.state.changed.notify_waiters();
     }
 }
 
-/// State that a reservation, its grants and the connection share.
+/// State of one call of [`Rdma::reserve`], shared by its future, the clones of its [`Grant`] and
+/// the connection.
 #[derive(Debug)]
 pub(crate) struct GrantState {
     inner: Mutex<Inner>,
@@ -215,7 +217,8 @@ impl GrantState {
         self.wait_for(|inner| inner.region.take()).await
     }
 
-    /// Waits until `attempt` returns a value.
+    /// Waits until `attempt` returns a value. Calls `attempt` first, and after each change of the
+    /// state.
     async fn wait_for<T>(&self, mut attempt: impl FnMut(&mut Inner) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
@@ -226,30 +229,32 @@ impl GrantState {
         }
     }
 
-    /// Records that an offer is being sent to the peer. Returns `false` if the memory was offered
-    /// before.
+    /// Records that an offer message (see [`Grant::offer`]) is being sent to the peer. Returns
+    /// `false` if the memory was offered before.
     pub(crate) fn begin_offer(&self) -> bool {
         let _inner = self.inner.lock();
         !self.is_offered.swap(true, Ordering::AcqRel)
     }
 
-    /// Calls `send` to send the offer. The reservation cannot end during the call, so the message
-    /// about its end follows the offer.
+    /// Calls `send`, which sends the offer message to the peer. The reservation cannot end during
+    /// the call, so that the peer gets the message about the end of the lease after the offer.
     pub(crate) fn send_offer<T>(&self, send: impl FnOnce() -> T) -> T {
         let _inner = self.inner.lock();
         send()
     }
 
-    /// Records that the offer was not sent. Calls `forget`; the reservation cannot end during the
-    /// call.
+    /// Records that the offer message (see [`Grant::offer`]) was not sent, so that the memory can
+    /// be offered again. Calls `forget`, which removes the lease from the revoked leases if the
+    /// reservation has ended meanwhile. The reservation cannot end during the call.
     pub(crate) fn withdraw_offer(&self, forget: impl FnOnce()) {
         let _inner = self.inner.lock();
         self.is_offered.store(false, Ordering::Release);
         forget();
     }
 
-    /// Ends the lease by calling `end`, whose argument is `true` if the memory was offered. No
-    /// offer can be sent or withdrawn during the call.
+    /// Calls `end`, which ends the lease. The argument of `end` is `true` if the memory was
+    /// offered, so that the peer must be notified. No offer can be sent or withdrawn during the
+    /// call.
     fn end_by<T>(&self, end: impl FnOnce(bool) -> T) -> T {
         let _inner = self.inner.lock();
         end(self.is_offered())
@@ -260,7 +265,8 @@ impl GrantState {
         self.is_offered.load(Ordering::Acquire)
     }
 
-    /// Stores the region that the peer has returned, and wakes the waiting tasks.
+    /// Stores the region whose lease the peer has ended, or the error of its deregistration. Wakes
+    /// the tasks that wait for the return.
     pub(crate) fn put_back(&self, region: Result<LocalMr, rdma_core::Error>) {
         {
             let mut inner = self.inner.lock();
@@ -271,11 +277,12 @@ impl GrantState {
     }
 }
 
+/// Returns the time `limit` from now, or `None` if it is too late for an [`Instant`].
 fn deadline_after(limit: Duration) -> Option<Instant> {
     Instant::now().checked_add(limit)
 }
 
-/// Guard of a reservation, which ends the peer's access when it is dropped.
+/// Guard of the memory that [`Rdma::reserve`] lends. Dropping the guard ends the peer's access.
 struct Reservation<'c> {
     connection: &'c Connection,
     lease: u64,
@@ -284,8 +291,9 @@ struct Reservation<'c> {
 }
 
 impl Reservation<'_> {
-    /// Ends the access at the device, and returns the region. If the peer is returning the region,
-    /// waits for its return.
+    /// Ends the peer's access at the device, and returns the region to the caller. If the peer has
+    /// already ended the lease, waits until the polling thread has stored the region in the
+    /// [`GrantState`].
     async fn end(mut self) -> Result<LocalMr> {
         self.is_open = false;
         let end = |is_offered| self.connection.end_lease(self.lease, is_offered);

@@ -61,6 +61,7 @@ impl SharedSecret {
         Ok(Self { keyed })
     }
 
+    /// Returns the HMAC (keyed hash) of the transcript, which is the token.
     fn mac(&self, transcript: &Transcript) -> Hmac<Sha256> {
         let mut keyed = self.keyed.clone();
         keyed.update(transcript.as_bytes());

@@ -13,8 +13,9 @@ use crate::observe::observed;
 use crate::rdma::{Rdma, check_remote};
 
 /// Transfers between several pieces of local memory and one contiguous range of remote memory. Each
-/// piece is a request of its own. Requests that wait for the end of the turn share a doorbell. An
-/// operation is complete when its last request has completed.
+/// piece is a request of its own. If no request is in flight, the first request is posted
+/// immediately. The other requests are posted in batches with one doorbell. An operation is
+/// complete when its last request has completed.
 impl Rdma {
     /// Writes pieces of local memory, one after another, to the start of `remote`.
     ///
@@ -97,9 +98,9 @@ impl Rdma {
         })
     }
 
-    /// Performs the requests of all pieces. The memory of all pieces must already be claimed, so
-    /// that nothing is transferred if a claim fails. After an error, the peer may have executed
-    /// earlier requests.
+    /// Submits the requests of all pieces, and waits until the last request has completed. The
+    /// memory of all pieces must already be claimed, so that nothing is transferred if a claim
+    /// fails. After an error, the peer may have executed earlier requests.
     async fn perform_pieces(&self, requests: Vec<(Work, Claim)>) -> Result<()> {
         let mut last = None;
         for (work, claim) in requests {

@@ -10,7 +10,8 @@ use crate::connection::Connection;
 use crate::error::Result;
 use crate::shard::DeadlineKey;
 
-/// An operation with a time limit. Exceeding the limit ends the connection.
+/// Future of an operation with a time limit. If the limit is exceeded, the connection ends, and so
+/// does the operation.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub(crate) struct Within<F> {
@@ -18,12 +19,13 @@ pub(crate) struct Within<F> {
     deadline: Deadline,
 }
 
-/// Deadline of an operation. Dropping the value cancels the deadline.
+/// Deadline at which the connection ends, started when the operation first has to wait. Dropping
+/// the value, for example because the operation has completed, cancels the deadline.
 #[derive(Debug)]
 struct Deadline {
     connection: Arc<Connection>,
     limit: Duration,
-    /// Key of the deadline at the shard, or `None` before the operation has to wait.
+    /// Key of the deadline in the shard's timers, or `None` before the operation has to wait.
     key: Option<DeadlineKey>,
 }
 
@@ -57,6 +59,7 @@ where
 }
 
 impl Deadline {
+    /// Starts the deadline: adds the time limit to the timers of the connection's shard.
     fn begin(&mut self) {
         let weak = Arc::downgrade(&self.connection);
         self.key = Some(self.connection.shard().add_deadline(weak, self.limit));

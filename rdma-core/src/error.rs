@@ -26,7 +26,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A verb returned an error.
+    /// A verb (function of the C interface) returned an error.
     #[error("{verb} on {object} failed: {errno}{}", hint_text(*hint))]
     Verb {
         /// The C name of the verb, for example `ibv_reg_mr`.
@@ -70,7 +70,7 @@ pub enum Error {
     UnknownDevice {
         /// The requested name.
         name: String,
-        /// The names of the devices of this machine.
+        /// The names of the devices of this machine, from which the program can choose.
         available: Vec<String>,
     },
 
@@ -268,7 +268,7 @@ impl From<Error> for io::Error {
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// Returns the calling thread's current `errno`.
+    /// Returns the calling thread's current `errno`, which a failed C function has set.
     pub(crate) fn last() -> Self {
         Self(io::Error::last_os_error().raw_os_error().unwrap_or(0))
     }

@@ -159,7 +159,7 @@ impl ThreadDomain {
 }
 
 impl Context {
-    /// Allocates a thread domain.
+    /// Allocates a thread domain, which is passed to [`ProtectionDomain::parent_with`].
     ///
     /// # Errors
     ///

@@ -41,7 +41,7 @@ impl<T> Refused<T> {
         Self { error, value }
     }
 
-    /// Converts the value by `change`, and keeps the error.
+    /// Converts the value by `change`, for example to the public type, and keeps the error.
     pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> Refused<U> {
         Refused::new(change(self.value), self.error)
     }

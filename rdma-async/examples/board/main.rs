@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-/// Maximum number of bytes of a notice.
+/// Maximum number of bytes of a notice: enough for a line of text. The board needs memory for
+/// several notices of this length.
 const CAPACITY: usize = 256;
 
 /// A notice board.

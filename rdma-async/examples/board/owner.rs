@@ -9,10 +9,11 @@ use tokio::task::JoinSet;
 
 use crate::CAPACITY;
 
-/// Time limit of connecting, ample for many readers on a busy machine.
+/// Time limit of connecting, long enough even if many readers connect to a busy machine.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Publishes the lines of standard input until its end.
+/// Serves a board at `address`: publishes each line of standard input as the notice, until standard
+/// input ends.
 pub(crate) async fn serve(address: &str) -> anyhow::Result<()> {
     let device = RdmaDevice::open_default()?;
     let builder = device.builder().connect_timeout(CONNECT_TIMEOUT);
@@ -40,7 +41,8 @@ pub(crate) async fn serve(address: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends the right to a reader, and then tells the reader of each change.
+/// Sends a reader the token of its access right, and then notifies the reader of each change of the
+/// notice.
 async fn serve_reader(reader: Rdma, right: ReaderRight, announcer: Announcer) {
     let told = async {
         let token = right.token().to_bytes();

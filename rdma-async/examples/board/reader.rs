@@ -7,7 +7,8 @@ use rdma_core::RemoteMemory;
 
 use crate::owner::CONNECT_TIMEOUT;
 
-/// Prints the notices until the board ends. With `pause`, reads again and again.
+/// Connects to the owner of a board, and prints the notices until the board ends. With `pause`,
+/// reads the board repeatedly with this pause, instead of waiting for notifications.
 pub(crate) async fn read(owner: &str, pause: Option<Duration>) -> anyhow::Result<()> {
     let builder = RdmaBuilder::default().connect_timeout(CONNECT_TIMEOUT);
     let rdma = builder.connect(owner).await?;

@@ -3,10 +3,11 @@
 //! An entry consists of the length of the key and the length of the value, two bytes each, followed
 //! by the key and the value.
 
-/// Number of buckets of the hash table.
+/// Number of buckets of the hash table. More buckets hold more keys, but each client gets the
+/// tokens of all buckets when it connects.
 pub(crate) const BUCKETS: usize = 256;
-/// Maximum length of all entries of a bucket, in bytes. A client reads a whole bucket to find a
-/// value.
+/// Maximum length of all entries of a bucket together, in bytes. Short, because a client reads a
+/// whole bucket to find a value.
 pub(crate) const CAPACITY: usize = 240;
 
 /// Returns the index of the bucket that contains a key.
@@ -35,7 +36,7 @@ pub(crate) fn with_entry(bucket: &[u8], key: &[u8], value: &[u8]) -> Option<Vec<
     (changed.len() <= CAPACITY).then_some(changed)
 }
 
-/// Decodes a bucket into its keys and values.
+/// Returns the keys and values of an encoded bucket.
 fn entries(mut bucket: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     std::iter::from_fn(move || {
         let (lengths, rest) = bucket.split_first_chunk::<4>()?;

@@ -22,7 +22,7 @@ pub(crate) async fn connect(server: &str) -> anyhow::Result<(Rdma, Vec<RemoteMem
     Ok((rdma, tokens))
 }
 
-/// Values that this client reads from the memory of the server.
+/// Reader of values in the memory of the server, by their keys.
 #[derive(Debug)]
 pub(crate) struct Values<'c> {
     /// Tokens of the buckets.
@@ -43,7 +43,8 @@ impl<'c> Values<'c> {
     }
 }
 
-/// Asks the server to set the value of a key.
+/// Sends the server a request to set the value of a key, and waits for its answer. Fails if the
+/// bucket of the key is full.
 pub(crate) async fn change(rdma: &Rdma, key: &str, value: &[u8]) -> anyhow::Result<()> {
     let length = u16::try_from(key.len()).context("the key is too long")?;
     let request = [&length.to_be_bytes(), key.as_bytes(), value].concat();
@@ -53,13 +54,14 @@ pub(crate) async fn change(rdma: &Rdma, key: &str, value: &[u8]) -> anyhow::Resu
     Ok(())
 }
 
-/// Sets the value of a key.
+/// Connects to the server, and sets the value of a key.
 pub(crate) async fn put(server: &str, key: &str, value: &str) -> anyhow::Result<()> {
     let (rdma, _) = connect(server).await?;
     change(&rdma, key, value.as_bytes()).await
 }
 
-/// Prints the values of keys, one per line, or an empty line for a key without a value.
+/// Prints the values of keys, one per line, or an empty line for a key without a value. With
+/// `wait`, first prints `connected` and waits for a line on standard input.
 pub(crate) async fn get(server: &str, keys: &[String], wait: bool) -> anyhow::Result<()> {
     let (rdma, tokens) = connect(server).await?;
     let mut values = Values::new(&rdma, tokens)?;

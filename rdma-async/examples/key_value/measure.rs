@@ -9,15 +9,17 @@ use rdma_core::RemoteMemory;
 
 use crate::client::{Values, change, connect};
 
-/// Number of keys.
+/// Number of keys that are read in turn. Many keys, so that the reads are spread over the buckets.
 const KEYS: usize = 256;
-/// Number of bytes of a value.
+/// Number of bytes of each value.
 const VALUE: usize = 64;
-/// Number of reads between two looks at the clock.
+/// Number of reads between two readings of the clock, so that reading the clock does not affect the
+/// rate.
 const BATCH: usize = 1000;
 
 /// Reads values for some time, and prints the number of reads per second. With `raw`, reads the
-/// memory of the buckets without looking at it.
+/// memory of the buckets without finding and checking values in it, to measure the cost of the
+/// reads alone.
 pub(crate) async fn measure(server: &str, time: Duration, raw: bool) -> anyhow::Result<()> {
     let (rdma, tokens) = connect(server).await?;
     let rate = match raw {
@@ -28,6 +30,7 @@ pub(crate) async fn measure(server: &str, time: Duration, raw: bool) -> anyhow::
     Ok(())
 }
 
+/// Sets values, and returns the rate at which they are read and checked, in reads per second.
 async fn reads(rdma: &Rdma, tokens: Vec<RemoteMemory>, time: Duration) -> anyhow::Result<f64> {
     let keys: Vec<_> = (0..KEYS).map(|number| format!("key {number:04}")).collect();
     for (number, key) in keys.iter().enumerate() {
@@ -46,6 +49,8 @@ async fn reads(rdma: &Rdma, tokens: Vec<RemoteMemory>, time: Duration) -> anyhow
     Ok(count as f64 / begun.elapsed().as_secs_f64())
 }
 
+/// Returns the rate at which whole buckets are read without use of their bytes, in reads per
+/// second.
 async fn raw_reads(rdma: &Rdma, tokens: &[RemoteMemory], time: Duration) -> anyhow::Result<f64> {
     let buckets: Vec<_> = tokens.iter().copied().map(RemoteMr::from_token).collect();
     let len = usize::try_from(tokens[0].len)?;
@@ -61,7 +66,8 @@ async fn raw_reads(rdma: &Rdma, tokens: &[RemoteMemory], time: Duration) -> anyh
     Ok(count as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// Returns numbers of keys without end, in an order that no processor can foresee.
+/// Returns an endless sequence of key numbers in pseudo-random order, which a processor cannot
+/// predict.
 fn numbers() -> impl Iterator<Item = usize> {
     let next = |state: &u64| Some(state.wrapping_mul(6364136223846793005).wrapping_add(1));
     std::iter::successors(Some(1), next).map(|state| (state >> 33) as usize % KEYS)

@@ -10,7 +10,8 @@ use tokio::sync::Mutex;
 
 use crate::bucket::{BUCKETS, CAPACITY, bucket_of, with_entry};
 
-/// The buckets, each with a copy of its published bytes.
+/// The hash table: all buckets, each with a copy of its published bytes, from which the changed
+/// bucket is computed.
 #[derive(Debug)]
 struct Store {
     buckets: Vec<(Published, Vec<u8>)>,
@@ -73,6 +74,8 @@ pub(crate) async fn serve(address: &str, once: bool) -> anyhow::Result<()> {
     }
 }
 
+/// Sends the tokens of all buckets to a client, and then executes the client's changes until it
+/// closes the connection.
 async fn serve_client(rdma: &Rdma, store: &Mutex<Store>) -> anyhow::Result<()> {
     let tokens = store.lock().await.tokens();
     rdma.send(&message(rdma, &tokens)?).await?;

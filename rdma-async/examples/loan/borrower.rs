@@ -14,14 +14,15 @@ async fn borrow(server: &str) -> anyhow::Result<(Rdma, RemoteMr)> {
     Ok((rdma, memory))
 }
 
-/// Returns registered memory that is filled with a byte.
+/// Returns registered memory of [`SIZE`] bytes that is filled with `byte`, as the source of a
+/// write.
 fn filled(rdma: &Rdma, byte: u8) -> anyhow::Result<LocalMr> {
     let mut region = rdma.alloc_local_mr_stale(std::alloc::Layout::new::<[u8; SIZE]>())?;
     region.as_mut_slice().fill(byte);
     Ok(region)
 }
 
-/// Fills the memory and returns it.
+/// Borrows memory from the server, fills it with `byte`, and returns it.
 pub(crate) async fn fill(server: &str, byte: u8) -> anyhow::Result<()> {
     let (rdma, mut memory) = borrow(server).await?;
     rdma.write(&filled(&rdma, byte)?, &mut memory).await?;
@@ -29,7 +30,8 @@ pub(crate) async fn fill(server: &str, byte: u8) -> anyhow::Result<()> {
     Ok(rdma.close().await?)
 }
 
-/// Writes to the memory without a pause until that fails, and prints the reason.
+/// Borrows memory from the server, and writes to it without a pause until a write fails. Prints the
+/// reason. With `ignore_end`, writes even after the server has announced the end of the loan.
 pub(crate) async fn keep(server: &str, ignore_end: bool) -> anyhow::Result<()> {
     let (rdma, mut borrowed) = borrow(server).await?;
     let sources = [filled(&rdma, 1)?, filled(&rdma, 2)?];

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-/// Number of bytes of the memory.
+/// Number of bytes of the memory that the server lends to a client.
 const SIZE: usize = 64 << 10;
 
 /// Memory that another process may write for a limited time.

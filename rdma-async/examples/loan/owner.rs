@@ -9,12 +9,14 @@ use tokio::time::sleep;
 
 use crate::SIZE;
 
-/// Time limit of connecting, ample for many clients on a busy machine.
+/// Time limit of connecting, long enough even if many clients connect to a busy machine.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time for which the memory is observed after the end of the access.
+/// Time for which the memory is observed after the end of the access, to detect a later write: many
+/// times the duration of a write.
 const OBSERVED: Duration = Duration::from_millis(50);
 
-/// Lends memory to each client, until standard input ends.
+/// Listens at `address`, and lends memory to each client for at most `limit`, until standard input
+/// ends.
 pub(crate) async fn serve(address: &str, limit: Duration) -> anyhow::Result<()> {
     let device = RdmaDevice::open_default()?;
     let builder = device.builder().connect_timeout(CONNECT_TIMEOUT);
@@ -42,7 +44,8 @@ pub(crate) async fn serve(address: &str, limit: Duration) -> anyhow::Result<()> 
     }
 }
 
-/// Lends memory to a client, and returns a text that tells how the loan has ended.
+/// Lends memory to a client for at most `limit`. Returns a text about the end of the loan: whether
+/// the client returned the memory, and whether the memory changed afterwards.
 async fn lend(client: &Rdma, limit: Duration) -> rdma_async::Result<String> {
     let layout = Layout::new::<[u8; SIZE]>();
     let region = client.alloc_local_mr(layout)?;

@@ -15,7 +15,8 @@ use tokio::time::sleep;
 /// not idle for long.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The lock, as one worker uses it.
+/// The lock, as one worker uses it: the connection to the server, the word of the lock in the
+/// server's memory, the number of the worker, and the duration of the lease.
 #[derive(Debug)]
 pub(crate) struct Lock<'a> {
     pub(crate) rdma: &'a Rdma,
@@ -24,7 +25,7 @@ pub(crate) struct Lock<'a> {
     pub(crate) lease: Duration,
 }
 
-/// Guard of the lock while this worker holds it.
+/// Proof that this worker holds the lock, until its lease ends or [`Self::release`] is called.
 #[derive(Debug)]
 #[must_use = "the lock is held until it is released or its lease ends"]
 pub(crate) struct Held<'l, 'a> {
@@ -34,7 +35,7 @@ pub(crate) struct Held<'l, 'a> {
 }
 
 impl<'a> Lock<'a> {
-    /// Waits until this worker holds the lock.
+    /// Takes the lock, after waiting until it is free or the lease of its holder has expired.
     pub(crate) async fn take(&mut self) -> anyhow::Result<Held<'_, 'a>> {
         let own = u64::from(self.id) << 32;
         let mut seen = (0, Instant::now());
@@ -75,7 +76,8 @@ impl Held<'_, '_> {
         Ok(())
     }
 
-    /// Renews the lease, which then begins again.
+    /// Renews the lease, so that it lasts for its full duration from now. Fails if another worker
+    /// has taken the lock.
     pub(crate) async fn renew(&mut self) -> anyhow::Result<()> {
         let begun = Instant::now();
         // The lower half of the word wraps without changing the upper half.
@@ -85,12 +87,14 @@ impl Held<'_, '_> {
         Ok(())
     }
 
-    /// Releases the lock.
+    /// Releases the lock, so that another worker can take it. Fails if another worker has taken the
+    /// lock.
     pub(crate) async fn release(mut self) -> anyhow::Result<()> {
         self.replace(0).await
     }
 
-    /// Replaces the word of the lock by `next`.
+    /// Replaces the word of the lock by `next`. Fails if another worker has taken the lock, because
+    /// its lease had expired.
     async fn replace(&mut self, next: u64) -> anyhow::Result<()> {
         let Lock { rdma, word, .. } = &mut *self.lock;
         let found = rdma.compare_and_swap(word, self.word, next).await?;

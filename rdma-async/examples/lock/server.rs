@@ -11,7 +11,8 @@ use crate::worker::CONNECT_TIMEOUT;
 /// Offset of the counter within the memory, in bytes: after the word of the lock.
 pub(crate) const COUNTER: usize = 8;
 
-/// Provides the memory until standard input ends, and then prints the counter.
+/// Provides the memory of the lock and of the counter to workers until standard input ends, and
+/// then prints the counter.
 pub(crate) async fn serve(address: &str) -> anyhow::Result<()> {
     let device = RdmaDevice::open_default()?;
     let builder = device.builder().connect_timeout(CONNECT_TIMEOUT);

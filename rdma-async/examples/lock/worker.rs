@@ -13,7 +13,8 @@ use crate::server::COUNTER;
 /// Time limit of connecting, long enough for many workers on a busy machine.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Increments the counter `count` times. With `hang`, takes the lock and keeps it instead.
+/// Increments the counter `count` times, each time under the lock. With `hang`, takes the lock and
+/// keeps it instead, like a worker that hangs.
 pub(crate) async fn work(
     server: &str,
     id: u32,

@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 
 use crate::link::Link;
 
-/// First field of an offer, which identifies the protocol: `RDCP` in ASCII.
+/// First field of an [`Offer`], by which the receiver recognizes this protocol: `RDCP` in ASCII.
 const MAGIC: u32 = 0x5244_4350;
 /// Maximum length of a file name, in bytes: the limit of Linux.
 const MAX_NAME_LEN: usize = 255;
@@ -20,7 +20,8 @@ pub(crate) struct Offer {
     pub(crate) size: u64,
 }
 
-/// The receiver's answer: the number of bytes that it already has, and their checksum.
+/// The receiver's reply to an [`Offer`]: the number of bytes that an earlier, interrupted copy has
+/// left, and their checksum.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Present {
     pub(crate) len: u64,

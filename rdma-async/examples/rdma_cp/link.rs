@@ -7,7 +7,8 @@ use rdma_async::{RdmaBuilder, StreamChunk};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Maximum length of a piece of the file, in bytes. Long enough that the cost per piece is small.
+/// Maximum length, in bytes, of a piece in which the file is read and sent. Long enough that the
+/// cost of each send is small.
 pub(crate) const PIECE: usize = 256 << 10;
 
 /// A connection over RDMA or TCP.
@@ -95,7 +96,7 @@ impl Link {
         })
     }
 
-    /// Allocates a piece of `len` bytes.
+    /// Allocates a piece of `len` bytes, in registered memory if the connection uses RDMA.
     pub(crate) fn piece(&self, len: usize) -> anyhow::Result<Piece> {
         Ok(match self {
             Self::Rdma(stream) => {

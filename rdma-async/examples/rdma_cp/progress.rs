@@ -8,7 +8,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// Length of the full bar, in characters.
 const WIDTH: usize = 30;
 
-/// A bar that shows the copied part of a file.
+/// A progress bar on standard error, which shows the copied part of a file.
 #[derive(Debug)]
 pub(crate) struct Progress {
     name: String,
@@ -44,13 +44,14 @@ impl Progress {
         }
     }
 
-    /// Prints the result as a line.
+    /// Prints the bar for the last time, and ends the line.
     pub(crate) fn finish(&self) {
         if self.is_shown {
             self.print('\n');
         }
     }
 
+    /// Prints the name, the bar, the percentage and the rate, followed by `end`.
     fn print(&self, end: char) {
         let share = self.copied as f64 / self.size.max(1) as f64;
         let filled = (share * WIDTH as f64) as usize;

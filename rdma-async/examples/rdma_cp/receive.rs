@@ -12,11 +12,12 @@ use crate::file::{Offer, Present, checksum, receive_u32, receive_u64};
 use crate::link::{Arrived, Link, Listener};
 use crate::progress::Progress;
 
-/// Maximum number of received pieces that wait to be written. Short delays of the disk do not stop
-/// the transfer.
+/// Maximum number of received pieces that wait to be written to the file. With several pieces,
+/// short delays of the disk do not stop the transfer.
 const MAX_UNWRITTEN: usize = 4;
 
-/// Receives files until the program is ended, or only one file with `once`.
+/// Listens at `address`, and receives files into `directory` until the program is ended, or only
+/// one file with `once`.
 pub(crate) async fn serve(
     directory: &Path,
     address: &str,
@@ -44,6 +45,8 @@ pub(crate) async fn serve(
     }
 }
 
+/// Receives one file from the sender at the other end of `link`, and renames it once its checksum
+/// is correct.
 async fn receive(mut link: Link, directory: &Path, shows_progress: bool) -> anyhow::Result<()> {
     let offer = Offer::receive(&mut link).await?;
     let part = directory.join(format!("{}.part", offer.name));
@@ -113,7 +116,8 @@ async fn receive(mut link: Link, directory: &Path, shows_progress: bool) -> anyh
     Ok(())
 }
 
-/// Returns the number of bytes that an earlier copy has left, and their checksum.
+/// Returns the number of bytes that an earlier copy has left in the file `part`, and their
+/// checksum.
 async fn present(part: &Path) -> anyhow::Result<(u64, crc32fast::Hasher)> {
     let Ok(found) = fs::metadata(part) else {
         return Ok((0, crc32fast::Hasher::new()));

@@ -12,8 +12,8 @@ use crate::file::{Offer, Present, checksum, receive_u32};
 use crate::link::{Link, PIECE, Piece};
 use crate::progress::Progress;
 
-/// Maximum number of pieces that are read ahead from the file. Short delays of the disk do not stop
-/// the transfer.
+/// Maximum number of pieces that are read from the file before they are sent. With several pieces,
+/// short delays of the disk do not stop the transfer.
 const MAX_READ_AHEAD: usize = 4;
 
 /// Sends a file to the receiver at an address, and waits until the receiver has verified and

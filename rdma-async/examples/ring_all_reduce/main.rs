@@ -27,7 +27,7 @@ use tokio::time::sleep;
 use crate::ring::Ring;
 use crate::vector::Vector;
 
-/// Time limit of connecting, ample for many processes on a busy machine.
+/// Time limit of connecting, long enough even if many processes start on a busy machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Adds the vectors of several processes.
@@ -111,7 +111,8 @@ async fn reduce(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Connects to a process that may not yet listen.
+/// Connects to a process that may not yet listen: repeats the attempt for at most
+/// [`CONNECT_TIMEOUT`].
 async fn connect(builder: &RdmaBuilder, address: &str) -> rdma_async::Result<Rdma> {
     let latest = Instant::now() + CONNECT_TIMEOUT;
     loop {

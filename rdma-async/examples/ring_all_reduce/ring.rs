@@ -7,7 +7,7 @@ use rdma_async::{LocalMr, LocalMrReadAccess, Rdma};
 
 use crate::vector::{Vector, add};
 
-/// Connections of one rank in the ring.
+/// Place of one rank (process) in the ring: its number, and its connections to its two neighbors.
 #[derive(Debug)]
 pub(crate) struct Ring {
     pub(crate) rank: usize,
@@ -19,7 +19,8 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Replaces the vector by the sum of the vectors of all ranks.
+    /// Replaces this rank's vector by the sum of the vectors of all ranks, which must call this
+    /// function at the same time.
     pub(crate) async fn reduce(&self, vector: &mut Vector) -> anyhow::Result<()> {
         let chunk = |back: usize| (self.rank + 2 * self.ranks - back) % self.ranks;
         for step in 0..self.ranks - 1 {

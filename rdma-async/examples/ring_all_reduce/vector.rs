@@ -4,10 +4,11 @@ use std::alloc::Layout;
 
 use rdma_async::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RdmaDevice};
 
-/// Size of an element, in bytes.
+/// Size of an element of a vector, in bytes.
 const ELEMENT: usize = size_of::<f32>();
 
-/// Vector of `f32` numbers. The chunks have equal lengths and consist of pieces.
+/// Vector of `f32` numbers, divided into chunks of equal length, one for each rank. Each chunk
+/// consists of pieces of registered memory, which are sent as one message each.
 #[derive(Debug)]
 pub(crate) struct Vector {
     chunks: Vec<Vec<LocalMr>>,
@@ -80,7 +81,7 @@ fn value(rank: usize, at: usize) -> f32 {
     ((at * 31 + rank * 7) % 1009) as f32
 }
 
-/// Adds the elements of `other` to those of `own`.
+/// Adds each element of `other` to the element of `own` at the same place.
 pub(crate) fn add(own: &mut LocalMr, other: &LocalMr) {
     let own = own.as_mut_slice().chunks_exact_mut(ELEMENT);
     let other = other.as_slice().chunks_exact(ELEMENT);

@@ -43,14 +43,15 @@ pub fn bytes(len: usize) -> Bytes {
     chunks(len, PERIOD).collect::<Vec<_>>().concat().into()
 }
 
-/// Comparison of received bytes with the data, from the beginning of the data.
+/// Check that received bytes equal the test data, from its beginning. Counts the bytes that were
+/// received so far.
 #[derive(Debug, Default)]
 pub struct Check {
     len: usize,
 }
 
 impl Check {
-    /// Checks the next received bytes.
+    /// Checks that `received` equals the next bytes of the data.
     ///
     /// # Panics
     ///
@@ -68,7 +69,7 @@ impl Check {
         self.len
     }
 
-    /// Returns whether no byte was checked.
+    /// Returns `true` if no bytes were checked yet.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

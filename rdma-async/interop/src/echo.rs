@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use tonic::{Request, Response, Status, Streaming};
 
-/// Argument and result of all methods.
+/// Message that is the argument and the result of all methods of the service.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Item {
     /// Any number.
@@ -31,7 +31,7 @@ pub use self::generated::echo_server::EchoServer;
 /// Argument for which [`Echo::say`](generated::echo_server::Echo::say) returns an error.
 pub const REFUSED: u64 = u64::MAX;
 
-/// Implementation of the service.
+/// Implementation of the service `interop.Echo`, which a test server runs.
 #[derive(Debug, Clone, Default)]
 pub struct Service;
 

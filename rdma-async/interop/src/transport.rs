@@ -19,12 +19,13 @@ use tower::Service;
 
 use crate::in_time;
 
-/// Address at which the servers listen, with a free port.
+/// Address at which the servers of the tests listen. Port 0, so that the system chooses a free
+/// port.
 const LOOPBACK: &str = "127.0.0.1:0";
 
-/// Transport over which a test runs.
+/// Transport over which a test runs: [`Rdma`], or [`Tcp`] for comparison.
 pub trait Transport: Send + Sync + 'static {
-    /// Type of a connection.
+    /// Type of a connection, a stream of bytes.
     type Stream: AsyncRead
         + AsyncWrite
         + Connected<ConnectInfo = TcpConnectInfo>
@@ -33,13 +34,14 @@ pub trait Transport: Send + Sync + 'static {
         + Send
         + 'static;
 
-    /// Type of a listener, as axum needs it.
+    /// Type of a listener, which can be passed to `axum::serve`.
     type Listener: Listener<Io = Self::Stream, Addr = SocketAddr>;
 
-    /// Type of a stream of connections, as tonic needs it.
+    /// Type of a stream of accepted connections, which can be passed to tonic's
+    /// `serve_with_incoming`.
     type Incoming: Stream<Item = io::Result<Self::Stream>> + Send + Unpin + 'static;
 
-    /// Type of a connector, as the clients of hyper and tonic need it.
+    /// Type of a connector, by which the clients of hyper and tonic open connections.
     type Connector: Service<
             Uri,
             Response = TokioIo<Self::Stream>,
@@ -59,7 +61,7 @@ pub trait Transport: Send + Sync + 'static {
     /// Returns the connections of a listener as a stream.
     fn incoming(listener: Self::Listener) -> Self::Incoming;
 
-    /// Creates a connector.
+    /// Creates a connector for a client of hyper or tonic.
     fn connector() -> Self::Connector;
 
     /// Connects to a server.
@@ -72,8 +74,8 @@ pub trait Transport: Send + Sync + 'static {
     }
 }
 
-/// RDMA: streams of rdma-async, on the device that the environment variable `RDMA_DEVICE` names, or
-/// else on softroce.
+/// The transport RDMA: tests use streams of rdma-async, on the device that the environment variable
+/// `RDMA_DEVICE` names, or else on softroce.
 #[derive(Debug)]
 pub struct Rdma;
 
@@ -114,7 +116,7 @@ impl Transport for Rdma {
     }
 }
 
-/// TCP: connections of tokio.
+/// The transport TCP: tests use tokio's TCP connections, to prove that the test itself is correct.
 #[derive(Debug)]
 pub struct Tcp;
 

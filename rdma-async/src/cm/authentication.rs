@@ -23,7 +23,8 @@ use crate::handshake::refused;
 use crate::memory::{LocalMrReadAccess, LocalMrWriteAccess};
 use crate::rdma::Rdma;
 
-/// Data of one end of a connection that both ends know, and that the tokens depend on.
+/// Data that identify one end of a connection and that both ends know. The authentication tokens
+/// are computed from the identities of both ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Identity {
     pub(super) private: PrivateData,
@@ -31,8 +32,9 @@ pub(super) struct Identity {
     pub(super) address: Option<SocketAddr>,
 }
 
-/// Authenticates both ends of a connection, if the settings have an authenticator. `end` is the
-/// role of this end.
+/// Authenticates both ends of a new connection by messages, if the settings have an authenticator.
+/// `end` is the role of this end. Returns the connection if both ends have proved that they may
+/// connect.
 pub(super) async fn run(rdma: Rdma, end: End, own: Identity, theirs: Identity) -> Result<Rdma> {
     let Some(authenticator) = rdma.connection().authenticator() else {
         return Ok(rdma);
@@ -90,7 +92,7 @@ impl Identity {
     }
 }
 
-/// Exchange of nonces and tokens over the messages of a new connection.
+/// Exchange of nonces (random bytes) and tokens (proofs) by messages of a new connection.
 struct TokenExchange<'a> {
     rdma: &'a Rdma,
     authenticator: &'a dyn Authenticator,
@@ -98,7 +100,8 @@ struct TokenExchange<'a> {
 }
 
 impl TokenExchange<'_> {
-    /// Performs the authentication exchange of the connecting end.
+    /// Exchanges nonces and tokens with the accepting end. Succeeds if the token of the peer is
+    /// valid.
     async fn connect(&self) -> Result<()> {
         let theirs = self.receive(NONCE_LEN).await?;
         let own = nonce()?;
@@ -112,7 +115,8 @@ impl TokenExchange<'_> {
         self.send(&[]).await
     }
 
-    /// Performs the authentication exchange of the accepting end.
+    /// Exchanges nonces and tokens with the connecting end. Succeeds once the token of the peer is
+    /// valid and the peer has confirmed this end's token.
     async fn accept(&self) -> Result<()> {
         let own = nonce()?;
         self.send(&own).await?;
@@ -127,18 +131,20 @@ impl TokenExchange<'_> {
         self.receive(0).await.map(drop)
     }
 
-    /// Returns the transcript that the token of the end `prover` depends on.
+    /// Returns the data from which the token of the end `prover` is computed: `accepting` and
+    /// `connecting` are the nonces of the two ends.
     fn transcript(&self, prover: End, accepting: &[u8], connecting: &[u8]) -> Transcript {
         let parts = [accepting, connecting, self.identities];
         Transcript::new(prover, self.rdma.peer_address(), parts)
     }
 
+    /// Checks the token of the peer. Returns the reason as an error if the token is not valid.
     fn check(&self, transcript: &Transcript, token: &[u8]) -> Result<()> {
         let checked = self.authenticator.check(transcript, token);
         checked.map_err(Error::disconnected)
     }
 
-    /// Sends a message of the authentication exchange.
+    /// Sends `bytes` to the peer as one message of the authentication exchange.
     async fn send(&self, bytes: &[u8]) -> Result<()> {
         // A message cannot be empty, so each message begins with a byte that is ignored.
         let layout = Layout::array::<u8>(bytes.len() + 1).expect("a short message");
@@ -147,7 +153,8 @@ impl TokenExchange<'_> {
         self.rdma.send(&message).await
     }
 
-    /// Receives a message of the authentication exchange with at most `limit` bytes.
+    /// Receives the peer's next message of the authentication exchange, and returns its bytes.
+    /// Fails for more than `limit` bytes.
     async fn receive(&self, limit: usize) -> Result<Vec<u8>> {
         let message = self.rdma.receive().await?;
         match message.as_slice() {

@@ -37,7 +37,8 @@ impl AsyncEventChannel {
         self.channel.get_ref()
     }
 
-    /// Polls for the next event. Registers the task to be woken if there is no event.
+    /// Polls for the next event of the channel's identifiers. Registers the task to be woken if
+    /// there is no event.
     pub(super) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Result<ConnectionEvent>> {
         loop {
             if let Some(event) = self.channel().try_next()? {
@@ -49,12 +50,13 @@ impl AsyncEventChannel {
         }
     }
 
+    /// Waits for the next event of the channel's identifiers.
     pub(super) async fn next(&self) -> Result<ConnectionEvent> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// Waits for an event that `pick` accepts, and returns the value of `pick`. Returns an error
-    /// for an event that ends the connection, and ignores other events.
+    /// Waits for an event for which `pick` returns `Ok`, and returns that value. Among the other
+    /// events, returns an error for an event that ends the connection, and ignores the rest.
     pub(super) async fn wait_for<T>(
         &self,
         peer: SocketAddr,

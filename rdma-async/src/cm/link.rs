@@ -1,4 +1,5 @@
-//! The link of a connection that was made by the connection manager.
+//! The link of a connection that was made by the connection manager: the means by which each end
+//! notices that the other end has closed the connection.
 
 use rdma_core::cm::{ConnectionEventKind, ConnectionId};
 

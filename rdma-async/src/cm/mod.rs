@@ -39,7 +39,8 @@ use crate::half_open::HalfOpen;
 use crate::handshake::{self, LocalEnd, ReservedRoom, refused};
 use crate::rdma::Rdma;
 
-/// Maximum number of connect requests that the kernel queues for the listener.
+/// Maximum number of connect requests that the kernel queues until the listener takes them, enough
+/// for many peers that connect at the same time.
 const BACKLOG: u32 = 1024;
 
 impl RdmaBuilder {
@@ -77,7 +78,8 @@ impl RdmaBuilder {
     }
 }
 
-/// Devices that the connections of one connector or listener use. Each device is opened once.
+/// Devices that the connections of one connector or listener use: the connection manager selects
+/// the device of each connection. Each device is opened once.
 #[derive(Debug, Clone)]
 struct Devices {
     builder: RdmaBuilder,
@@ -92,7 +94,8 @@ impl Devices {
         }
     }
 
-    /// Returns the settings of a connection, with the device of its connection identifier.
+    /// Returns the settings of a connection, with the device that the connection manager has
+    /// selected for its connection identifier.
     fn template(&self, id: &ConnectionId) -> Result<Template> {
         let name = id.device_name().unwrap_or_default();
         self.builder.template_on(&name, &mut self.open.lock())
@@ -174,15 +177,17 @@ impl CmConnector {
     }
 }
 
-/// Returns the identities of this end and of the peer.
+/// Returns the identities (private data and address) of this end and of the peer, from which
+/// authentication tokens are computed.
 fn identities(id: &ConnectionId, own: PrivateData, theirs: PrivateData) -> (Identity, Identity) {
     let identity = |private, address| Identity { private, address };
     let own = identity(own, id.local_address());
     (own, identity(theirs, id.peer_address()))
 }
 
-/// Creates the connection of a connected queue pair, and attaches it to its shard. If the ends
-/// authenticate, the connection grants no memory until the peer is authenticated.
+/// Creates the connection of a connected queue pair, and attaches it to its shard, which dispatches
+/// the completions. If the ends authenticate, the connection grants no memory until the peer is
+/// authenticated.
 fn attach(
     room: ReservedRoom,
     pair: QueuePair,
@@ -291,7 +296,9 @@ impl CmListener {
     }
 }
 
-/// Performs the handshake of the accepting end.
+/// Performs the handshake of the accepting end for a connect request, and returns the new
+/// connection. Sets `has_proved` once the peer has sent valid private data and, if required, a
+/// valid token.
 async fn accept(
     devices: &Devices,
     request: ConnectionRequest,

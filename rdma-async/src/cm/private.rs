@@ -3,11 +3,12 @@
 use crate::builder::Template;
 use crate::handshake::EndLimits;
 
-/// Private data of a connect request or an acceptance.
+/// Private data of a connect request or an acceptance: the data of one end that the connection
+/// manager passes to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PrivateData {
     pub(super) limits: EndLimits,
-    /// Set if the end authenticates itself and its peer.
+    /// Set if the end has an authenticator, so that both ends must authenticate themselves.
     pub(super) authenticates: bool,
 }
 
@@ -15,7 +16,8 @@ pub(super) struct PrivateData {
 const LEN: usize = EndLimits::ENCODED_LEN + 1;
 
 impl PrivateData {
-    /// Returns the private data of an end with these settings.
+    /// Returns the private data that an end with these settings sends: its limits, and whether it
+    /// authenticates.
     pub(super) fn of(template: &Template) -> Self {
         Self {
             limits: template.limits(),
@@ -23,6 +25,8 @@ impl PrivateData {
         }
     }
 
+    /// Returns the private data as bytes: the encoded limits, followed by one byte that is 1 if the
+    /// end authenticates.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = self.limits.encode().to_vec();
         bytes.push(u8::from(self.authenticates));
@@ -59,14 +63,14 @@ const REJECTION: [u8; 8] = *b"RDMAdeny";
 /// most 148 bytes (REJ: IBTA volume 1, 12.6.7).
 const MAX_REASON_LEN: usize = 128;
 
-/// Returns the private data of a rejection with this reason.
+/// Returns the private data of a rejection, by which the peer gets the reason.
 pub(super) fn rejection(reason: &str) -> Vec<u8> {
     let reason = &reason.as_bytes()[..reason.len().min(MAX_REASON_LEN)];
     [&REJECTION[..], reason].concat()
 }
 
-/// Returns the reason in the private data of a rejection, without the zeros that rdma_cm appends.
-/// Returns `None` if the peer does not use this protocol.
+/// Decodes the private data of a rejection, and returns the peer's reason. Ignores the zeros that
+/// rdma_cm appends. Returns `None` if the data are not a rejection of this protocol.
 pub(super) fn rejection_reason(bytes: &[u8]) -> Option<String> {
     let reason = bytes.strip_prefix(&REJECTION)?;
     let end = reason.iter().position(|&byte| byte == 0);

@@ -8,7 +8,9 @@ use parking_lot::Mutex;
 
 use super::Connection;
 
-/// Leases of the peer that this end holds, each with a flag that is set when the peer revokes it.
+/// Ids of the leases of peer memory that this end holds, each with a flag that is set when the peer
+/// revokes the lease. The flag is shared with the [`RemoteMr`](crate::RemoteMr), whose operations
+/// then fail.
 #[derive(Debug, Default)]
 pub(super) struct BorrowedLeases {
     ends: Mutex<HashMap<u64, Arc<AtomicBool>>>,
@@ -32,7 +34,8 @@ impl BorrowedLeases {
 }
 
 impl Connection {
-    /// Removes a lease that this end returns or releases.
+    /// Removes a lease that this end returns or releases, so that a later revocation by the peer
+    /// has no effect.
     pub(crate) fn forget_borrowed(&self, lease: u64) {
         self.borrowed.ends.lock().remove(&lease);
     }

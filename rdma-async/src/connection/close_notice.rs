@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use super::Connection;
 use super::frame::Kind;
 
-/// State of the close notices of both ends.
+/// State of the close notices of both ends: which of them was sent or has arrived.
 #[derive(Debug, Default)]
 pub(super) struct CloseNotice {
     is_sent: AtomicBool,
@@ -23,11 +23,13 @@ impl CloseNotice {
         self.arrived.notify_one();
     }
 
+    /// Returns whether the peer has announced that it closes the connection.
     pub(super) fn has_arrived(&self) -> bool {
         self.has_arrived.load(Ordering::Acquire)
     }
 
-    /// Waits for the close notice of the peer. Only one task may wait at a time.
+    /// Waits until the peer announces that it closes the connection. Only one task may wait at a
+    /// time.
     pub(super) async fn wait(&self) {
         while !self.has_arrived() {
             self.arrived.notified().await;
@@ -36,20 +38,22 @@ impl CloseNotice {
 }
 
 impl Connection {
-    /// Sends a close notice to the peer, unless one was sent before.
+    /// Announces to the peer that this end closes the connection, unless it was announced before.
     pub(super) fn announce_close(&self) {
         if !self.close_notice.is_sent.swap(true, Ordering::Relaxed) {
             self.send_control(Kind::Close);
         }
     }
 
-    /// Returns the interval between two probes of the peer on an idle connection.
+    /// Returns the interval between two probes, messages that detect whether the peer of an idle
+    /// connection still exists: half of the keep-alive time.
     pub(super) fn probe_interval(&self) -> Duration {
         self.settings.keep_alive / 2
     }
 
-    /// Sends a probe (a message without a body), unless a request is in flight, which also probes
-    /// the peer.
+    /// Sends a message without a body, so that the connection ends if the peer does not acknowledge
+    /// it. Sends nothing if a request is in flight, because that request also needs an
+    /// acknowledgement.
     pub(super) fn probe(&self) {
         if self.has_delivered_all() {
             self.send_control(Kind::Credit);

@@ -16,7 +16,7 @@ use super::link::Link;
 use crate::error::Error;
 use crate::observe::OpenConnection;
 
-/// Maximum time for which a dropped connection is kept until the peer has received the last
+/// Maximum time for which a dropped connection is kept so that the peer can receive the last
 /// messages. Also the maximum time that operations in flight get after the peer has closed the
 /// connection, because the peer keeps its queue pair for the same time.
 const LINGER: Duration = Duration::from_secs(1);
@@ -25,8 +25,9 @@ const LINGER: Duration = Duration::from_secs(1);
 /// the end of the connection waits for the check.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// State of the control task. The task runs until the application has dropped the connection and
-/// the peer has received the last messages.
+/// State of the control task of a connection. The task answers requests for memory, ends expired
+/// leases, probes the peer, and ends the connection when the peer closes it. The task runs until
+/// the application has dropped the connection and the peer has received the last messages.
 #[derive(Debug)]
 pub(crate) struct ControlTask {
     connection: Weak<Connection>,
@@ -39,14 +40,16 @@ pub(crate) struct ControlTask {
     /// Time of the next liveness probe, if the link does not probe the peer itself.
     next_probe: Instant,
     control_wakeup: Arc<Notify>,
-    /// Grant of large memory that a thread for blocking tasks is preparing.
+    /// Task that is allocating large memory for a request of the peer, on a thread for blocking
+    /// tasks.
     granting: Option<JoinHandle<()>>,
     _open: OpenConnection,
     /// Dropped last, so that completions reach the connection until the task ends.
     _attached: Attached,
 }
 
-/// Guard that keeps a connection attached to its shard, which dispatches completions to it.
+/// Guard that keeps a connection attached to its shard: while attached, the shard dispatches the
+/// completions of the queue pair to the connection.
 #[derive(Debug)]
 pub(crate) struct Attached(Arc<Connection>);
 
@@ -63,7 +66,8 @@ impl Drop for Attached {
     }
 }
 
-/// State of a connection that the application has dropped.
+/// State of a connection that the application has dropped and that is kept until the peer has
+/// received the last messages.
 #[derive(Debug)]
 struct Lingering {
     connection: Arc<Connection>,
@@ -76,9 +80,9 @@ struct Lingering {
 }
 
 impl Lingering {
-    /// Extends the time for which a stream is kept while the peer receives its bytes. As after the
-    /// close of a TCP socket, bytes that were written are still delivered. They are lost if the
-    /// peer receives no byte for [`RdmaBuilder::response_timeout`].
+    /// Extends the deadline of a dropped stream whenever the peer has received further bytes. As
+    /// after the close of a TCP socket, bytes that were written are still delivered. They are lost
+    /// if the peer receives no byte for [`RdmaBuilder::response_timeout`].
     ///
     /// [`RdmaBuilder::response_timeout`]: crate::RdmaBuilder::response_timeout
     fn extend_while_read(&mut self) {
@@ -127,7 +131,7 @@ impl ControlTask {
         sender
     }
 
-    /// Runs until the connection is freed.
+    /// Performs the work of the control task, until the connection is freed.
     async fn run(&mut self) {
         let mut peer_closed: Option<PeerClosed> = None;
         loop {
@@ -191,8 +195,8 @@ impl ControlTask {
         }
     }
 
-    /// Sends a liveness probe if the link needs one and it is due. The connection ends if the peer
-    /// does not acknowledge the probe.
+    /// Sends a probe, which detects whether the peer still exists, if the link does not detect this
+    /// itself and the probe is due. The connection ends if the peer does not acknowledge the probe.
     fn probe(&mut self, connection: &Connection) {
         let now = Instant::now();
         if now >= self.next_probe && self.link.as_ref().is_some_and(Link::needs_probes) {
@@ -201,7 +205,8 @@ impl ControlTask {
         }
     }
 
-    /// Answers one request of the peer for memory, unless a grant is being prepared.
+    /// Answers the oldest request of the peer for memory, unless large memory for an earlier
+    /// request is still being allocated.
     async fn answer_request(&mut self, connection: &Arc<Connection>) {
         if self.granting.is_none()
             && let Some(request) = connection.requests.pop()
@@ -213,7 +218,8 @@ impl ControlTask {
         }
     }
 
-    /// Begins to keep a dropped connection until the peer has received the last messages.
+    /// Begins to keep `connection`, which the application has dropped, until the peer has received
+    /// the last messages.
     fn linger(&mut self, connection: Arc<Connection>) {
         // Posts staged requests now instead of at the end of the turn.
         connection.post_staged();
@@ -225,12 +231,13 @@ impl ControlTask {
         });
     }
 
-    /// Returns whether a dropped connection can be freed: it has failed, for example because the
-    /// peer has closed its end, or [`LINGER`] has passed. Shuts down this side of the link once the
-    /// peer has received all messages.
+    /// Returns whether a connection that the application has dropped can be freed: it has failed,
+    /// for example because the peer has closed its end, or its deadline has passed. Shuts down this
+    /// side of the [`Link`] (for example the TCP connection) once the peer has received all
+    /// messages.
     ///
-    /// The connection is kept until the peer closes its end, so that the queue pair acknowledges
-    /// retransmissions of the peer's last messages.
+    /// After that, the connection is still kept until the peer closes its end, so that the queue
+    /// pair acknowledges retransmissions of the peer's last messages.
     async fn is_linger_over(&mut self) -> bool {
         let Some(lingering) = &mut self.lingering else {
             return false;
@@ -297,7 +304,8 @@ impl Drop for ControlTask {
     }
 }
 
-/// Waits until a grant is prepared. Never completes for `None`.
+/// Waits until the blocking task has allocated the requested memory and has sent the reply. Never
+/// completes for `None`.
 async fn end_of_grant(granting: &mut Option<JoinHandle<()>>) {
     match granting {
         Some(granting) => drop(granting.await),
@@ -305,7 +313,7 @@ async fn end_of_grant(granting: &mut Option<JoinHandle<()>>) {
     }
 }
 
-/// Waits until `time`. Never completes for `None`.
+/// Waits until `time`, or forever if it is `None`, for use as a branch of `select!`.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time.into()).await,

@@ -10,12 +10,12 @@ use super::Connection;
 use super::sync::AtomicU32;
 use super::waiters::Waiters;
 
-/// Number of control credits that only messages that return credits may take. Without this credit,
-/// both ends could wait for credits of each other forever.
+/// Number of control credits that are reserved for messages that return credits. Without this
+/// reserve, both ends could wait for credits of each other forever.
 pub(super) const CREDIT_RESERVE: u32 = 1;
 
-/// Counter of the available credits of one class. Tasks take credits without a lock, and can wait
-/// for them.
+/// Counter of the available credits for one class of messages, data or control. Tasks take credits
+/// without a lock, and can wait for credits.
 #[derive(Debug)]
 pub(super) struct CreditCounter {
     available: AtomicU32,
@@ -24,7 +24,8 @@ pub(super) struct CreditCounter {
 }
 
 impl CreditCounter {
-    /// Creates a counter with `limit` available credits.
+    /// Creates a counter with `limit` available credits, the number of messages that the peer
+    /// accepts at first.
     pub(super) fn new(limit: u16) -> Self {
         let limit = u32::from(limit);
         Self {
@@ -34,8 +35,8 @@ impl CreditCounter {
         }
     }
 
-    /// Takes a credit if at least `reserve` credits remain afterwards. Returns whether a credit was
-    /// taken.
+    /// Takes a credit for one message if at least `reserve` credits remain afterwards. Returns
+    /// `false` if no credit was taken.
     pub(super) fn try_take(&self, reserve: u32) -> bool {
         let less = |available: u32| (available > reserve).then(|| available - 1);
         self.available
@@ -63,7 +64,7 @@ impl CreditCounter {
         fits
     }
 
-    /// Returns the tasks that wait for credits.
+    /// Returns the list of the tasks that wait for credits, for example to wake them.
     pub(super) fn waiters(&self) -> &Waiters {
         &self.waiters
     }
@@ -79,7 +80,8 @@ pub(super) struct Credit<'c> {
 }
 
 impl<'c> Credit<'c> {
-    /// Creates the guard of a credit that was taken from the data credits.
+    /// Creates the guard of a credit for a data message, which the caller has taken from the
+    /// counter.
     pub(super) fn data(connection: &'c Connection) -> Self {
         let control = false;
         Self {
@@ -88,7 +90,8 @@ impl<'c> Credit<'c> {
         }
     }
 
-    /// Creates the guard of a credit that was taken from the control credits.
+    /// Creates the guard of a credit for a control message, which the caller has taken from the
+    /// counter.
     pub(super) fn control(connection: &'c Connection) -> Self {
         let control = true;
         Self {
@@ -97,7 +100,8 @@ impl<'c> Credit<'c> {
         }
     }
 
-    /// Consumes the credit after its message was accepted, without returning it to the counter.
+    /// Consumes the credit after its message was accepted by the send queue, without returning it
+    /// to the counter.
     pub(super) fn spend(self) {
         std::mem::forget(self);
     }

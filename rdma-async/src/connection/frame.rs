@@ -5,13 +5,14 @@ use std::fmt;
 
 use rdma_core::RemoteMemory;
 
-/// Length, in bytes, of the header that precedes the payload of a message.
+/// Length, in bytes, of the header of every message, which precedes the payload.
 pub(crate) const HEADER_LEN: usize = 16;
 /// Maximum length, in bytes, of a frame without payload: the header and the body of
 /// [`Kind::Grant`].
 pub(crate) const MAX_FRAME_LEN: usize = HEADER_LEN + 24;
 
-/// Header and body of a message. Numbers are in network byte order.
+/// Header and body of a message between the two ends. The body depends on the kind. Numbers are in
+/// network byte order.
 ///
 /// ```text
 /// byte 0     1..2     2..4           4..6              6..8   8..16   16..
@@ -24,14 +25,16 @@ pub(crate) struct Frame {
     pub(crate) kind: Kind,
 }
 
-/// Numbers of additional data and control messages that the sender of a frame accepts.
+/// Numbers of additional data and control messages that the sender of a frame accepts from its
+/// peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Credits {
     pub(crate) data: u16,
     pub(crate) control: u16,
 }
 
-/// Kind of a message, with the fields of its body.
+/// Kind of a message, with the fields of its body. All kinds except [`Self::Data`],
+/// [`Self::Rendezvous`] and [`Self::Offer`] are control messages, which need control credits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Message of the application, whose bytes follow the header.
@@ -84,7 +87,8 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Returns the code of the reason on the wire, and the limit, or 0 if the reason has no limit.
+    /// Returns the code of the reason in a [`Kind::Refuse`] message, and the limit, or 0 if the
+    /// reason has no limit.
     fn to_numbers(self) -> (u8, u64) {
         match self {
             Self::Bytes(limit) => (0, limit),
@@ -95,6 +99,8 @@ impl Refusal {
         }
     }
 
+    /// Returns the reason with this code and limit, the reverse of [`Self::to_numbers`]. Returns
+    /// `None` for an unknown code.
     fn from_numbers(number: u8, limit: u64) -> Option<Self> {
         Some(match number {
             0 => Self::Bytes(limit),

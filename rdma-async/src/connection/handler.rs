@@ -15,9 +15,9 @@ use crate::memory::{LocalMr, LocalMrReadAccess};
 /// [`Rdma::handle_messages`]: crate::Rdma::handle_messages
 #[derive(Debug)]
 pub struct Message {
-    /// Bytes of the message.
+    /// Registered memory with the bytes of the message.
     pub region: LocalMr,
-    /// Immediate data that was sent with the message.
+    /// Immediate data that was sent with the message, or `None` if the peer sent none.
     pub immediate: Option<u32>,
 }
 
@@ -42,7 +42,8 @@ impl Poster<'_> {
     }
 }
 
-/// Function that is called for each message. Returns a message that the function does not handle.
+/// Function of the program that is called for each message that arrives in one piece. Returns the
+/// message if it does not handle the message, which is then delivered to the inbox.
 type HandlerFn = dyn Fn(Message, &Poster<'_>) -> Option<Message> + Send + Sync;
 
 /// Message handler of a connection, unset until the program sets a function.
@@ -60,7 +61,8 @@ impl fmt::Debug for Handler {
 }
 
 impl Connection {
-    /// Sets the function that handles short messages.
+    /// Sets the function that is called for each message that arrives in one piece, see
+    /// [`Rdma::handle_messages`](crate::Rdma::handle_messages). Fails if a function is already set.
     pub(crate) fn handle_messages(
         &self,
         handle: impl Fn(Message, &Poster<'_>) -> Option<Message> + Send + Sync + 'static,
@@ -69,8 +71,8 @@ impl Connection {
         set.map_err(|_| Error::invalid("message handler", "the connection already has a handler"))
     }
 
-    /// Passes a message to the handler. Returns the message if no handler is set or the handler has
-    /// returned it.
+    /// Passes a received message to the program's message handler. Returns the message if no
+    /// handler is set or the handler has returned it.
     #[inline]
     pub(super) fn offer_to_handler(&self, message: Message) -> Option<Message> {
         match self.handler.handle.get() {
@@ -79,7 +81,8 @@ impl Connection {
         }
     }
 
-    /// Calls the handler. Ends the connection if the handler panics.
+    /// Calls the handler, and returns the message if the handler does not handle it. Ends the
+    /// connection if the handler panics.
     fn run_handler(&self, handle: &HandlerFn, message: Message) -> Option<Message> {
         let poster = Poster { connection: self };
         // A panic in the handler would otherwise end the driver, which polls for all connections of
@@ -97,8 +100,9 @@ impl Connection {
         }
     }
 
-    /// Posts a short message of the application. Returns `false` if no credit or no room in the
-    /// send queue is available.
+    /// Posts a message of the application without waiting. Returns `false`, and posts nothing, if
+    /// no credit or no room in the send queue is available. Fails for a message that does not fit
+    /// into one receive of the peer.
     pub(crate) fn try_post_message(&self, message: &impl LocalMrReadAccess) -> Result<bool> {
         if message.length() > self.peer_payload {
             let reason = format!(

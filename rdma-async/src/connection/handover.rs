@@ -1,4 +1,5 @@
-//! Leases of memory between the two ends: requests, offers, returns and releases.
+//! Messages by which the two ends lend memory to each other and return it: requests, offers,
+//! returns and releases. A lease is the access of one end to memory of the other end.
 
 use std::alloc::Layout;
 use std::mem;
@@ -75,7 +76,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Lends memory for a reservation. Sends no message to the peer.
+    /// Lends memory for [`Rdma::reserve`](crate::Rdma::reserve), and returns the id of the lease
+    /// and the address, length and key of the memory. Sends no message to the peer.
     pub(crate) fn lend_for(
         &self,
         region: LocalMr,
@@ -88,8 +90,8 @@ impl Connection {
         lent.map_err(|(_, error)| error.into())
     }
 
-    /// Lends memory for a reservation, and restricts the peer's access rights to `allowed`. Sends
-    /// no message to the peer. Returns the region on an error.
+    /// Lends memory like [`Self::lend_for`], but restricts the peer's access rights to `allowed`,
+    /// and returns the region on an error.
     pub(crate) fn lend_with(
         &self,
         region: LocalMr,
@@ -106,7 +108,9 @@ impl Connection {
         lent.map_err(|(region, error)| (region, error.into()))
     }
 
-    /// Sends an offer of a reservation's memory to the peer.
+    /// Offers memory of [`Rdma::reserve`](crate::Rdma::reserve), which is lent under the id
+    /// `lease`, to the peer, and waits until the peer's device has acknowledged the message. Fails
+    /// if the lease has ended or the memory was offered before.
     pub(crate) async fn offer_lease(
         &self,
         lease: u64,
@@ -150,9 +154,9 @@ impl Connection {
         self.operation(number, None).await.map(drop)
     }
 
-    /// Ends a lease of this end, and returns the memory. Revokes the access at the device, and
-    /// notifies the peer if the memory was offered. Returns `None` if the peer has already ended
-    /// the lease.
+    /// Ends a lease of memory that this end has lent, and returns the memory. Ends the peer's
+    /// access at the device, and notifies the peer if `is_offered` is set. Returns `None` if the
+    /// peer has already ended the lease.
     pub(crate) fn end_lease(
         &self,
         lease: u64,
@@ -172,7 +176,7 @@ impl Connection {
         self.leases.revoked()
     }
 
-    /// Returns the amount of memory that is lent at the request of the peer.
+    /// Returns the amount of memory that this connection lends at the request of the peer.
     pub(crate) fn granted_memory(&self) -> GrantedMemory {
         self.leases.granted()
     }
@@ -188,7 +192,8 @@ impl Connection {
         }
     }
 
-    /// Returns the time at which the next lease of requested memory expires.
+    /// Returns the time at which the next lease of requested memory expires, or `None` if no lease
+    /// expires.
     pub(super) fn next_lease_expiry(&self) -> Option<Instant> {
         self.leases.next_expiry()
     }
@@ -216,12 +221,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Queues a message that releases a lease of the peer. Returns without waiting.
+    /// Queues a message by which the peer can free the memory of the lease `lease`. Returns without
+    /// waiting.
     pub(crate) fn release_remote(&self, lease: u64) {
         self.send_control(Kind::Release { lease });
     }
 
-    /// Waits for memory that the peer offers.
+    /// Waits for memory that the peer offers, and returns the region. The credit of the offer is
+    /// then owed to the peer.
     pub(crate) async fn receive_offer(&self) -> Result<RemoteMr> {
         let region = self
             .wait(self.offers.waiters(), || self.offers.pop())
@@ -230,14 +237,16 @@ impl Connection {
         Ok(region)
     }
 
-    /// Waits for memory that this end has lent and the peer returns.
+    /// Waits until the peer returns memory that this end has lent, and returns the region to the
+    /// application.
     pub(crate) async fn receive_returned(&self) -> Result<LocalMr> {
         self.wait(&self.returned_arrived, || self.returned.pop())
             .await
     }
 }
 
-/// Guard that ends the lease of an offer if the offer was not sent.
+/// Guard of an offer of memory to the peer. If it is dropped before the offer was sent, the lease
+/// ends and the memory is dropped.
 struct EndUnlessSent<'c> {
     connection: &'c Connection,
     lease: u64,
@@ -249,7 +258,8 @@ impl Drop for EndUnlessSent<'_> {
     }
 }
 
-/// Guard that withdraws the offer of a reservation if the offer was not sent.
+/// Guard of an offer of reserved memory ([`Rdma::reserve`](crate::Rdma::reserve)). If it is dropped
+/// before the offer was sent, the memory counts as not offered again.
 struct WithdrawUnlessSent<'c> {
     connection: &'c Connection,
     lease: u64,

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use super::sync::Mutex;
 use super::waiters::Waiters;
 
-/// Bounded queue of received items, with the tasks that wait for items. Memory is allocated as the
-/// number of items grows.
+/// Bounded queue of received items, such as messages, with the tasks that wait for items. Memory is
+/// allocated as the number of items grows.
 #[derive(Debug)]
 pub(super) struct Inbox<T> {
     queue: Mutex<VecDeque<T>>,
@@ -40,12 +40,13 @@ impl<T> Inbox<T> {
         fits
     }
 
+    /// Removes and returns the oldest item.
     #[inline]
     pub(super) fn pop(&self) -> Option<T> {
         self.queue.lock().pop_front()
     }
 
-    /// Returns the tasks that wait for items.
+    /// Returns the list of the tasks that wait for items.
     pub(super) fn waiters(&self) -> &Waiters {
         &self.arrived
     }

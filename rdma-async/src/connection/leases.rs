@@ -15,15 +15,16 @@ use crate::memory::{Charge, GrantedMemory, LocalMr, PieceLender, RegionParts};
 use crate::observe::LentBytes;
 use crate::reserve::GrantState;
 
-/// Leases of a connection. Each lease has its own memory registration. Deregistration ends the
-/// peer's access.
+/// Memory that this end lends to the peer of a connection. Each lease has its own memory
+/// registration, so that deregistration ends the peer's access.
 #[derive(Debug)]
 pub(super) struct Leases {
     table: Mutex<LeaseTable>,
     access: AccessFlags,
 }
 
-/// Table of the leases, and of the leases that this end has revoked.
+/// Table of the leases of a connection by their ids, and of the ended leases that the peer has not
+/// yet returned or released.
 #[derive(Debug, Default)]
 struct LeaseTable {
     leases: HashMap<u64, Lease>,
@@ -41,7 +42,7 @@ struct LeaseTable {
 }
 
 impl LeaseTable {
-    /// Returns an id that no lease uses.
+    /// Returns an id that no lease and no revoked lease uses.
     fn next_id(&mut self) -> u64 {
         loop {
             self.last_id = self.last_id.wrapping_add(1);
@@ -52,7 +53,8 @@ impl LeaseTable {
         }
     }
 
-    /// Removes a lease that has not ended, and its charge.
+    /// Removes a lease that has not ended, and subtracts its memory from the amount that the peer
+    /// has requested.
     fn remove(&mut self, id: u64) -> Option<Lease> {
         let lease = self.leases.remove(&id)?;
         if let Some(charge) = &lease.charge {
@@ -62,7 +64,7 @@ impl LeaseTable {
         Some(lease)
     }
 
-    /// Removes a lease from the revoked leases. Returns whether it was one of them.
+    /// Removes a lease from the revoked leases. Returns `false` if the lease was not revoked.
     fn forget_revoked(&mut self, id: u64) -> bool {
         let revoked = self.revoked.remove(&id);
         self.revoked_requests -= usize::from(revoked == Some(true));
@@ -70,13 +72,13 @@ impl LeaseTable {
     }
 }
 
-/// Memory that is lent to the peer.
+/// Memory that is lent to the peer, with the other parts of its registered buffer.
 #[derive(Debug)]
 struct Lease {
     memory: ExposedMemory,
-    /// Part of the memory piece after the lent region.
+    /// Part of the registered buffer after the lent region, kept until the parts are joined again.
     tail: Option<Buffer>,
-    /// Part of the memory piece before the lent region.
+    /// Part of the registered buffer before the lent region.
     lead: Option<Buffer>,
     lender: Option<Arc<PieceLender>>,
     /// Charge of the memory to the peer, if the peer requested the memory.
@@ -86,7 +88,7 @@ struct Lease {
     _observed: LentBytes,
 }
 
-/// Result of the end of a lease by the peer.
+/// Outcome when the peer ends a lease by returning or releasing the memory.
 #[derive(Debug)]
 pub(super) enum EndedLease {
     /// Memory that the application gets back, or the error of the deregistration.
@@ -110,13 +112,14 @@ impl Leases {
         self.table.lock().requested
     }
 
-    /// Returns the number of revoked regions that the peer had requested and has not yet returned
-    /// or released.
+    /// Returns the number of regions that the peer had requested, that this end has revoked, and
+    /// that the peer has not yet returned or released.
     pub(super) fn unreturned_regions(&self) -> usize {
         self.table.lock().revoked_requests
     }
 
-    /// Removes the next expired lease from the list of expiries, and returns its id.
+    /// Removes the next lease that has expired at the time `now` from the list of expiries, and
+    /// returns its id. Returns `None` if no lease has expired.
     pub(super) fn take_expired(&self, now: Instant) -> Option<u64> {
         let mut table = self.table.lock();
         let &(end, id) = table.expiries.front()?;
@@ -126,12 +129,13 @@ impl Leases {
         })
     }
 
-    /// Returns the time at which the next lease expires.
+    /// Returns the time at which the next lease expires, or `None` if no lease expires.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
         self.table.lock().expiries.front().map(|&(end, _)| end)
     }
 
-    /// Sets the time at which a lease expires. Returns whether no other lease expires.
+    /// Sets the time at which a lease expires. Returns `true` if no other lease has an expiry, so
+    /// that the control task must begin to wait for this one.
     pub(super) fn set_expiry(&self, id: u64, end: Instant) -> bool {
         let table = &mut *self.table.lock();
         // Removes leases that ended before their expiry, so that the list stays short.
@@ -144,14 +148,15 @@ impl Leases {
         table.expiries.len() == 1
     }
 
-    /// Returns whether a lease has not ended.
+    /// Returns whether the peer may still access the memory of a lease.
     pub(super) fn is_open(&self, id: u64) -> bool {
         self.table.lock().leases.contains_key(&id)
     }
 
-    /// Lends a region to the peer. `charge` accounts for the memory if the peer has requested it.
-    /// Returns the id of the lease, and the address, length and key of the memory. Returns the
-    /// region on an error.
+    /// Lends a region to the peer. `charge` counts the memory towards the limit of the peer if the
+    /// peer has requested it, and `reservation` gets the memory back if it was lent by
+    /// [`Rdma::reserve`](crate::Rdma::reserve). Returns the id of the lease, and the address,
+    /// length and key of the memory. Returns the region on an error.
     pub(super) fn lend(
         &self,
         region: LocalMr,
@@ -204,8 +209,8 @@ impl Leases {
         }
     }
 
-    /// Ends a lease that the peer returns or releases. Returns `None` for an id that was not sent
-    /// to the peer.
+    /// Ends a lease that the peer returns or releases. Returns `None` for an id of which the peer
+    /// cannot know, a violation of the protocol.
     pub(super) fn end_by_peer(&self, id: u64) -> Option<EndedLease> {
         let lease = {
             let mut table = self.table.lock();
@@ -232,7 +237,8 @@ impl Leases {
         })
     }
 
-    /// Removes a revoked lease that was never offered to the peer.
+    /// Removes a lease from the revoked leases, because it was never offered to the peer, which
+    /// thus cannot return it.
     pub(super) fn forget_revoked(&self, id: u64) {
         self.table.lock().forget_revoked(id);
     }

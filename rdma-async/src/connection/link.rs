@@ -13,7 +13,8 @@ use super::Connection;
 use super::close_notice::CloseNotice;
 use crate::cm::CmLink;
 
-/// Channel by which the ends of a connection notice its close. Dropping the link closes it.
+/// Means by which each end of a connection notices that the other end has closed the connection.
+/// Dropping the link notifies the peer, except for [`Self::InBand`].
 #[derive(Debug)]
 pub(crate) enum Link {
     /// TCP connection of the handshake, which carries no further data. The kernel probes the peer
@@ -31,7 +32,8 @@ pub(crate) enum Link {
 pub(crate) struct InBand(Arc<CloseNotice>);
 
 impl Link {
-    /// Returns a link that uses only control messages of the connection.
+    /// Returns a link for a connection without a TCP connection: the ends notify each other only by
+    /// control messages of the connection.
     pub(crate) fn in_band(connection: &Connection) -> Self {
         Self::InBand(InBand(Arc::clone(&connection.close_notice)))
     }
@@ -52,7 +54,7 @@ impl Link {
         }
     }
 
-    /// Notifies the peer that this end sends no further messages.
+    /// Notifies the peer, by the means of the link, that this end sends no further messages.
     pub(super) async fn shut_down(&mut self, connection: &Connection) {
         match self {
             // If this fails, the TCP connection is broken, and reading from it returns the error.
@@ -74,7 +76,8 @@ impl Link {
         }
     }
 
-    /// Returns whether the control message that announces the close may be in flight.
+    /// Returns whether the control message that announces the close of this end may still be in
+    /// flight. The connection must not end before.
     pub(super) fn is_busy(&self, connection: &Connection) -> bool {
         matches!(self, Self::InBand(_)) && !connection.has_delivered_all()
     }

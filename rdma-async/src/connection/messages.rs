@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::memory::{LocalMrReadAccess, claim_read};
 use crate::observe;
 
-/// Bytes that follow the header of a message in the frame.
+/// Bytes that follow the header of a message.
 #[derive(Debug)]
 pub(super) enum Payload<'a> {
     Nothing,
@@ -57,8 +57,9 @@ impl Connection {
         }
     }
 
-    /// Submits a short message, and returns the number of its request. Returns `None` if no credit
-    /// or no room in the send queue is available.
+    /// Submits a message that fits into one receive of the peer, and returns the number of its
+    /// request, by which the caller can wait for its completion. Returns `None` if no credit or no
+    /// room in the send queue is available.
     pub(super) fn try_begin_send(
         &self,
         message: &impl LocalMrReadAccess,
@@ -80,8 +81,8 @@ impl Connection {
         }
     }
 
-    /// Submits a short message, and returns the number of its request. Waits for a credit and for
-    /// room in the send queue.
+    /// Submits a message like [`Self::try_begin_send`], after waiting for a credit and for room in
+    /// the send queue.
     async fn begin_send(
         &self,
         message: &impl LocalMrReadAccess,
@@ -117,7 +118,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for a credit to send one control message.
+    /// Waits for a credit (permission of the peer) to send one control message, and leaves
+    /// [`CREDIT_RESERVE`] credits.
     pub(super) async fn control_credit(&self) -> Result<Credit<'_>> {
         let attempt = || {
             let take = || self.control_credits.try_take(CREDIT_RESERVE);
@@ -127,13 +129,14 @@ impl Connection {
         Ok(Credit::control(self))
     }
 
-    /// Takes a credit to send one data message, or returns `None` if no credit is available.
+    /// Takes a credit (permission of the peer) to send one data message. Returns `None` if no
+    /// credit is available.
     pub(super) fn try_data_credit(&self) -> Option<Credit<'_>> {
         let taken = self.data_credits.try_take(0);
         taken.then(|| Credit::data(self))
     }
 
-    /// Waits for a credit to send one data message.
+    /// Waits for a credit (permission of the peer) to send one data message.
     pub(super) async fn data_credit(&self) -> Result<Credit<'_>> {
         self.check_open()?;
         if let Some(credit) = self.try_data_credit() {
@@ -149,8 +152,7 @@ impl Connection {
         Ok(Credit::data(self))
     }
 
-    /// Submits a message after waiting for room in the send queue. Returns the number of the
-    /// request.
+    /// Submits a message like [`Self::submit_frame`], after waiting for room in the send queue.
     pub(super) async fn submit_frame_when_possible(
         &self,
         kind: Kind,
@@ -166,8 +168,9 @@ impl Connection {
         }
     }
 
-    /// Submits a message of this kind. The header returns the owed credits to the peer. The payload
-    /// is unchanged if the message is not accepted.
+    /// Submits a message of this kind to the send queue, and returns the number of its request. The
+    /// header returns the credits that this end owes to the peer. The payload is unchanged if the
+    /// message is not accepted.
     pub(super) fn submit_frame(
         &self,
         kind: Kind,
@@ -205,7 +208,8 @@ impl Connection {
         submitted
     }
 
-    /// Submits a message whose header is copied to registered memory, and whose payload is claimed.
+    /// Submits a message that is too long for inline data: copies the header to registered memory,
+    /// and claims the memory of the payload until the send completes.
     fn submit_claimed(
         &self,
         push: Push,
@@ -227,7 +231,8 @@ impl Connection {
             })
     }
 
-    /// Records that the application has taken a data message. Its credit is now owed to the peer.
+    /// Records that the application has taken a data message, so that this end owes the peer a
+    /// credit, which a later message returns.
     pub(super) fn owe_data_credit(&self) {
         self.owed_data.fetch_add(1, Ordering::Relaxed);
         self.return_credits();
@@ -250,7 +255,8 @@ impl Connection {
     }
 }
 
-/// Takes at most `u16::MAX` owed credits from `counter`, to be returned to the peer in a header.
+/// Takes all credits that this end owes the peer from `counter`, so that a header can return them.
+/// Returns their number, at most `u16::MAX`.
 fn take_owed(counter: &AtomicU32) -> u16 {
     if counter.load(Ordering::Relaxed) == 0 {
         return 0;

@@ -79,8 +79,9 @@ use crate::memory::{
 };
 use crate::shard::{Reservation, Shard};
 
-/// Number of polls of futures that are charged as one unit of tokio's budget of 128 units for each
-/// task. A poll of an operation takes less time than the work that one unit stands for.
+/// Number of polls of a connection's futures that count as one unit of tokio's cooperative budget,
+/// of which each task has 128. A poll of an operation takes less time than the work that one unit
+/// represents.
 const POLLS_PER_UNIT: u32 = 4;
 
 /// Receive depths: the number of messages of each class that an end accepts before it returns
@@ -226,17 +227,20 @@ impl Connection {
         &self.device
     }
 
-    /// Returns the authenticator in the settings, if there is one.
+    /// Returns the method of authentication in the settings, or `None` if the connection needs no
+    /// authentication.
     pub(crate) fn authenticator(&self) -> Option<Arc<dyn Authenticator>> {
         self.settings.authenticator.clone()
     }
 
-    /// Refuses the peer's requests for memory until [`Self::release_memory`] is called.
+    /// Refuses the peer's requests for memory, and its long messages, until
+    /// [`Self::release_memory`] is called. Called before the peer is authenticated.
     pub(crate) fn withhold_memory(&self) {
         self.withholds_memory.store(true, Ordering::Release);
     }
 
-    /// Allows requests of the peer for memory.
+    /// Allows the peer's requests for memory, and its long messages, because the peer is
+    /// authenticated.
     pub(crate) fn release_memory(&self) {
         self.withholds_memory.store(false, Ordering::Release);
     }
@@ -254,7 +258,7 @@ impl Connection {
         &self.queue_pair
     }
 
-    /// Returns a reference-counted handle of the connection, or `None` while the connection is
+    /// Returns a reference-counted handle of this connection, or `None` while the connection is
     /// being dropped.
     pub(crate) fn to_arc(&self) -> Option<Arc<Self>> {
         self.weak.upgrade()
@@ -311,7 +315,7 @@ impl Connection {
         self.shard.wake_driver();
     }
 
-    /// Ends the connection because a request failed with `error`.
+    /// Ends the connection because the device reported that a request failed with `error`.
     fn fail_with(&self, error: WorkError) {
         self.fail(match error.status {
             // The request was only flushed. The device has not reported the cause.
@@ -322,13 +326,13 @@ impl Connection {
         });
     }
 
-    /// Returns whether a future waits for the completion of a request of this connection.
+    /// Returns whether any future waits for the completion of a request of this connection.
     fn awaits_completions(&self) -> bool {
         self.sender.lock().is_awaited()
     }
 
-    /// Returns whether all data was delivered: no message is queued, and every request has
-    /// completed.
+    /// Returns whether all messages and data were delivered to the peer: no message is queued, and
+    /// every request has completed.
     fn has_delivered_all(&self) -> bool {
         let has_outgoing = self
             .outgoing
@@ -370,12 +374,13 @@ impl Connection {
         self.failure().map(|error| Err(error.clone()))
     }
 
-    /// Returns an error if the connection has ended.
+    /// Returns the error that ended the connection, if it has ended.
     fn check_open(&self) -> Result<()> {
         self.failure().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Begins an RDMA write. Returns `None`, and submits no request, if the send queue is full.
+    /// Submits an RDMA write, and returns the future of its completion. Returns `None`, and submits
+    /// no request, if the send queue is full.
     #[inline]
     pub(crate) fn try_write(
         &self,
@@ -396,7 +401,8 @@ impl Connection {
         self.operation_of(submitted.map_err(|(not_accepted, _)| not_accepted))
     }
 
-    /// Begins an RDMA read. Returns `None`, and submits no request, if the send queue is full.
+    /// Submits an RDMA read, and returns the future of its completion. Returns `None`, and submits
+    /// no request, if the send queue is full.
     #[inline]
     pub(crate) fn try_read(
         &self,
@@ -409,8 +415,8 @@ impl Connection {
         self.operation_of(submitted.map_err(|(not_accepted, _)| not_accepted))
     }
 
-    /// Converts the result of a submission to the future of the request, or to `None` if the send
-    /// queue is full.
+    /// Converts the result of a submission to the future that waits for the request, or to `None`
+    /// if the send queue is full.
     #[inline]
     fn operation_of(&self, submitted: Result<u64, NotAccepted>) -> Result<Option<Operation<'_>>> {
         match submitted {
@@ -420,7 +426,8 @@ impl Connection {
         }
     }
 
-    /// Writes local memory to memory of the peer, and waits until the write has completed.
+    /// Performs the RDMA write `push` with the bytes of `local`, and waits until the write has
+    /// completed. Waits for room if the send queue is full.
     pub(crate) async fn write(&self, local: &impl LocalMrReadAccess, push: Push) -> Result<()> {
         if local.length() > self.inline {
             return self
@@ -462,12 +469,14 @@ impl Connection {
         self.operation(number, None).await.map(drop)
     }
 
-    /// Reads memory of the peer into local memory, and waits until the read has completed.
+    /// Performs the RDMA read `work` into `local`, and waits until the read has completed. Waits
+    /// for room if the send queue is full.
     pub(crate) async fn read(&self, local: &mut impl LocalMrWriteAccess, work: Work) -> Result<()> {
         self.perform_held(work, claim_write(local)?.into()).await
     }
 
-    /// Performs an operation that claims memory of the application and returns no value.
+    /// Performs an operation that claims memory of the application until it has completed, and
+    /// waits for its completion.
     async fn perform_held(&self, work: Work, claim: Claim) -> Result<()> {
         let number = self.begin_held(work, claim).await?;
         self.operation(number, None).await.map(drop)
@@ -494,8 +503,8 @@ impl Connection {
         }
     }
 
-    /// Submits a request that takes `memory`. If the request is not accepted, puts the memory back
-    /// into `memory`.
+    /// Submits a request that takes the memory out of `memory`. If the request is not accepted,
+    /// puts the memory back into `memory`, so that the caller can repeat the call.
     #[inline]
     fn submit_or_restore(
         &self,
@@ -532,8 +541,8 @@ impl Connection {
         self.operation(number, Some(slot)).await
     }
 
-    /// Returns the error of a failed operation: the error of its own request, or else the error
-    /// that ended the connection.
+    /// Returns the error of the failed request `number`: the error that the device reported for it,
+    /// or else the error that ended the connection.
     fn operation_error(&self, number: u64) -> Error {
         match self.sender.own_failure(number) {
             Some(own) => own.into(),
@@ -542,8 +551,8 @@ impl Connection {
         }
     }
 
-    /// Counts a poll of a future. Returns whether this poll is charged to tokio's budget: one of
-    /// [`POLLS_PER_UNIT`] polls is charged.
+    /// Counts a poll of one of the connection's futures. Returns whether the caller must charge
+    /// this poll to tokio's cooperative budget: one of [`POLLS_PER_UNIT`] polls is charged.
     #[inline]
     fn count_poll(&self) -> bool {
         // Two threads may lose a count, which does no harm: the number is approximate.
@@ -552,9 +561,9 @@ impl Connection {
         polls.is_multiple_of(POLLS_PER_UNIT)
     }
 
-    /// Polls the completion queue for a short time until `attempt` returns a value. Returns `None`
-    /// immediately if another future waits for a request of this connection, or if polling would
-    /// delay other tasks.
+    /// Polls the completion queue for a short time, instead of waiting at once, until `attempt`
+    /// returns a value. Returns `None` immediately if another future waits for a request of this
+    /// connection, or if polling would delay other tasks.
     #[inline(never)]
     fn poll_briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
         if self.awaits_completions() {

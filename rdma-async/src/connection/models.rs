@@ -33,7 +33,7 @@ impl Posted for InFlight {
     }
 }
 
-/// Send side of a connection, with a replacement of the device.
+/// Send side of a connection in a loom model, with a replacement of the device.
 #[derive(Debug)]
 struct Requests {
     sender: Sender<InFlight>,
@@ -116,7 +116,7 @@ impl Requests {
     }
 }
 
-/// Waker that wakes a thread of a model.
+/// Waker that wakes a thread of a loom model, which waits for a future.
 #[derive(Debug, Default)]
 struct Unpark(Notify);
 
@@ -139,12 +139,12 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Runs `act` on another thread of the model.
+/// Runs `act` on another thread of the loom model.
 fn spawn(act: impl FnOnce() + 'static) -> JoinHandle<()> {
     thread::spawn(act)
 }
 
-/// Runs `act` with `requests` on another thread of the model.
+/// Runs `act` with `requests` on another thread of the loom model.
 fn spawn_with(requests: &Arc<Requests>, act: impl FnOnce(&Requests) + 'static) -> JoinHandle<()> {
     let requests = Arc::clone(requests);
     spawn(move || act(&requests))

@@ -10,8 +10,8 @@ use super::Connection;
 use super::results::ResultSlot;
 use crate::error::Result;
 
-/// Future of an accepted operation. Resolves to the result of an atomic operation, and to 0 for
-/// other operations.
+/// Future of an operation that the send queue has accepted. Resolves when the operation has
+/// completed: to the result of an atomic operation, and to 0 for other operations.
 ///
 /// Dropping the future leaves the operation in flight: its memory stays claimed until the operation
 /// has completed.
@@ -40,7 +40,8 @@ impl<'c> Operation<'c> {
         }
     }
 
-    /// Takes the result. Returns `None` if the operation has not ended.
+    /// Takes the result of the operation, and frees its result slot. Returns `None` if the
+    /// operation has not ended.
     #[inline]
     fn take(&mut self) -> Option<Result<u64>> {
         let sender = &self.connection.sender;

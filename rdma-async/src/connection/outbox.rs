@@ -13,18 +13,19 @@ use super::messages::Payload;
 use super::send_state::{AwaitedBy, NotAccepted, PostTime};
 use crate::error::Result;
 
-/// Maximum number of replies that wait for credits. Bounds the memory that a peer can use: a peer
-/// that causes more replies violates the protocol.
+/// Maximum number of replies to requests for memory that wait for credits. Bounds the memory that a
+/// peer can use: the connection of a peer that causes more replies ends.
 const MAX_QUEUED_REPLIES: usize = 4096;
 
-/// Control messages that wait for a credit or for room in the send queue.
+/// Queue of control messages that wait for a credit or for room in the send queue.
 #[derive(Debug)]
 pub(super) struct Outbox {
     queue: Mutex<Queue>,
     has_messages: AtomicBool,
 }
 
-/// Queued control messages, in the order in which they are sent.
+/// Queued control messages, in the order in which they are sent, and the number of replies among
+/// them.
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<Kind>,
@@ -57,7 +58,7 @@ impl Outbox {
     }
 }
 
-/// Returns whether a message is a reply to a request of the peer.
+/// Returns whether a message is a reply to a request of the peer for memory.
 fn is_reply(kind: Kind) -> bool {
     matches!(kind, Kind::Grant { .. } | Kind::Refuse { .. })
 }
@@ -82,8 +83,8 @@ impl Connection {
         self.flush_outbox();
     }
 
-    /// Queues a message that returns credits, if this end owes at least half of the credits of
-    /// either class to the peer.
+    /// Queues a message that returns credits, if this end owes the peer at least half of its data
+    /// credits or control credits. Fewer credits are returned by other messages.
     pub(super) fn return_credits(&self) {
         let own = self.settings.depths();
         let half = |owed: u32, depth: u16| owed * 2 >= u32::from(depth);
@@ -103,7 +104,8 @@ impl Connection {
         }
     }
 
-    /// Sends queued control messages while credits and room in the send queue are available.
+    /// Sends queued control messages in order, while credits and room in the send queue are
+    /// available.
     ///
     /// Must be called after control credits become available, without the lock of the send queue.
     pub(super) fn flush_outbox(&self) {
@@ -126,7 +128,7 @@ impl Connection {
         }
     }
 
-    /// Sends queued messages while credits and room are available.
+    /// Sends queued messages while credits and room are available, under the lock of the queue.
     #[cold]
     fn send_queued(&self) -> Result<()> {
         let mut queue = self.outbox.queue.lock();

@@ -23,14 +23,16 @@ use super::waiters::Waiters;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, claim_read};
 
-/// Length, in bytes, from which a write is sent by rendezvous if it exceeds the peer's receives.
-/// Shorter writes are split into messages.
+/// Length, in bytes, from which the bytes of one write, if too long for one message, are sent by
+/// [rendezvous](super::rendezvous): the peer reads them from this end's memory by RDMA. Shorter
+/// writes are split into messages, because a rendezvous takes an additional round trip.
 const RENDEZVOUS_LEN: usize = 32 << 10;
-/// Maximum length, in bytes, of a piece that is copied from a write. Bounds the registered memory
-/// of one piece.
+/// Maximum length, in bytes, of a piece (buffer with bytes of a stream) that is copied from a
+/// write. A longer write becomes several pieces, so that no large registered buffer is needed.
 const MAX_PIECE_LEN: usize = 256 << 10;
 
-/// Bytes of a stream that were accepted and are not yet posted to the device.
+/// Bytes of a stream that the program has written and that are not yet posted to the device, in
+/// pieces.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pieces: Mutex<Pieces>,
@@ -46,7 +48,8 @@ pub(super) struct Outgoing {
     room: Waiters,
 }
 
-/// Pieces of a stream that are not yet posted, and the state of its end.
+/// Pieces (buffers with bytes) of a stream that are not yet posted, and the state of the stream's
+/// end.
 #[derive(Debug, Default)]
 struct Pieces {
     queue: VecDeque<LocalMr>,
@@ -56,7 +59,7 @@ struct Pieces {
     end: StreamEnd,
 }
 
-/// State of the end of a stream.
+/// State of the empty message that marks the end of a stream.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum StreamEnd {
     /// The stream accepts more bytes.
@@ -111,7 +114,7 @@ impl Pieces {
         self.queue.is_empty() && self.open.is_none()
     }
 
-    /// Appends the open piece to the queue.
+    /// Appends the open piece to the queue, so that it is sent and gets no further bytes.
     fn close(&mut self) {
         if let Some((piece, len)) = self.open.take() {
             self.queue.push_back(piece.truncated(len));
@@ -120,16 +123,16 @@ impl Pieces {
 }
 
 impl Connection {
-    /// Makes this connection a stream, which buffers a limited number of bytes
-    /// (`RdmaBuilder::stream_buffer`).
+    /// Makes this connection a stream of bytes: creates the buffer of outgoing bytes, limited by
+    /// `RdmaBuilder::stream_buffer`.
     pub(crate) fn begin_stream(&self) {
         let limit = self.settings.stream_buffer;
         self.outgoing.get_or_init(|| Outgoing::new(limit));
     }
 
-    /// Accepts bytes of a stream. Returns the number of accepted bytes, which is less than the sum
-    /// of `slices` if the buffer gets full. Returns `None` if the buffer is full and the writer
-    /// must wait.
+    /// Accepts bytes that the program writes to a stream, and posts or buffers them. Returns the
+    /// number of accepted bytes, which is less than the sum of `slices` if the buffer gets full.
+    /// Returns `None` if the buffer is full and the writer must wait.
     pub(crate) fn accept_bytes(&self, slices: &[IoSlice<'_>]) -> Result<Option<usize>> {
         self.check_open()?;
         let outgoing = self.outgoing();
@@ -183,7 +186,7 @@ impl Connection {
     }
 
     /// Accepts a region as the next bytes of a stream, without copying. Returns the region if the
-    /// buffer is full and the writer must wait.
+    /// buffer of the stream is full, so that the writer must wait.
     pub(crate) fn accept_region(&self, region: LocalMr) -> Result<Option<LocalMr>> {
         self.check_open()?;
         let outgoing = self.outgoing();
@@ -203,7 +206,8 @@ impl Connection {
         Ok(None)
     }
 
-    /// Ends the stream after the accepted bytes, and posts the bytes now.
+    /// Marks the end of the stream after the bytes that the program has written, and posts the
+    /// buffered bytes now.
     pub(crate) fn end_stream(&self) {
         let outgoing = self.outgoing();
         {
@@ -262,19 +266,21 @@ impl Connection {
         }
     }
 
-    /// Returns the outgoing bytes. Panics if the connection is not a stream.
+    /// Returns the buffer of outgoing bytes. Panics if the connection is not a stream.
     fn outgoing(&self) -> &Outgoing {
         self.outgoing
             .get()
             .expect("called only after `begin_stream`")
     }
 
-    /// Returns whether the stream accepts more bytes.
+    /// Returns whether the stream accepts more bytes: fewer bytes than the limit have not reached
+    /// the peer.
     fn has_outgoing_room(&self) -> bool {
         self.unsent_bytes() < self.outgoing().limit
     }
 
-    /// Sends bytes as one message. Returns `false` if no credit or no room is available.
+    /// Sends the `len` bytes of `slices` as one message. Returns `false`, and sends nothing, if no
+    /// credit, no room in the send queue or no memory is available.
     fn try_send_bytes(&self, slices: &[IoSlice<'_>], len: usize) -> Result<bool> {
         if let [slice] = slices
             && HEADER_LEN + len <= self.inline
@@ -340,7 +346,7 @@ impl Connection {
         Ok(before - bytes.len())
     }
 
-    /// Allocates memory for a piece.
+    /// Allocates registered memory for a piece of `len` bytes.
     fn alloc_piece(&self, len: usize) -> Result<LocalMr> {
         let layout = Layout::from_size_align(len, 1)
             .map_err(|_| Error::invalid("piece of a stream", "the length is too large"))?;
@@ -390,7 +396,8 @@ impl Connection {
         }
     }
 
-    /// Sends a piece. Returns `false` if no credit or no room is available.
+    /// Sends a piece as a message, or by rendezvous if it is longer than a receive of the peer.
+    /// Returns `false` if no credit or no room in the send queue is available.
     fn try_send_piece(&self, piece: &LocalMr) -> Result<bool> {
         if piece.length() <= self.peer_payload {
             let begun = self.try_begin_send(piece, None, UNAWAITED)?;
@@ -410,7 +417,8 @@ impl Connection {
         Ok(unsent.is_sent)
     }
 
-    /// Sends the end of the stream. Returns `false` if no credit or no room is available.
+    /// Sends an empty message, which marks the end of the stream. Returns `false` if no credit or
+    /// no room in the send queue is available.
     fn try_send_end(&self) -> Result<bool> {
         let Some(credit) = self.try_data_credit() else {
             return Ok(false);
@@ -433,7 +441,7 @@ impl Connection {
 }
 
 impl Outgoing {
-    /// Counts bytes that were added to the pieces.
+    /// Adds `bytes`, which were added to the pieces, to the number of buffered bytes.
     fn count_added(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.has_any.store(true, Ordering::Release);

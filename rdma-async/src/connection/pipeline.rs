@@ -18,7 +18,8 @@ use crate::memory::{
 use crate::observe::observed;
 use crate::rdma::check_remote;
 
-/// Pipeline of RDMA reads and writes of one task, which are in flight at the same time.
+/// Pipeline of RDMA reads and writes of one task, which are in flight at the same time. Created by
+/// [`Rdma::pipeline`](crate::Rdma::pipeline).
 ///
 /// An operation resolves when its request is accepted. The request is accepted immediately while
 /// fewer requests than the depth of the pipeline are in flight. Otherwise the operation first waits
@@ -134,7 +135,8 @@ impl<'c> Pipeline<'c> {
         })
     }
 
-    /// Waits until all requests of the pipeline have completed.
+    /// Waits until all reads and writes of the pipeline have completed. Afterwards, their local
+    /// memory can be used again.
     ///
     /// # Errors
     ///
@@ -146,7 +148,7 @@ impl<'c> Pipeline<'c> {
         Ok(())
     }
 
-    /// Waits until fewer requests than the depth are in flight.
+    /// Waits until fewer requests than the depth of the pipeline are in flight.
     #[inline]
     async fn wait_for_room(&mut self) -> Result<()> {
         self.connection.charge().await;
@@ -197,7 +199,8 @@ impl<'c> Pipeline<'c> {
 }
 
 impl Connection {
-    /// Charges an operation to tokio's budget. Lets other tasks run if the budget is used up.
+    /// Counts an operation against tokio's cooperative budget of the task. Lets other tasks run if
+    /// the budget is used up.
     #[inline]
     async fn charge(&self) {
         if self.count_poll() {

@@ -18,8 +18,9 @@ use crate::error::Error;
 use crate::memory::{LocalMr, RemoteMr};
 
 impl Connection {
-    /// Handles a completed receive. Returns its memory, so that the caller posts it again, unless
-    /// the application keeps the memory.
+    /// Handles the completion of a receive with the memory `memory`: decodes the message, takes the
+    /// credits that it returns, and delivers or handles the message. Returns the memory, so that
+    /// the caller posts it as a new receive, or `None` if the application gets the memory.
     pub(crate) fn handle_receive(
         &self,
         completion: &WorkCompletion,
@@ -107,14 +108,15 @@ impl Connection {
         Some(memory)
     }
 
-    /// Adds a message to the inbox of the application.
+    /// Adds a message to the inbox, from which the application receives it. Ends the connection if
+    /// the inbox is full, because the peer then had no credit.
     fn deliver(&self, message: IncomingMessage) {
         if !self.messages.push(message) {
             self.fail_for_violation("more messages than it had credits for");
         }
     }
 
-    /// Handles a control message.
+    /// Performs the action that a control message of the peer requests or reports.
     fn handle_control(&self, control: Kind) {
         match control {
             Kind::Request { id, size, align } => self.queue_request(Request { id, size, align }),
@@ -161,7 +163,8 @@ impl Connection {
         }
     }
 
-    /// Ends the connection because the peer violated the protocol by sending `what`.
+    /// Ends the connection because the peer violated the protocol. `what` completes the message
+    /// "the peer sent".
     pub(super) fn fail_for_violation(&self, what: &str) {
         self.fail(Error::disconnected(format!("the peer sent {what}")));
     }

@@ -21,14 +21,15 @@ use super::work::Work;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, claim_write};
 
-/// Maximum number of long messages that are read before the application receives them. Bounds the
-/// number of their requests in the send queue.
+/// Maximum number of long messages whose bytes are read from the peer before the application
+/// receives them. Bounds the number of their requests in the send queue.
 const READ_AHEAD: usize = 16;
-/// Maximum number of bytes that are read before the application receives them. Bounds the memory
-/// that is in use while the application is slow.
+/// Maximum number of bytes of long messages that are read from the peer before the application
+/// receives the messages. Bounds the memory that is in use while the application is slow.
 const READ_AHEAD_BYTES: usize = 4 << 20;
 
-/// A received message for the application.
+/// A received message for the application: its bytes, or the state of a long message that is read
+/// from the peer's memory.
 #[derive(Debug)]
 pub(crate) enum IncomingMessage {
     Message {
@@ -75,7 +76,7 @@ impl FrontQueue {
         message
     }
 
-    /// Changes the queue under its lock.
+    /// Calls `change` with the locked queue, and updates `has_any`.
     fn change(&self, change: impl FnOnce(&mut VecDeque<IncomingMessage>)) {
         let mut queue = self.queue.lock();
         change(&mut queue);
@@ -123,7 +124,7 @@ impl Connection {
         }
     }
 
-    /// Waits for the next message of the peer.
+    /// Waits for the next message of the peer, and returns it with its immediate data.
     pub(crate) async fn receive(&self) -> Result<(LocalMr, Option<u32>)> {
         let attempt = || self.front.pop().or_else(|| self.messages.pop());
         match self.wait(self.messages.waiters(), attempt).await? {
@@ -259,7 +260,8 @@ impl Connection {
         submitted.ok().map(|number| (number, region))
     }
 
-    /// Allocates memory for the bytes of a message in the peer's memory.
+    /// Allocates local memory with the length of `memory`, into which a message is read. Fails if
+    /// the length exceeds the message limit.
     fn memory_for(&self, memory: RemoteMemory) -> Result<LocalMr> {
         let limit = self.settings.message_limit;
         let len = usize::try_from(memory.len).ok().filter(|&len| len <= limit);
@@ -272,7 +274,8 @@ impl Connection {
         self.device.alloc_local_mr_stale(layout)
     }
 
-    /// Posts a control message to the device, without waiting for its acknowledgement.
+    /// Posts a control message to the device, after waiting for a credit and for room in the send
+    /// queue, but without waiting for its acknowledgement.
     async fn post_control_frame(&self, kind: Kind) -> Result<()> {
         let credit = self.control_credit().await?;
         // Posted now, because the peer waits for the message and this runtime may not run again
@@ -286,7 +289,7 @@ impl Connection {
 }
 
 impl IncomingMessage {
-    /// Converts a message that is being read into a message that was read with this outcome.
+    /// Converts a long message that is being read into one whose read has ended with `outcome`.
     fn finish_read(self, outcome: Result<()>) -> Self {
         match self {
             Self::BeingRead {
@@ -304,8 +307,8 @@ impl IncomingMessage {
     }
 }
 
-/// Guard of a long message that is being received. If the guard is dropped early, the next receive
-/// gets the message.
+/// Guard of a long message that is being received. If the receive future is dropped before it
+/// returns the message, the guard puts the message back, and the next receive continues with it.
 struct RequeueOnDrop<'c> {
     connection: &'c Connection,
     message: Option<IncomingMessage>,

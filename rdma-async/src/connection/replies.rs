@@ -11,7 +11,8 @@ use super::frame::Refusal;
 use crate::error::{Error, Result};
 use crate::memory::RemoteMr;
 
-/// Reply of the peer to a request for memory or to a rendezvous.
+/// Reply of the peer to a request for memory, or to a long message that the peer reads
+/// (rendezvous).
 #[derive(Debug)]
 pub(super) enum Reply {
     /// Memory that the peer lends. Dropping the region releases the lease.
@@ -20,7 +21,8 @@ pub(super) enum Reply {
     Read(bool),
 }
 
-/// Table of the replies that have not arrived.
+/// Table of the replies that are expected from the peer and have not arrived, by the id of the
+/// request.
 #[derive(Debug, Default)]
 pub(super) struct PendingReplies {
     table: Mutex<Table>,
@@ -44,8 +46,8 @@ struct Entry {
     lent: Option<LentMemory>,
 }
 
-/// A reply that has not arrived. Dropping this value removes its entry from the table, unless
-/// memory is lent until the reply arrives.
+/// A reply that a future expects from the peer. Dropping this value removes its entry from the
+/// table, unless memory is lent until the reply arrives.
 #[derive(Debug)]
 pub(super) struct PendingReply<'a> {
     pub(super) id: u64,
@@ -54,8 +56,8 @@ pub(super) struct PendingReply<'a> {
 }
 
 impl PendingReplies {
-    /// Adds an expected reply to the table. `lent` is memory that is lent to the peer until the
-    /// reply arrives.
+    /// Adds an expected reply to the table, and returns the handle by which a future waits for it.
+    /// `lent` is memory that is lent to the peer until the reply arrives.
     pub(super) fn register(&self, lent: Option<LentMemory>) -> PendingReply<'_> {
         let (sender, receiver) = oneshot::channel();
         let mut table = self.table.lock();
@@ -90,19 +92,22 @@ impl PendingReplies {
         })
     }
 
-    /// Returns the number of bytes that are lent to the peer until replies arrive.
+    /// Returns the number of bytes of long messages that are lent to the peer until it has read
+    /// them.
     pub(super) fn lent_bytes(&self) -> usize {
         self.lent.load(Ordering::Relaxed)
     }
 
-    /// Ends the peer's access to lent memory.
+    /// Drops lent memory, which ends the peer's access, and subtracts its length from the lent
+    /// bytes.
     fn unlend(&self, lent: Option<LentMemory>) {
         if let Some(lent) = lent {
             self.lent.fetch_sub(lent.len(), Ordering::Relaxed);
         }
     }
 
-    /// Ends all current and later waits for replies with this error.
+    /// Ends all current and later waits for replies with this error, because the connection has
+    /// ended.
     pub(super) fn fail(&self, error: &Error) {
         let entries = {
             let mut table = self.table.lock();

@@ -17,14 +17,15 @@ use super::Connection;
 use super::frame::{Kind, Refusal};
 use crate::memory::Charge;
 
-/// Maximum number of queued requests. A peer that sends more violates the protocol.
+/// Maximum number of queued requests of a peer. Bounds the memory of the queue: the connection of a
+/// peer that sends more ends.
 const MAX_WAITING: usize = 4096;
 
 /// Size, in bytes, from which memory is allocated and zeroed on a thread for blocking tasks,
 /// because that takes more than about 100 µs.
 const LARGE: usize = 1 << 20;
 
-/// A request of the peer for memory.
+/// A request of the peer for memory, with its size and alignment in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request {
     pub(super) id: u64,
@@ -32,7 +33,7 @@ pub(super) struct Request {
     pub(super) align: u64,
 }
 
-/// Queue of the peer's requests that have not been answered.
+/// Queue of the peer's requests for memory that have not been answered.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     waiting: Mutex<VecDeque<Request>>,
@@ -47,14 +48,15 @@ impl Requests {
         waiting.len() <= MAX_WAITING
     }
 
-    /// Removes the oldest request.
+    /// Removes and returns the oldest request, or `None` if the queue is empty.
     pub(super) fn pop(&self) -> Option<Request> {
         self.waiting.lock().pop_front()
     }
 }
 
 impl Connection {
-    /// Queues a request for the control task.
+    /// Queues a request of the peer for memory, and wakes the control task, which answers the
+    /// request.
     pub(super) fn queue_request(&self, request: Request) {
         if !self.requests.push(request) {
             return self.fail_for_violation("more requests for memory than can be queued");
@@ -80,7 +82,8 @@ impl Connection {
         None
     }
 
-    /// Checks a request against the limits, and charges the memory to the peer.
+    /// Checks a request against the limits of the settings, and counts the memory as held by the
+    /// peer until the returned [`Charge`] is dropped.
     fn charge_request(&self, size: u64, align: u64) -> Result<(Layout, Charge), Refusal> {
         let (Ok(size), Ok(align)) = (usize::try_from(size), usize::try_from(align)) else {
             return Err(Refusal::Layout);
@@ -112,7 +115,8 @@ impl Connection {
         Ok((layout, charge))
     }
 
-    /// Allocates and lends memory that the peer requested, and sends the answer.
+    /// Allocates memory that the peer has requested, lends it to the peer, and sends the reply to
+    /// the request `id`.
     fn grant(&self, id: u64, layout: Layout, charge: Charge) {
         self.send_control(match self.lend_requested(layout, charge) {
             Ok((lease, memory)) => Kind::Grant { id, lease, memory },

@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 
 use super::sync::AtomicU64;
 
-/// Maximum number of atomic operations of a connection whose futures exist. Further operations wait
-/// for a free slot. One bit of [`Results::used`] for each.
+/// Maximum number of atomic operations of a connection whose futures exist; further operations wait
+/// for a free slot. Equal to the number of bits of [`Results::used`].
 const SLOTS: usize = 64;
 
-/// Slots for results. An atomic operation occupies a slot from before its submission until its
-/// future ends.
+/// Slots for the results of atomic operations. An operation occupies a slot from before its
+/// submission until its future has taken the result or is dropped.
 #[derive(Debug)]
 pub(super) struct Results {
     /// Bit mask of the slots that are in use.
@@ -65,17 +65,18 @@ impl Results {
         }
     }
 
-    /// Stores the result of an atomic operation. [`Self::value`] returns the result after the end
-    /// of the request was published.
+    /// Stores the result of an atomic operation in its slot. The future reads it by [`Self::value`]
+    /// after the end of the request was published.
     pub(super) fn set(&self, slot: ResultSlot, value: u64) {
         self.values()[usize::from(slot.0)].store(value, Ordering::Relaxed);
     }
 
+    /// Returns the result that [`Self::set`] has stored in a slot.
     pub(super) fn value(&self, slot: ResultSlot) -> u64 {
         self.values()[usize::from(slot.0)].load(Ordering::Relaxed)
     }
 
-    /// Frees a slot.
+    /// Frees a slot for another atomic operation.
     pub(super) fn release(&self, slot: ResultSlot) {
         self.used.fetch_and(!(1 << slot.0), Ordering::Release);
     }

@@ -15,14 +15,15 @@ use super::results::{ResultSlot, Results};
 use super::work::{Memory, Push, Work};
 use crate::error::{Error, Result};
 
-/// Number of staged requests at which the batch is posted without waiting for the end of the turn.
-/// Limits the delay of the first request.
+/// Number of staged requests (accepted, but not yet posted) at which they are posted without
+/// waiting for the end of the driver's turn. Limits the delay of the first request.
 const MAX_STAGED: usize = 32;
-/// Size, in bytes, from which a staged request is signaled, so that a completion of its own
-/// releases its memory early.
+/// Number of claimed bytes from which a staged request (posted with others in a batch) is signaled,
+/// so that its own completion releases its memory. The memory of a smaller request is released by
+/// the completion of a later request.
 const SIGNALED_LEN: usize = 16 << 10;
 
-/// Waiter for an accepted request: a future, or nothing.
+/// Waiter for the end of an accepted request: a future, or nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AwaitedBy {
     /// A future waits for the request.
@@ -40,13 +41,14 @@ pub(super) enum PostTime {
     AtTurnEnd,
 }
 
-/// Mode of most operations: a future waits for the request, which is posted at the end of the turn.
+/// Mode of most operations: a future waits for the request, which is posted at the end of the
+/// driver's turn, or immediately if no other request is in flight.
 pub(super) const AWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Future, PostTime::AtTurnEnd);
-/// Mode of requests without a waiting future, which are posted at the end of the turn. A failure of
-/// such a request ends the connection.
+/// Mode of requests for which no future waits, posted at the same time as those of [`AWAITED`]. A
+/// failure of such a request ends the connection.
 pub(super) const UNAWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
 
-/// Reason why a request was not accepted.
+/// Reason why the send queue has not accepted a request.
 #[derive(Debug)]
 pub(super) enum NotAccepted {
     /// The send queue is full, or accepts no more requests because the connection has ended.
@@ -69,15 +71,18 @@ impl<M> From<PostError<M>> for NotAccepted {
     }
 }
 
-/// Outcome of the submission of a request that was accepted.
+/// Number of a request that the send queue has accepted, and whether the caller must schedule its
+/// post.
 #[derive(Debug)]
 pub(super) struct Accepted {
     pub(super) number: u64,
-    /// Set if the caller must add the connection to the turn, or post the staged requests.
+    /// Set if the caller must schedule the staged requests for the end of the driver's turn, or
+    /// post them now.
     pub(super) must_post: bool,
 }
 
-/// State of a request that has not ended. The send queue holds the memory of the request.
+/// State of a request that has not ended: its waiting future, and its result slot if it is an
+/// atomic operation. The send queue holds the memory of the request.
 #[derive(Debug, Default)]
 struct RequestState {
     waker: Option<Waker>,
@@ -86,7 +91,8 @@ struct RequestState {
     has_memory: bool,
 }
 
-/// A request that was accepted and is not yet posted to the device.
+/// A request that was accepted and is not yet posted to the device, with its copied data or its
+/// memory.
 #[derive(Debug)]
 enum Staged {
     /// Request whose data was copied to `staged_bytes`, and the number of its bytes.
@@ -117,7 +123,7 @@ pub(super) struct SendState<Q = SendQueue<Memory>> {
     is_closed: bool,
 }
 
-/// Numbers of requests that have ended, after one completion.
+/// Counts of ended requests after one completion, which can end several requests.
 #[derive(Debug, Default)]
 pub(super) struct EndedCount {
     /// Number of requests that have ended since the connection was created.
@@ -126,7 +132,8 @@ pub(super) struct EndedCount {
     pub(super) newly_ended: u64,
 }
 
-/// Queue of the requests that were posted to the device. Loom models implement it without a device.
+/// Queue of the requests that were posted to the device. A trait, so that the loom models (tests of
+/// all interleavings of threads) can implement it without a device.
 pub(super) trait Posted {
     /// Returns the number of posted requests that have not completed.
     fn in_flight(&self) -> usize;
@@ -157,7 +164,7 @@ impl<Q: Posted> SendState<Q> {
         }
     }
 
-    /// Returns the state of a request.
+    /// Returns the state of the request with this number.
     #[inline]
     fn request(&mut self, number: u64) -> &mut RequestState {
         let mask = self.states.len() - 1;
@@ -170,7 +177,7 @@ impl<Q: Posted> SendState<Q> {
         self.accepted - self.ended < self.limit as u64
     }
 
-    /// Returns whether the queue accepts another request.
+    /// Returns whether the queue accepts another request: it has room and is not closed.
     #[inline]
     fn is_open(&self) -> bool {
         self.has_room() && !self.is_closed
@@ -183,7 +190,8 @@ impl<Q: Posted> SendState<Q> {
         self.accepted - self.staged.len() as u64
     }
 
-    /// Returns whether the queue accepts no more requests.
+    /// Returns whether the queue accepts no more requests, because the connection has ended or the
+    /// device has refused requests.
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed
     }
@@ -193,12 +201,13 @@ impl<Q: Posted> SendState<Q> {
         self.accepted == self.ended
     }
 
-    /// Returns whether a future waits for any request.
+    /// Returns whether any request that has not ended has a waiting future.
     pub(super) fn is_awaited(&self) -> bool {
         self.awaited > 0
     }
 
-    /// Assigns a number to an accepted request, and records its state.
+    /// Assigns the next number to an accepted request, and records whether a future waits for it,
+    /// whether it holds memory, and its result slot.
     #[inline]
     pub(super) fn count(
         &mut self,
@@ -244,7 +253,8 @@ impl<Q: Posted> SendState<Q> {
         first
     }
 
-    /// Ends the next `newly_ended` requests. Adds the wakers of their futures to `wakes`.
+    /// Marks the next `newly_ended` requests as ended, oldest first. Adds the wakers of their
+    /// futures to `wakes`.
     #[inline]
     pub(super) fn end(&mut self, newly_ended: u64, wakes: &mut Vec<Waker>) -> EndedCount {
         for number in self.ended..self.ended + newly_ended {
@@ -286,7 +296,8 @@ impl<Q: Posted> SendState<Q> {
         }
     }
 
-    /// Removes and returns the waker of a request whose future is dropped.
+    /// Removes the waker of a request whose future is dropped, and returns it, because it must be
+    /// dropped outside of the lock.
     pub(super) fn detach(&mut self, number: u64) -> Option<Waker> {
         if number < self.ended || number >= self.accepted {
             return None;
@@ -300,7 +311,7 @@ impl<Q: Posted> SendState<Q> {
         waker
     }
 
-    /// Takes the wakers of all waiting futures.
+    /// Moves the wakers of all waiting futures to `wakes`, so that the caller wakes them.
     pub(super) fn take_wakers(&mut self, wakes: &mut Vec<Waker>) {
         for number in self.ended..self.accepted {
             wakes.extend(self.request(number).waker.take());
@@ -309,7 +320,8 @@ impl<Q: Posted> SendState<Q> {
 }
 
 impl SendState {
-    /// Accepts a request whose data is copied.
+    /// Accepts a request whose data, the concatenated `pieces`, is copied: posts the request, or
+    /// stages it (keeps it for a later post together with other requests).
     #[inline]
     pub(super) fn accept_copied(
         &mut self,
@@ -335,8 +347,9 @@ impl SendState {
         Ok(self.count(awaited_by, false, None))
     }
 
-    /// Accepts a request that holds memory until the request completes. Returns the memory if the
-    /// request is not accepted.
+    /// Accepts a request that holds `memory` until the request completes: posts the request, or
+    /// stages it (keeps it for a later post together with other requests). Returns the memory if
+    /// the request is not accepted.
     #[inline]
     pub(super) fn accept_held(
         &mut self,
@@ -360,8 +373,8 @@ impl SendState {
         Ok(self.count(awaited_by, true, slot))
     }
 
-    /// Returns whether the next request must be posted immediately. In that case, the staged
-    /// requests have been posted before it.
+    /// Returns whether the next request must be posted immediately instead of staged. If so, first
+    /// posts the staged requests, to keep the order.
     #[inline]
     fn is_posted_now(&mut self, posting: PostTime) -> Result<bool, NotAccepted> {
         if self.is_idle() {
@@ -450,6 +463,7 @@ impl SendState {
     }
 }
 
+/// Returns the request with the flag for a completion of its own (signaled) set to `signaled`.
 #[inline]
 fn signaled_if<T>(signaled: bool, request: SendRequest<T>) -> SendRequest<T> {
     if signaled {

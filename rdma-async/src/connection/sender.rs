@@ -45,7 +45,8 @@ pub(super) struct Sender<Q = SendQueue<Memory>> {
 }
 
 impl Sender {
-    /// Creates the send side of a connection, for at most `limit` requests that have not ended.
+    /// Creates the send side of a connection, which accepts at most `limit` requests that have not
+    /// ended.
     pub(super) fn new(queue: SendQueue<Memory>, limit: usize) -> Self {
         let capacity = queue.capacity();
         Self::with(SendState::new(queue, capacity, limit))
@@ -53,7 +54,7 @@ impl Sender {
 }
 
 impl<Q: Posted> Sender<Q> {
-    /// Creates the send side of a connection with this send queue.
+    /// Creates the send side of a connection with this state of its send queue.
     pub(super) fn with(state: SendState<Q>) -> Self {
         Self {
             state: Mutex::new(state),
@@ -69,6 +70,7 @@ impl<Q: Posted> Sender<Q> {
         }
     }
 
+    /// Locks the state of the send queue.
     pub(super) fn lock(&self) -> MutexGuard<'_, SendState<Q>> {
         self.state.lock()
     }
@@ -86,14 +88,15 @@ impl<Q: Posted> Sender<Q> {
             || number >= self.cancelled_from.load(Ordering::Acquire)
     }
 
-    /// Returns whether a request is staged. Polling cannot complete such a request, because it is
-    /// not yet posted.
+    /// Returns whether a request is staged: accepted, but not yet posted to the device. Polling
+    /// cannot complete such a request.
     #[inline]
     pub(super) fn is_staged(&self, number: u64) -> bool {
         number >= self.first_staged.load(Ordering::Relaxed)
     }
 
-    /// Updates the number of the first staged request after a change of the queue.
+    /// Stores the number of the first staged request for [`Self::is_staged`]. Called after each
+    /// change of the queue.
     #[inline]
     fn note_staged(&self, state: &SendState<Q>) {
         self.first_staged
@@ -118,10 +121,12 @@ impl<Q: Posted> Sender<Q> {
         (*failed == number).then_some(*error)
     }
 
+    /// Returns whether the driver no longer polls for completions, so that futures must not wait.
     pub(super) fn have_waits_ended(&self) -> bool {
         self.waits_ended.load(Ordering::SeqCst)
     }
 
+    /// Returns the result of the completed atomic operation that uses `slot`.
     #[inline]
     pub(super) fn value(&self, slot: ResultSlot) -> u64 {
         self.results.value(slot)
@@ -216,7 +221,8 @@ impl<Q: Posted> Sender<Q> {
         true
     }
 
-    /// Records `error` as the error of the last request that has ended.
+    /// Records `error` as the error of the last request that has ended, unless an earlier request
+    /// has failed.
     #[cold]
     fn note_failure(&self, ended: &EndedCount, error: &WorkError) {
         if ended.newly_ended > 0 && error.status != WorkStatus::Flushed {
@@ -227,7 +233,8 @@ impl<Q: Posted> Sender<Q> {
 }
 
 impl Connection {
-    /// Submits a request whose data is copied, and returns the number of the request.
+    /// Submits a request whose data, the concatenated `pieces`, is copied. Returns the number of
+    /// the request, by which the caller can wait for its completion.
     #[inline(never)]
     pub(super) fn submit_copied(
         &self,
@@ -252,8 +259,9 @@ impl Connection {
         Ok(number)
     }
 
-    /// Submits a request that holds memory until the request completes, and returns its number.
-    /// Returns the memory if the request is not accepted.
+    /// Submits a request that holds `memory` until the request completes, and returns the number of
+    /// the request. `slot` is the slot for the result of an atomic operation. Returns the memory if
+    /// the request is not accepted.
     #[inline(never)]
     pub(super) fn submit_held(
         &self,
@@ -279,8 +287,8 @@ impl Connection {
         Ok(number)
     }
 
-    /// Ends the connection if the device has refused requests that were staged earlier, because no
-    /// completion will end these requests.
+    /// Ends the connection if the device has refused requests that were staged earlier (accepted,
+    /// but posted only now), because no completion will end these requests.
     #[cold]
     fn fail_if_closed(&self, state: MutexGuard<'_, SendState>, not_accepted: &NotAccepted) {
         let is_closed = state.is_closed();
@@ -290,8 +298,8 @@ impl Connection {
         }
     }
 
-    /// Adds the connection to the turn, so that the staged requests are posted at its end. Posts
-    /// them immediately if the batch is full or the driver sleeps.
+    /// Schedules the staged requests to be posted at the end of the driver's current turn. Posts
+    /// them immediately if [`SendState::is_batch_full`] returns `true` or the driver sleeps.
     #[inline(never)]
     fn schedule_post(&self, mut state: MutexGuard<'_, SendState>) {
         let waits = !state.is_batch_full() && self.shard.post_at_turn_end(self);
@@ -303,7 +311,8 @@ impl Connection {
         }
     }
 
-    /// Posts the staged requests, and the buffered bytes of a stream, to the device.
+    /// Posts the staged requests (accepted, but not yet posted), and the buffered bytes of a
+    /// stream, to the device.
     pub(crate) fn post_staged(&self) {
         self.flush_outgoing_and_open();
         let mut state = self.sender.lock();
@@ -335,7 +344,7 @@ impl Connection {
         }
     }
 
-    /// Waits until the send queue has room for a request.
+    /// Waits until the send queue has room for a request. Fails if the connection ends.
     pub(super) async fn wait_for_room(&self) -> Result<()> {
         let attempt = || {
             self.failed()
@@ -345,7 +354,7 @@ impl Connection {
         self.sender.room.wait_for(attempt).await
     }
 
-    /// Waits for a free slot for the result of an atomic operation.
+    /// Waits for a free slot for the result of an atomic operation, and reserves the slot.
     pub(super) async fn reserve_result(&self) -> Result<ResultSlot> {
         self.check_open()?;
         let attempt = || {
@@ -389,7 +398,8 @@ impl Connection {
         }
     }
 
-    /// Returns the future of an accepted request.
+    /// Returns the future of the accepted request with this number. `slot` is the slot for the
+    /// result of an atomic operation.
     pub(super) fn operation(&self, number: u64, slot: Option<ResultSlot>) -> Operation<'_> {
         Operation::new(self, number, slot)
     }

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 
 use super::sync::{AtomicU32, Notify, fence};
 
-/// List of waiting tasks. Waking an empty list only reads a counter.
+/// List of tasks that wait for one kind of resource, such as credits. Waking an empty list only
+/// reads a counter.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     count: AtomicU32,
@@ -14,7 +15,7 @@ pub(super) struct Waiters {
 }
 
 impl Waiters {
-    /// Wakes all waiting tasks. Each of them then repeats its attempt.
+    /// Wakes all waiting tasks. Each of them then repeats its attempt, such as taking a credit.
     pub(super) fn wake(&self) {
         // Orders the caller's change before the read of the count. A task increments the count
         // before its last attempt, so either this thread sees the task or the task sees the change.
@@ -53,7 +54,7 @@ impl Waiters {
     }
 }
 
-/// Guard that counts a task as waiting until the guard is dropped.
+/// Guard that counts a task as waiting, so that it is woken, until the guard is dropped.
 struct Counted<'a>(&'a AtomicU32);
 
 impl<'a> Counted<'a> {

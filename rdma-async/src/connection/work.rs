@@ -23,7 +23,8 @@ pub(crate) enum Push {
 }
 
 impl Push {
-    /// Returns a signaled work request for this operation, with its memory or data.
+    /// Returns a work request for this operation, with its memory or data. The request is signaled:
+    /// it has a completion of its own.
     #[inline(always)]
     pub(super) fn request<T>(self, memory: T) -> SendRequest<T> {
         match self {
@@ -46,7 +47,7 @@ impl Push {
     }
 }
 
-/// An operation of the send queue, with its arguments.
+/// An operation that a request of the send queue performs, with its arguments except local memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Work {
     Push(Push),
@@ -65,7 +66,8 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// Returns a signaled work request for this operation, with its memory.
+    /// Returns a work request for this operation, with its memory. The request is signaled: it has
+    /// a completion of its own.
     #[inline(always)]
     pub(super) fn request(self, memory: Memory) -> SendRequest<Memory> {
         match self {

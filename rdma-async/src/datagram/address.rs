@@ -7,7 +7,8 @@ use rdma_core::Gid;
 
 use crate::error::{Error, Result};
 
-/// The address of a [`DatagramSocket`](crate::DatagramSocket).
+/// The address of a [`DatagramSocket`](crate::DatagramSocket), which a program passes to the
+/// socket's peers.
 ///
 /// `Display` and `FromStr` use the IP address of the GID, the LID, the number of the queue pair and
 /// the Q_Key, for example `::ffff:10.0.0.1/0/18/0x11111111`.
@@ -22,13 +23,13 @@ use crate::error::{Error, Result};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DatagramAddress {
-    /// The GID of the port.
+    /// The GID of the port, which contains the IP address on RoCE v2.
     pub gid: Gid,
     /// The LID of the port; 0 on Ethernet.
     pub lid: u16,
     /// The number of the queue pair, 24 bits.
     pub queue_pair: u32,
-    /// The Q_Key of the queue pair.
+    /// The Q_Key of the queue pair, which each datagram to the socket must contain.
     pub queue_key: u32,
 }
 

@@ -71,7 +71,8 @@ impl DatagramSocket {
         })
     }
 
-    /// Prepares the path to a multicast group. The socket need not be a member of the group.
+    /// Returns the destination for datagrams to all members of a multicast group. The socket need
+    /// not be a member of the group.
     ///
     /// # Errors
     ///
@@ -85,7 +86,8 @@ impl DatagramSocket {
         })
     }
 
-    /// Makes the host a member of the group, for the lifetime of the returned socket.
+    /// Makes the host a member of the multicast group, so that the network sends its packets to the
+    /// host, until the returned socket is dropped.
     fn join_at_host(&self, group: IpAddr) -> std::io::Result<UdpSocket> {
         match group {
             IpAddr::V4(group) => {

@@ -66,7 +66,7 @@ impl fmt::Debug for DatagramSocket {
     }
 }
 
-/// A received datagram.
+/// A received datagram, with the address of its sender.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Datagram {
@@ -148,7 +148,7 @@ impl DatagramSocket {
         &self.device
     }
 
-    /// Returns the queue pair of the socket.
+    /// Returns the queue pair of the socket, for example to query its state.
     pub fn queue_pair(&self) -> &QueuePair {
         &self.queue_pair
     }
@@ -158,7 +158,8 @@ impl DatagramSocket {
         self.queue_pair.address().mtu.bytes()
     }
 
-    /// Prepares the path to a peer. The returned value can be used for any number of datagrams.
+    /// Looks up the path to the socket with this address. The returned destination can be used for
+    /// any number of datagrams.
     ///
     /// # Errors
     ///
@@ -209,6 +210,7 @@ impl DatagramSocket {
         self.send(message, peer, Some(immediate)).await
     }
 
+    /// Checks the length of a datagram, sends it, and waits until the device has sent it.
     async fn send(
         &self,
         message: &impl LocalMrReadAccess,

@@ -18,10 +18,12 @@ use super::DatagramAddress;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, PieceLender};
 
-/// Maximum number of completions of one poll: a large burst, in a small array on the stack.
+/// Maximum number of completions that one poll takes from the completion queue: enough for a large
+/// burst, and small enough for an array on the stack.
 const POLL_BATCH: usize = 32;
 
-/// Send queue, receive queue and completion queue of one socket.
+/// Send queue, receive queue and completion queue of one socket, shared by the tasks that use the
+/// socket.
 #[derive(Debug)]
 pub(super) struct Queues {
     inner: Mutex<Inner>,
@@ -44,7 +46,7 @@ struct Inner {
     failure: Option<Error>,
 }
 
-/// A received datagram before its delivery to the program.
+/// A received datagram that waits until the program receives it.
 #[derive(Debug)]
 pub(super) struct Arrived {
     pub(super) region: LocalMr,
@@ -89,6 +91,7 @@ pub(super) fn with_receives(
     Ok(queue)
 }
 
+/// Posts a receive with memory of `lender`.
 fn post_receive(queue: &mut ReceiveQueue<WriteClaim>, lender: &PieceLender) -> Result<()> {
     let Ok(memory) = lender.take()?.into_claim(..) else {
         unreachable!("memory from the pool is unclaimed");
@@ -151,7 +154,8 @@ impl Queues {
         .await
     }
 
-    /// Waits until `attempt` returns a value. Handles completions during the wait.
+    /// Waits until `attempt` returns a value or an operation of the socket has failed. Handles the
+    /// completions of all tasks during the wait.
     async fn wait_for<T>(
         &self,
         mut attempt: impl FnMut(&mut Inner) -> Option<Result<T>>,
@@ -227,6 +231,8 @@ impl Inner {
         }
     }
 
+    /// Handles a completion: stores the datagram of a receive, or counts a datagram as sent. Stores
+    /// the first error, with which all later operations fail.
     fn handle(&mut self, completion: &WorkCompletion) {
         if let Err(error) = completion.result() {
             self.failure.get_or_insert(error.into());
@@ -243,6 +249,8 @@ impl Inner {
         }
     }
 
+    /// Stores a received datagram until the program receives it. `memory` contains the global route
+    /// header, followed by the datagram.
     fn arrive(&mut self, completion: &WorkCompletion, memory: WriteClaim) {
         let gid = match completion.has_global_route() {
             true => DatagramHeader::parse(&memory).map_or(Gid::default(), |header| header.source()),
@@ -264,8 +272,8 @@ impl Inner {
         });
     }
 
-    /// Posts a datagram to the device. Returns the number of datagrams posted so far, or `None` if
-    /// the send queue is full.
+    /// Posts a datagram to the device. Returns the number of datagrams posted so far, by which the
+    /// caller recognizes that this datagram was sent, or `None` if the send queue is full.
     fn post(
         &mut self,
         message: &mut Option<ReadClaim>,

@@ -26,8 +26,8 @@ const MAGIC: [u8; 8] = *b"RDMAauth";
 
 type Nonce = [u8; NONCE_LEN];
 
-/// Hello and nonces of the handshake with an authenticated peer. The token of the accepting end
-/// depends on them.
+/// Hello of an authenticated peer, and the nonces (random bytes) of both ends. The accepting end
+/// computes its own token from these data.
 #[derive(Debug)]
 pub(super) struct AuthenticatedPeer {
     hello: [u8; HELLO_LEN],
@@ -63,8 +63,8 @@ pub(super) async fn challenge(
     })
 }
 
-/// Returns the reply of the accepting end to a hello: its own hello and, if the peer was
-/// challenged, its token.
+/// Returns the reply of the accepting end to the peer's hello: its own hello `own` and, if `proved`
+/// contains the data of an authenticated peer, its token.
 pub(super) fn reply(
     peer: SocketAddr,
     own: &[u8; HELLO_LEN],
@@ -79,8 +79,9 @@ pub(super) fn reply(
     bytes
 }
 
-/// Reads the reply to the hello `own` of the connecting end. Replies to a challenge and checks the
-/// token of the peer. Returns the hello of the peer.
+/// Reads the peer's reply to the hello `own`, which the connecting end has sent. If the reply is a
+/// challenge, proves this end's right to connect, and checks the token of the peer. Returns the
+/// hello of the peer.
 pub(super) async fn read_reply(
     stream: &mut TcpStream,
     peer: SocketAddr,
@@ -100,8 +101,8 @@ pub(super) async fn read_reply(
     }
 }
 
-/// Replies to a challenge, whose magic number was already read. Returns the hello of the peer if
-/// the token of the peer is valid.
+/// Replies to a challenge, whose magic number was already read, with a nonce and a token. Then
+/// reads the hello and the token of the peer, and returns the hello if the token is valid.
 async fn prove(
     stream: &mut TcpStream,
     peer: SocketAddr,
@@ -130,15 +131,15 @@ async fn prove(
     }
 }
 
-/// Returns the length of a token, followed by the token. Truncates a token that exceeds the maximum
-/// length, so that the peer refuses it.
+/// Returns the encoding of a token in a message: its length, followed by the token. Truncates a
+/// token that exceeds the maximum length, so that the peer refuses it.
 fn encode(token: &[u8]) -> Vec<u8> {
     let token = &token[..token.len().min(MAX_TOKEN_LEN)];
     let len = u16::try_from(token.len()).expect("the limit has 16 bits");
     [&len.to_be_bytes()[..], token].concat()
 }
 
-/// Reads the length of a token and the token.
+/// Reads a token that [`encode`] has encoded. Fails if the token exceeds the maximum length.
 async fn read_token(stream: &mut TcpStream, peer: SocketAddr) -> Result<Vec<u8>> {
     let failed = |source| io_error(peer, &source);
     let len = usize::from(stream.read_u16().await.map_err(failed)?);

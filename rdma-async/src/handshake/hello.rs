@@ -6,11 +6,12 @@ use crate::connection::Depths;
 
 /// First bytes of a hello (magic number).
 pub(crate) const MAGIC: [u8; 8] = *b"RDMAsync";
-/// Version of the handshake and of the message format. Ends with different versions refuse each
-/// other.
+/// Version of the handshake and of the message format, sent in each hello. Ends with different
+/// versions refuse each other.
 pub(crate) const VERSION: u16 = 1;
 
-/// Limits of one end that its peer must respect. Numbers are in network byte order.
+/// Limits of one end that its peer must respect: how many messages, and how long messages, the end
+/// accepts. Numbers are in network byte order.
 ///
 /// ```text
 /// byte 0..8    8..10     10..12       12..14          14..18
@@ -26,6 +27,7 @@ impl EndLimits {
     /// Length of the encoded limits in bytes.
     pub(crate) const ENCODED_LEN: usize = 18;
 
+    /// Returns the encoding of the limits, with the magic number and the version.
     pub(crate) fn encode(&self) -> [u8; Self::ENCODED_LEN] {
         let mut bytes = [0; Self::ENCODED_LEN];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -36,6 +38,8 @@ impl EndLimits {
         bytes
     }
 
+    /// Decodes the limits of the peer. Returns a reason for refusing the peer if it uses another
+    /// protocol or version, or accepts too few messages.
     pub(crate) fn decode(bytes: &[u8; Self::ENCODED_LEN]) -> Result<Self, String> {
         let short = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
         if bytes[..8] != MAGIC {
@@ -73,6 +77,7 @@ pub(crate) struct Hello {
 pub(crate) const HELLO_LEN: usize = EndLimits::ENCODED_LEN + Endpoint::ENCODED_LEN;
 
 impl Hello {
+    /// Returns the encoding of the hello.
     pub(crate) fn encode(&self) -> [u8; HELLO_LEN] {
         let mut bytes = [0; HELLO_LEN];
         bytes[..EndLimits::ENCODED_LEN].copy_from_slice(&self.limits.encode());
@@ -80,6 +85,8 @@ impl Hello {
         bytes
     }
 
+    /// Decodes the hello of the peer. Returns the reason for refusing the peer if the hello is not
+    /// valid.
     pub(crate) fn decode(bytes: &[u8; HELLO_LEN]) -> Result<Self, String> {
         let (limits, endpoint) = bytes.split_at(EndLimits::ENCODED_LEN);
         let limits = limits.try_into().expect("a hello begins with limits");

@@ -24,7 +24,8 @@ pub(crate) struct LocalEnd {
     pub(crate) room: ReservedRoom,
 }
 
-/// Resources that are reserved for a connection, with its device and settings.
+/// Room in the completion queue and receives that are reserved for a connection, with the device
+/// and the settings of the connection.
 #[derive(Debug)]
 pub(crate) struct ReservedRoom {
     reservation: Reservation,
@@ -32,12 +33,14 @@ pub(crate) struct ReservedRoom {
 }
 
 impl LocalEnd {
-    /// Creates the queue pair with the local address that `choice` selects.
+    /// Creates the unconnected queue pair of this end, with the local address (port and GID) that
+    /// `choice` selects, and reserves room for its completions and messages.
     pub(crate) fn prepare(template: Template, choice: AddressChoice) -> Result<Self> {
         Self::prepare_by(template, |builder| builder.address(choice).build())
     }
 
-    /// Creates the queue pair by `build`, which gets a builder with the settings of the queue pair.
+    /// Creates the queue pair by calling `build` with a builder that has the settings of the queue
+    /// pair. Calls `build` again, without inline data, if the device does not support inline data.
     pub(crate) fn prepare_by(
         template: Template,
         build: impl Fn(QueuePairBuilder) -> rdma_core::Result<PreparedQueuePair>,
@@ -68,7 +71,7 @@ impl LocalEnd {
         })
     }
 
-    /// Returns the hello of this end.
+    /// Returns the hello of this end, the first message of the handshake.
     pub(crate) fn hello(&self) -> Hello {
         Hello {
             limits: self.room.template.limits(),
@@ -76,7 +79,8 @@ impl LocalEnd {
         }
     }
 
-    /// Connects the queue pair to the endpoint of the peer.
+    /// Connects the queue pair to the endpoint of the peer. Returns the queue pair, and the
+    /// reserved room, from which the connection is created.
     pub(crate) fn connect(
         self,
         endpoint: &Endpoint,

@@ -32,10 +32,12 @@ use crate::connection::{Attached, ControlTask, Link};
 use crate::error::{Error, Result};
 use crate::rdma::Rdma;
 
-/// Byte that each end sends once its queue pair can receive messages (ACK in ASCII).
+/// Byte that each end sends once its queue pair is connected and can receive messages. The value is
+/// ACK in ASCII.
 pub(crate) const READY: u8 = 0x06;
 
-/// Performs the handshake of the connecting end.
+/// Performs the handshake of the connecting end over the TCP connection `stream`, and returns the
+/// new connection.
 pub(crate) async fn connect(
     template: Template,
     mut stream: TcpStream,
@@ -53,9 +55,9 @@ pub(crate) async fn connect(
     complete_handshake(local, stream, peer, remote).await
 }
 
-/// Performs the handshake of the accepting end. Sets `has_proved` once the peer has sent a valid
-/// [`Hello`] and, if the settings have an authenticator, a valid proof. Creates the queue pair only
-/// afterwards.
+/// Performs the handshake of the accepting end over the TCP connection `stream`, and returns the
+/// new connection. Sets `has_proved` once the peer has sent a valid [`Hello`] and, if the settings
+/// have an authenticator, a valid proof. Creates the queue pair only afterwards.
 pub(crate) async fn accept(
     template: Template,
     mut stream: TcpStream,
@@ -119,13 +121,15 @@ fn prepare(template: Template, stream: &TcpStream) -> Result<LocalEnd, PrepareEr
     LocalEnd::prepare(template, choice).map_err(PrepareError::Device)
 }
 
-/// Reason why the queue pair of this end could not be created.
+/// Reason why the queue pair of this end could not be created: an error of the TCP connection or of
+/// the device.
 enum PrepareError {
     Tcp(io::Error),
     Device(Error),
 }
 
 impl PrepareError {
+    /// Converts the reason to the error of the handshake with `peer`.
     fn into_error(self, peer: SocketAddr) -> Error {
         match self {
             Self::Tcp(source) => io_error(peer, &source),
@@ -134,7 +138,8 @@ impl PrepareError {
     }
 }
 
-/// Connects the queue pair, and waits until the peer's queue pair is connected.
+/// Completes the handshake after the exchange of hellos: connects the queue pair to the peer with
+/// the hello `remote`, and waits until the peer's queue pair is connected.
 async fn complete_handshake(
     local: LocalEnd,
     mut stream: TcpStream,
@@ -173,7 +178,8 @@ pub(crate) fn connect_error(peer: SocketAddr, error: rdma_core::Error) -> Error 
     }
 }
 
-/// Reads the hello of a connecting peer. The caller decodes it.
+/// Reads the bytes of a connecting peer's hello, which the caller decodes. Fails if the magic
+/// number is wrong.
 async fn read_hello(stream: &mut TcpStream, peer: SocketAddr) -> Result<[u8; HELLO_LEN]> {
     // The magic number is read first, so that invalid data shorter than a hello is refused without
     // waiting for more.
@@ -184,7 +190,7 @@ async fn read_hello(stream: &mut TcpStream, peer: SocketAddr) -> Result<[u8; HEL
     read_rest(stream, peer, magic).await
 }
 
-/// Reads the magic number at the start of a message.
+/// Reads the magic number at the start of a message, which identifies the kind of the message.
 async fn read_magic(stream: &mut TcpStream, peer: SocketAddr) -> Result<[u8; 8]> {
     let mut magic = [0; 8];
     let read = stream.read_exact(&mut magic).await;

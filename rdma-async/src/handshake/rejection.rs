@@ -18,7 +18,8 @@ pub(super) const MAGIC: [u8; 8] = *b"RDMAdeny";
 /// Maximum length, in bytes, of the reason in a rejection. Bounds the memory that a peer can use.
 const MAX_REASON_LEN: usize = 200;
 
-/// Sends a rejection. Ignores errors, because the caller closes the TCP connection in any case.
+/// Sends a rejection with this reason. Ignores errors, because the caller closes the TCP connection
+/// in any case.
 pub(super) async fn send(stream: &mut TcpStream, reason: &str) {
     let reason = &reason.as_bytes()[..reason.len().min(MAX_REASON_LEN)];
     let len = u16::try_from(reason.len()).expect("the limit has 16 bits");

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Amount of memory that a peer holds at its [request](crate::Rdma::request_remote_mr).
+/// Amount of memory that a peer has [requested](crate::Rdma::request_remote_mr) from this end and
+/// not yet returned.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GrantedMemory {
@@ -16,7 +17,8 @@ pub struct GrantedMemory {
     pub regions: usize,
 }
 
-/// Amounts of memory that are granted to the peers of a device, by the address of the peer.
+/// Amounts of memory that the device has lent to peers at their request, by the IP address of the
+/// peer.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     peers: Mutex<HashMap<IpAddr, GrantedMemory>>,
@@ -29,8 +31,8 @@ impl Ledger {
         peers.get(&peer.to_canonical()).copied().unwrap_or_default()
     }
 
-    /// Charges `bytes` of a region to a peer until the returned value is dropped. Returns `None` if
-    /// the peer would hold more than `limit` bytes.
+    /// Counts `bytes` of a region as held by a peer, until the returned value is dropped. Returns
+    /// `None` if the peer would then hold more than `limit` bytes.
     pub(crate) fn charge(
         self: &Arc<Self>,
         peer: IpAddr,
@@ -54,7 +56,8 @@ impl Ledger {
     }
 }
 
-/// Memory of a region that counts towards the limit of a peer. Dropping this value ends the count.
+/// Record that the bytes of a region count towards the memory limit of a peer. Dropping the value,
+/// when the region is returned, subtracts the bytes again.
 #[derive(Debug)]
 pub(crate) struct Charge {
     ledger: Arc<Ledger>,
@@ -63,7 +66,7 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Returns the number of charged bytes.
+    /// Returns the number of bytes that count towards the limit.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -48,8 +48,8 @@ impl LocalMr {
             .expect("only `drop` and `into_parts` take the memory")
     }
 
-    /// Decomposes the region into its parts. Returns the region, with an error, while an operation
-    /// is using it.
+    /// Decomposes the region into its buffer, range and lender, for example to lend the buffer to
+    /// the peer. Returns the region, with an error, while an operation is using it.
     pub(crate) fn into_parts(mut self) -> Result<RegionParts, (Self, VerbsError)> {
         let memory = self
             .memory
@@ -74,8 +74,8 @@ impl LocalMr {
         }
     }
 
-    /// Shortens the region to its first `len` bytes. `len` must not exceed the length of the
-    /// region.
+    /// Returns the region, shortened to its first `len` bytes. `len` must not exceed the length of
+    /// the region.
     pub(crate) fn truncated(mut self, len: usize) -> Self {
         debug_assert!(len <= self.range.len(), "a region cannot grow");
         self.range.end = self.range.start + len;
@@ -232,7 +232,8 @@ impl From<Box<NotJoined>> for Error {
     }
 }
 
-/// Parts of a [`LocalMr`]: its buffer, its range in the buffer, and its lender.
+/// Parts of a [`LocalMr`]: its buffer, its range in the buffer, and the lender (pool of buffers) to
+/// which the buffer returns.
 #[derive(Debug)]
 pub(crate) struct RegionParts {
     pub(crate) buffer: Buffer,
@@ -243,7 +244,7 @@ pub(crate) struct RegionParts {
 }
 
 impl RegionParts {
-    /// Recomposes the region from its parts.
+    /// Combines the parts to a region again, for example after it could not be joined.
     fn into_region(self) -> LocalMr {
         LocalMr::new(SharedBuffer::new(self.buffer), self.range, self.lender)
     }
@@ -257,14 +258,16 @@ impl Drop for LocalMr {
     }
 }
 
-/// Slice of a [`LocalMr`] for reading.
+/// Slice of a [`LocalMr`] for reading, for example to send a part of the region. Created by
+/// [`LocalMr::get`].
 #[derive(Debug)]
 pub struct LocalMrSlice<'a> {
     region: &'a LocalMr,
     range: Range<usize>,
 }
 
-/// Slice of a [`LocalMr`] for reading and writing.
+/// Slice of a [`LocalMr`] for reading and writing, for example to fill a part of the region by an
+/// RDMA read. Created by [`LocalMr::get_mut`].
 #[derive(Debug)]
 pub struct LocalMrSliceMut<'a> {
     region: &'a mut LocalMr,
@@ -293,7 +296,7 @@ pub(crate) mod sealed {
 }
 
 /// Local memory that an operation can read from, for example as the source of a write or a send.
-/// Sealed trait.
+/// Implemented only by [`LocalMr`] and its slices (sealed trait).
 pub trait LocalMrReadAccess: sealed::RegionAccess {
     /// Returns the length in bytes.
     fn length(&self) -> usize {
@@ -313,7 +316,7 @@ pub trait LocalMrReadAccess: sealed::RegionAccess {
         }
     }
 
-    /// Returns the bytes, or an error if an operation is writing to them.
+    /// Returns the bytes of the memory, or an error if an operation is writing to them.
     ///
     /// # Errors
     ///
@@ -325,10 +328,10 @@ pub trait LocalMrReadAccess: sealed::RegionAccess {
     }
 }
 
-/// Local memory that an operation can write to, for example as the destination of a read. Sealed
-/// trait.
+/// Local memory that an operation can write to, for example as the destination of a read.
+/// Implemented only by [`LocalMr`] and [`LocalMrSliceMut`] (sealed trait).
 pub trait LocalMrWriteAccess: LocalMrReadAccess + sealed::RegionAccessMut {
-    /// Returns the bytes for writing.
+    /// Returns the bytes of the memory for writing.
     ///
     /// # Panics
     ///
@@ -341,7 +344,7 @@ pub trait LocalMrWriteAccess: LocalMrReadAccess + sealed::RegionAccessMut {
         }
     }
 
-    /// Returns the bytes for writing, or an error if an operation is using them.
+    /// Returns the bytes of the memory for writing, or an error if an operation is using them.
     ///
     /// # Errors
     ///
@@ -353,13 +356,16 @@ pub trait LocalMrWriteAccess: LocalMrReadAccess + sealed::RegionAccessMut {
     }
 }
 
-/// Claims memory for an operation that reads from it.
+/// Claims memory for an operation that reads from it, such as a send: until the claim is dropped,
+/// the program cannot write to the memory. Fails if an operation is writing to the memory.
 pub(crate) fn claim_read(memory: &(impl LocalMrReadAccess + ?Sized)) -> Result<ReadClaim> {
     let (memory, range) = memory.buffer_and_range();
     Ok(memory.try_read(range)?)
 }
 
-/// Claims memory for an operation that writes to it.
+/// Claims memory for an operation that writes to it, such as an RDMA read: until the claim is
+/// dropped, the program can neither read nor write the memory. Fails if an operation is using the
+/// memory.
 pub(crate) fn claim_write(memory: &mut (impl LocalMrWriteAccess + ?Sized)) -> Result<WriteClaim> {
     let (memory, range) = memory.buffer_and_range_mut();
     Ok(memory.try_write(range)?)

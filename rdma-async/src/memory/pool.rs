@@ -11,10 +11,10 @@ use rdma_core::{Buffer, ProtectionDomain};
 use super::usage::{PoolOptions, PoolStatistics, UNIT, Usage};
 use crate::error::{Error, Result};
 
-/// Size, in bytes, of the smallest piece that the pool keeps.
+/// Size, in bytes, of the smallest piece of memory that the pool lends and keeps for reuse.
 const MIN_PIECE: usize = UNIT;
-/// Size, in bytes, of the largest piece that the pool keeps. Larger memory is registered
-/// separately, and freed when its region is dropped.
+/// Size, in bytes, of the largest piece of memory that the pool keeps for reuse. Larger memory is
+/// registered separately, and freed when its region is dropped.
 const MAX_PIECE: usize = 64 << 20;
 /// Approximate number of bytes that are registered with one call and split into pieces. Registering
 /// several small pieces with one call takes less time.
@@ -22,15 +22,18 @@ const CHUNK: usize = 64 << 10;
 /// Approximate number of bytes that are registered with one call if the memory is in huge pages.
 /// Equal to the usual size of a huge page.
 const HUGE_CHUNK: usize = 2 << 20;
-/// Approximate limit, in bytes, of the pieces of each size that the pool keeps. The number of
-/// pieces of a size is at least 4 and at most 4096.
+/// Approximate limit, in bytes, of the unused pieces of each size that the pool keeps registered.
+/// The limit as a number of pieces is at least 4 and at most 4096. Pieces beyond the limit are
+/// freed.
 const MAX_KEPT_BYTES: usize = 16 << 20;
 
-/// Pool of registered memory of one protection domain. The sizes of the pieces are powers of two.
+/// Pool of registered memory of one protection domain, which lends memory in pieces. The sizes of
+/// the pieces are powers of two.
 #[derive(Debug)]
 pub(crate) struct Pool {
     sizes: Vec<Arc<PieceLender>>,
-    /// Lender of memory that is freed instead of kept.
+    /// Lender of memory that is too large or too strictly aligned for the sizes, and is freed when
+    /// it is returned.
     unpooled: Arc<PieceLender>,
     usage: Arc<Usage>,
 }
@@ -88,7 +91,7 @@ impl Pool {
         self.lend(lender, layout)
     }
 
-    /// Takes memory like [`Self::take`]. Waits while the limit of the pool is reached.
+    /// Takes memory like [`Self::take`], after waiting until the limit of the pool allows it.
     pub(crate) async fn take_when_free(
         &self,
         layout: Layout,
@@ -98,7 +101,8 @@ impl Pool {
         self.lend(lender, layout)
     }
 
-    /// Lends memory that [`Usage`] already counts as used. Ends the count on an error.
+    /// Takes memory from `lender`. [`Usage`] must already count the memory as used; on an error,
+    /// the count is undone.
     fn lend(
         &self,
         lender: &Arc<PieceLender>,
@@ -117,8 +121,9 @@ impl Pool {
         }
     }
 
-    /// Returns the lender of memory for `layout`, with the size and alignment of the piece to be
-    /// lent.
+    /// Returns the lender for the smallest piece size that fits `layout`, and the size and
+    /// alignment of that piece. Memory that no piece size fits comes from the lender of unpooled
+    /// memory.
     fn lender_of(&self, layout: Layout) -> Result<(&Arc<PieceLender>, Layout)> {
         let size = layout
             .size()
@@ -141,7 +146,8 @@ impl Pool {
     }
 }
 
-/// Lender of registered memory of one size. Keeps returned pieces for their next use.
+/// Source of registered memory of one size: lends pieces, and keeps returned pieces registered for
+/// their next use.
 #[derive(Debug)]
 pub(crate) struct PieceLender {
     domain: ProtectionDomain,
@@ -170,7 +176,7 @@ impl PieceLender {
         }
     }
 
-    /// Takes a kept piece, or registers further memory if no piece is kept.
+    /// Returns a kept piece, or registers further memory if no piece is kept.
     pub(crate) fn take(&self) -> Result<SharedBuffer> {
         if let Some(piece) = self.take_kept() {
             return Ok(piece);
@@ -209,7 +215,8 @@ impl PieceLender {
         // The piece is then freed.
     }
 
-    /// Keeps a piece for its next use. Frees the piece if the limit of kept pieces is reached.
+    /// Keeps a piece of registered memory for its next use. Frees the piece if the limit of kept
+    /// pieces is reached.
     #[inline]
     fn keep(&self, piece: SharedBuffer) {
         let mut kept = self.kept.lock();
@@ -221,7 +228,8 @@ impl PieceLender {
         }
     }
 
-    /// Keeps the pieces whose operations have completed since they were returned.
+    /// Checks the returned pieces that operations were still using, and keeps those whose
+    /// operations have completed meanwhile.
     fn collect_claimed(&self) {
         let claimed = std::mem::take(&mut *self.claimed.lock());
         for piece in claimed {
@@ -229,7 +237,7 @@ impl PieceLender {
         }
     }
 
-    /// Allocates and registers memory.
+    /// Allocates memory of this layout, and registers it with the device.
     fn allocate(&self, layout: Layout) -> Result<Buffer> {
         let memory = HostMemory::builder(layout.size())
             .align(layout.align())

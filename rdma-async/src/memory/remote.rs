@@ -47,14 +47,17 @@ impl RemoteMr {
         }
     }
 
-    /// Returns the region with a flag that the connection sets when the peer revokes the lease.
+    /// Returns the region with the flag `ended`, which the connection sets when the peer revokes
+    /// the lease, and which [`Self::has_ended`] returns.
     pub(crate) fn with_end_flag(mut self, ended: Arc<AtomicBool>) -> Self {
         self.ended = Some(ended);
         self
     }
 
-    /// Returns whether the peer has ended the lease of this memory. Operations on the memory then
-    /// fail with [`Error::LeaseEnded`](crate::Error::LeaseEnded).
+    /// Returns whether the peer has ended the lease of this memory, that is, no longer lends it to
+    /// this end. Operations on the memory then fail with
+    /// [`Error::LeaseEnded`](crate::Error::LeaseEnded). Always returns `false` for memory that was
+    /// created from a token.
     pub fn has_ended(&self) -> bool {
         let ended = self.ended.as_ref();
         ended.is_some_and(|ended| ended.load(Ordering::Acquire))
@@ -82,7 +85,8 @@ impl RemoteMr {
         self.memory
     }
 
-    /// Returns the id of the lease if the memory was lent on `connection`, and otherwise `None`.
+    /// Returns the id of the lease if the peer lent the memory on `connection`, and otherwise
+    /// `None`.
     pub(crate) fn lease_on(&self, connection: &Connection) -> Option<u64> {
         self.lease
             .as_ref()
@@ -133,6 +137,8 @@ impl RemoteMr {
     }
 }
 
+/// Returns the address, length and key of the bytes `range` of `memory`, or `None` if `range`
+/// exceeds it.
 fn part_of(memory: RemoteMemory, range: &Range<usize>) -> Option<RemoteMemory> {
     let whole = 0..usize::try_from(memory.len).ok()?;
     memory.slice(subrange(&whole, range)?).ok()
@@ -181,14 +187,16 @@ impl Drop for RemoteMr {
     }
 }
 
-/// Slice of a [`RemoteMr`] for reading.
+/// Slice of a [`RemoteMr`] for reading, for example to read a part of the memory. Created by
+/// [`RemoteMr::get`].
 #[derive(Debug)]
 pub struct RemoteMrSlice<'a> {
     region: &'a RemoteMr,
     memory: RemoteMemory,
 }
 
-/// Slice of a [`RemoteMr`] for reading and writing.
+/// Slice of a [`RemoteMr`] for reading and writing, for example to write a part of the memory.
+/// Created by [`RemoteMr::get_mut`].
 #[derive(Debug)]
 pub struct RemoteMrSliceMut<'a> {
     region: &'a mut RemoteMr,
@@ -199,21 +207,24 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Remote memory that an operation can read from. Sealed trait.
+/// Remote memory that an operation can read from: [`RemoteMr`], [`SharedRemoteMr`] and the slices
+/// (sealed trait).
 pub trait RemoteMrReadAccess: sealed::Sealed {
     /// Returns the length in bytes.
     fn length(&self) -> usize {
         usize::try_from(self.memory().len).unwrap_or(usize::MAX)
     }
 
-    /// Returns the address, length and key of the memory.
+    /// Returns the address, length and key of the memory, which a request contains to access the
+    /// memory.
     fn memory(&self) -> RemoteMemory;
 
-    /// Returns whether the peer has ended the lease of the memory.
+    /// Returns whether the peer has ended the lease of the memory, so that operations on it fail.
     fn lease_has_ended(&self) -> bool;
 }
 
-/// Remote memory that an operation can write to. Sealed trait.
+/// Remote memory that an operation can write to: [`RemoteMr`], [`SharedRemoteMr`] and
+/// [`RemoteMrSliceMut`] (sealed trait).
 pub trait RemoteMrWriteAccess: RemoteMrReadAccess {}
 
 impl sealed::Sealed for RemoteMr {}

@@ -8,8 +8,8 @@ use tokio::sync::Semaphore;
 use crate::error::{Error, Result};
 use crate::observe::PoolBytes;
 
-/// Unit, in bytes, in which the limit of a pool is counted. Equal to the size of the smallest
-/// piece, of which every piece is a multiple.
+/// Unit, in bytes, in which the limit of a pool is counted. Equal to the size of the smallest piece
+/// of memory; the size of every piece is a multiple of it.
 pub(super) const UNIT: usize = 64;
 
 /// Options of the pool of registered memory of a device, see
@@ -30,7 +30,8 @@ impl PoolOptions {
         self
     }
 
-    /// Sets whether the memory is allocated in huge pages. The default is ordinary pages.
+    /// Sets whether the memory is allocated in huge pages, which devices can translate with fewer
+    /// table entries. The default is ordinary pages.
     pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
         self.huge_pages = huge_pages;
         self
@@ -54,7 +55,7 @@ pub struct PoolStatistics {
     pub waiting: usize,
 }
 
-/// Usage counters of one pool.
+/// Counters of the bytes that are lent from one pool, with the limit of these bytes.
 #[derive(Debug)]
 pub(super) struct Usage {
     in_use: AtomicUsize,
@@ -64,7 +65,7 @@ pub(super) struct Usage {
     observed: PoolBytes,
 }
 
-/// Limit of the bytes in use, which tasks wait for.
+/// Limit of the bytes in use. Tasks can wait until the limit allows more bytes.
 #[derive(Debug)]
 struct Limit {
     bytes: usize,
@@ -91,7 +92,8 @@ impl Usage {
         }
     }
 
-    /// Counts a piece as used. `bytes` is a multiple of the unit.
+    /// Counts a piece of `bytes` bytes as used. `bytes` is a multiple of [`UNIT`]. Fails if the
+    /// limit would be exceeded.
     pub(super) fn acquire(&self, bytes: usize) -> Result<()> {
         if let Some(limit) = &self.limit {
             let permit = units(bytes).and_then(|units| limit.free.try_acquire_many(units).ok());
@@ -101,8 +103,8 @@ impl Usage {
         Ok(())
     }
 
-    /// Counts a piece as used, after waiting until the limit allows it. Waiting tasks are served in
-    /// order.
+    /// Counts a piece of `bytes` bytes as used, after waiting until the limit allows it. Tasks get
+    /// memory in the order in which they began to wait.
     pub(super) async fn acquire_when_free(&self, bytes: usize) -> Result<()> {
         if let Some(limit) = &self.limit {
             let units = units(bytes).filter(|_| bytes <= limit.bytes);
@@ -124,7 +126,7 @@ impl Usage {
         }
     }
 
-    /// Counts a piece, or a part of a piece, as no longer used.
+    /// Counts `bytes` bytes of a piece as no longer used, so that waiting tasks can use them.
     pub(super) fn release(&self, bytes: usize) {
         self.in_use.fetch_sub(bytes, Ordering::Relaxed);
         self.observed.subtract(bytes);
@@ -148,19 +150,19 @@ impl Usage {
 }
 
 impl Limit {
-    /// Returns the error of a request that exceeds the limit.
+    /// Returns the error of a request for `requested` bytes that exceeds the limit.
     fn full_error(&self, requested: usize) -> Error {
         let limit = self.bytes;
         Error::PoolFull { requested, limit }
     }
 }
 
-/// Returns the number of units of `bytes`, rounded up.
+/// Returns the number of units of `bytes`, rounded up, or `None` if it exceeds 32 bits.
 fn units(bytes: usize) -> Option<u32> {
     u32::try_from(bytes.div_ceil(UNIT)).ok()
 }
 
-/// Guard that counts a task as waiting until the guard is dropped.
+/// Guard that counts a task in [`PoolStatistics::waiting`] until the guard is dropped.
 struct WaitingTask<'u>(&'u AtomicUsize);
 
 impl<'u> WaitingTask<'u> {

@@ -7,7 +7,7 @@ use metrics::{Counter, Gauge, Histogram, SharedString, Unit, counter, gauge, his
 
 use super::operation::{Kind, Outcome};
 
-/// Handles of the metrics of one device, created when the device is opened.
+/// Handles by which the metrics of one device are updated, created when the device is opened.
 pub(crate) struct Metrics {
     /// Handles by the [`Kind`] of the operation.
     operations: Vec<OperationMetrics>,
@@ -35,7 +35,8 @@ struct OperationMetrics {
 }
 
 impl Metrics {
-    /// Creates the handles for the device, at the recorder that is installed now.
+    /// Creates the handles for the device with the name `device`. The metrics go to the recorder
+    /// that is installed at this time.
     pub(crate) fn of(device: &str) -> Self {
         describe();
         let device = SharedString::from(device.to_owned());

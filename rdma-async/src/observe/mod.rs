@@ -54,7 +54,8 @@ macro_rules! observed_arrival {
 
 pub(crate) use {observed, observed_arrival};
 
-/// Substitute for the observation of polled operations, without any effect.
+/// Substitute for `operation::ObservedPolls` if neither feature is enabled: its functions do
+/// nothing.
 #[cfg(not(any(feature = "metrics", feature = "trace")))]
 #[derive(Debug)]
 pub(crate) struct ObservedPolls;
@@ -136,7 +137,7 @@ impl Drop for LentBytes {
     }
 }
 
-/// Metric of the bytes of a device's local memory regions.
+/// Metric of the number of bytes of a device's local memory regions that exist.
 #[derive(Debug)]
 pub(crate) struct PoolBytes {
     #[cfg(feature = "metrics")]
@@ -170,7 +171,7 @@ impl PoolBytes {
     }
 }
 
-/// Counts a message that must wait for a credit.
+/// Increments the metric of messages that had to wait for a credit.
 #[inline]
 pub(crate) fn count_credit_wait(device: &crate::RdmaDevice) {
     #[cfg(feature = "metrics")]

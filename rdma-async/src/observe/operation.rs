@@ -35,6 +35,7 @@ impl Kind {
         Self::StreamRead,
     ];
 
+    /// Returns the name of the kind in metrics and trace events.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Write => "write",
@@ -51,7 +52,7 @@ impl Kind {
     }
 }
 
-/// Outcome of an observed operation.
+/// Outcome of an observed operation, a label of its metrics and trace events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Succeeded,
@@ -72,6 +73,7 @@ pub(crate) struct Observed<'c> {
 }
 
 impl<'c> Observed<'c> {
+    /// Begins to observe an operation that transfers `bytes` bytes.
     pub(crate) fn begin(connection: &'c Connection, kind: Kind, bytes: usize) -> Self {
         #[cfg(feature = "metrics")]
         connection.device().metrics().operation_begun(kind);
@@ -84,13 +86,14 @@ impl<'c> Observed<'c> {
         }
     }
 
-    /// Returns the time of the beginning of an operation whose observation continues elsewhere.
+    /// Ends this guard without recording an outcome, and returns the time at which the operation
+    /// began. The caller continues the observation.
     fn into_begun(mut self) -> Instant {
         self.has_ended = true;
         self.begun
     }
 
-    /// Ends the observation with the result of the operation, and returns the result.
+    /// Ends the observation: records whether the operation succeeded, and returns its result.
     pub(crate) fn end<T>(mut self, result: Result<T>) -> Result<T> {
         self.has_ended = true;
         #[cfg(feature = "trace")]
@@ -147,7 +150,8 @@ impl Drop for Observed<'_> {
     }
 }
 
-/// Observation of the operations of one kind that a caller polls, one after the other.
+/// Observation of operations of one kind that are polled instead of awaited, such as writes to a
+/// stream. Only one operation is in progress at a time.
 #[derive(Debug)]
 pub(crate) struct ObservedPolls {
     kind: Kind,
@@ -163,14 +167,15 @@ impl ObservedPolls {
         }
     }
 
-    /// Observes a poll, with which an operation begins unless one has begun.
+    /// Observes a poll of an operation. The first poll begins the observation of the operation.
     pub(crate) fn poll(&mut self, connection: &Connection) {
         let kind = self.kind;
         self.begun
             .get_or_insert_with(|| Observed::begin(connection, kind, 0).into_begun());
     }
 
-    /// Ends the operation with its result, the number of bytes, and returns the result.
+    /// Ends the observation of the current operation, whose result is a number of bytes, and
+    /// returns the result.
     pub(crate) fn end(&mut self, connection: &Connection, result: Result<usize>) -> Result<usize> {
         match self.take(connection) {
             Some(observed) => observed.end_with(result, |&bytes| bytes),

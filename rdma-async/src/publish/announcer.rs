@@ -11,8 +11,8 @@ use crate::error::Result;
 use crate::memory::RemoteMr;
 use crate::rdma::Rdma;
 
-/// Notifier of readers about changes of a [`Published`] value, by writes with immediate data.
-/// Created by [`Published::announcer`].
+/// Notifier of readers about changes of a [`Published`] value. A notification is an empty RDMA
+/// write with immediate data. Created by [`Published::announcer`].
 ///
 /// A reader waits for notifications by [`PublishedReader::announced`], instead of reading
 /// repeatedly.
@@ -59,7 +59,8 @@ impl Announcer {
     ///
     /// A notification needs a credit, as a message does. Changes during the wait for a credit share
     /// one notification: at most one notification waits, and the last change is always announced.
-    /// The first notification is sent immediately, for a change before the subscription.
+    /// The first notification is sent immediately, because the value may have changed before this
+    /// call.
     ///
     /// # Errors
     ///

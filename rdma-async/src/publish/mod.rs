@@ -39,17 +39,19 @@ use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess, RemoteMr};
 use crate::rdma::Rdma;
 
-/// Number of slots: more than two, so that a slow reader finds its slot unchanged during the next
-/// updates.
+/// Number of slots, which successive values fill in turn: more than two, so that the slot from
+/// which a slow reader reads is not overwritten by the next updates.
 const SLOTS: usize = 4;
-/// Length of a header, in bytes.
+/// Length of the header of a slot, in bytes: four words of 8 bytes.
 const HEADER_LEN: usize = 32;
-/// Length of all headers, in bytes.
+/// Length of the headers of all slots, in bytes.
 const HEADERS_LEN: usize = SLOTS * HEADER_LEN;
-/// Maximum length of the memory, in bytes, that a reader reads by one request. Of longer memory, a
-/// reader reads the headers first, and then one slot.
+/// Maximum length of the published memory, in bytes, that a reader reads completely by one request,
+/// which takes one round trip. Of longer memory, a reader reads the headers first, and then only
+/// the newest value.
 const MAX_SINGLE_READ_LEN: usize = 2048;
-/// Time limit of a reader that finds no complete value because the owner writes continually.
+/// Time limit of a reader that finds no complete value because the owner writes continually. Far
+/// longer than a read, so that only a constantly overwritten value exceeds it.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A value in memory of this end that peers read one-sided, without involving this program.
@@ -134,8 +136,8 @@ impl Published {
         self.version
     }
 
-    /// Replaces the value, and returns the new version. Reads that begin afterwards return this
-    /// value or a later value.
+    /// Replaces the published value by `value`, and returns the new version. Reads that begin
+    /// afterwards return this value or a later value.
     ///
     /// # Errors
     ///
@@ -157,7 +159,7 @@ impl Published {
         Ok(self.version)
     }
 
-    /// Writes a value and its header to the slot of `version`.
+    /// Writes a value, and then its header, to the slot in which values of this version are stored.
     fn write(&mut self, version: u64, value: &[u8]) -> Result<()> {
         let slot = slot_of(version);
         // A reader that reads a partly written value finds a wrong checksum.
@@ -187,7 +189,8 @@ impl Published {
     }
 }
 
-/// Reader of a value that a peer has [published](Published).
+/// Reader of a value that a peer has [published](Published). Reads the value from the peer's memory
+/// by RDMA, without involving the peer's program.
 #[derive(Debug)]
 pub struct PublishedReader<'c> {
     rdma: &'c Rdma,
@@ -199,7 +202,7 @@ pub struct PublishedReader<'c> {
     version: u64,
 }
 
-/// Header that a reader has read from a slot.
+/// Header of a slot, as a reader has read it. Not valid if the owner was writing the slot.
 #[derive(Debug, Clone, Copy)]
 struct Header {
     slot: usize,
@@ -234,13 +237,13 @@ impl<'c> PublishedReader<'c> {
         })
     }
 
-    /// Returns the version of the last read value.
+    /// Returns the version of the value that was read last, or 0 before the first read.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Makes this reader read another value of the same owner and capacity, which has this token.
-    /// One reader, with memory for one value, can thus read many values.
+    /// Makes this reader read another published value, which has the token `token`, the same owner
+    /// and the same capacity. One reader, with memory for one value, can thus read many values.
     ///
     /// # Errors
     ///
@@ -256,7 +259,7 @@ impl<'c> PublishedReader<'c> {
         Ok(())
     }
 
-    /// Reads the current value.
+    /// Reads the current value from the owner's memory by RDMA, and returns it.
     ///
     /// # Errors
     ///
@@ -270,7 +273,7 @@ impl<'c> PublishedReader<'c> {
         Ok(self.last_value())
     }
 
-    /// Returns the last read value.
+    /// Returns the value of the last successful read.
     fn last_value(&self) -> &[u8] {
         &self.local.as_slice()[self.value.clone()]
     }
@@ -292,7 +295,7 @@ impl<'c> PublishedReader<'c> {
         }
     }
 
-    /// Reads until a complete value was found, for at most [`READ_TIMEOUT`].
+    /// Repeats the read until it finds a complete value, for at most [`READ_TIMEOUT`].
     async fn retry_read(&mut self) -> Result<()> {
         let begun = Instant::now();
         let again = async {
@@ -313,7 +316,8 @@ impl<'c> PublishedReader<'c> {
             }))
     }
 
-    /// Reads the value once. Returns `false` if the owner has overwritten the value meanwhile.
+    /// Reads the newest value once. Returns `false` if the owner has overwritten its slot
+    /// meanwhile.
     async fn try_read(&mut self) -> Result<bool> {
         if self.local.length() <= MAX_SINGLE_READ_LEN {
             self.rdma.read(&mut self.local, &self.remote).await?;
@@ -330,6 +334,7 @@ impl<'c> PublishedReader<'c> {
         Ok(self.accept(newest))
     }
 
+    /// Reads a part of the published memory into the same part of `local`.
     async fn read_part(&mut self, range: Range<usize>) -> Result<()> {
         if range.is_empty() {
             return Ok(());
@@ -341,8 +346,9 @@ impl<'c> PublishedReader<'c> {
         }
     }
 
-    /// Makes the value of a slot the last read value. Returns `false` if the value does not match
-    /// its header.
+    /// Checks the value that was read from the slot of `header`, and makes it the last read value.
+    /// Returns `false` if the value does not match the header, because the owner has overwritten
+    /// the slot meanwhile.
     fn accept(&mut self, header: Header) -> bool {
         let start = value_range(header.slot, self.capacity).start;
         let is_complete = header.len <= self.capacity
@@ -358,7 +364,8 @@ impl<'c> PublishedReader<'c> {
         is_complete
     }
 
-    /// Returns the header with the highest version.
+    /// Returns the header with the highest version among the headers that the last read has copied
+    /// to `local`.
     fn newest_header(&self) -> Header {
         let bytes = self.local.as_slice();
         let word = |slot: usize, index: usize| {
@@ -379,23 +386,25 @@ impl<'c> PublishedReader<'c> {
     }
 }
 
+/// Returns the index of the slot in which the value with this version is stored.
 fn slot_of(version: u64) -> usize {
     (version % SLOTS as u64) as usize
 }
 
-/// Returns the range of a slot's value within the memory.
+/// Returns the range, within the published memory, in which the value of a slot is stored.
 fn value_range(slot: usize, capacity: usize) -> Range<usize> {
     let start = HEADERS_LEN + slot * capacity;
     start..start + capacity
 }
 
-/// Returns the checksum of a version and its value. The checksum of an empty value is not 0, so an
-/// unfilled header is never valid.
+/// Returns the checksum in the header of a slot, computed from the version and the value. The
+/// checksum of an empty value is not 0, so an unfilled header is never valid.
 fn checksum(version: u64, value: &[u8]) -> u64 {
     xxh3_64_with_seed(value, version)
 }
 
-/// Returns the length of the memory for values of at most `capacity` bytes.
+/// Returns the length of the published memory for values of at most `capacity` bytes: all headers
+/// and slots. Fails if it is too long.
 fn region_len(capacity: usize) -> Result<usize> {
     capacity
         .checked_mul(SLOTS)

@@ -11,7 +11,8 @@ use rdma_core::{AccessFlags, RemoteMemory};
 use super::Published;
 use crate::error::Result;
 
-/// The last used number of a [`ReaderRight`], and the grants of all rights by their numbers.
+/// Rights of all readers of a value: the last used number of a [`ReaderRight`], and the grant
+/// (memory key) of each right by its number.
 #[derive(Debug, Default)]
 pub(super) struct Rights {
     grants: Mutex<(u64, HashMap<u64, ExposedGrant>)>,
@@ -97,7 +98,8 @@ impl ReaderRight {
         }
     }
 
-    /// Removes and returns the grant, or returns `None` if the value was dropped.
+    /// Removes the grant (memory key) of this right from the value, so that dropping the grant ends
+    /// the access. Returns `None` if the value was dropped, which has ended the access.
     fn take(&self) -> Option<ExposedGrant> {
         let rights = self.rights.upgrade()?;
         let mut grants = rights.grants.lock();

@@ -50,7 +50,7 @@ impl Backoff {
         self
     }
 
-    /// Begins a sequence of pauses.
+    /// Begins a sequence of pauses, whose time limit starts now.
     pub(super) fn begin(&self) -> Pauses {
         Pauses {
             backoff: *self,
@@ -70,7 +70,7 @@ impl Backoff {
     }
 }
 
-/// Sequence of pauses between the attempts of one task.
+/// Sequence of pauses between the attempts of one task to connect.
 #[derive(Debug)]
 pub(super) struct Pauses {
     backoff: Backoff,
@@ -81,13 +81,13 @@ pub(super) struct Pauses {
 }
 
 impl Pauses {
-    /// Restarts the sequence with its first pause.
+    /// Restarts the sequence with its first, shortest pause, because a connection was established.
     pub(super) fn reset(&mut self) {
         self.next = self.backoff.first;
     }
 
-    /// Waits for the next pause. If the pause would exceed the time limit, immediately returns
-    /// `failure`, or [`Error::Timeout`] if `failure` is `None`.
+    /// Sleeps for the duration of the next pause. If the pause would exceed the time limit,
+    /// immediately returns `failure`, or [`Error::Timeout`] if `failure` is `None`.
     pub(super) async fn wait(&mut self, failure: Option<Error>) -> Result<()> {
         let pause = self.next_pause();
         if self.end.is_some_and(|end| Instant::now() + pause > end) {

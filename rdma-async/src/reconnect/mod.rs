@@ -49,8 +49,7 @@ use crate::rdma::Rdma;
 /// ```
 pub struct Reconnect<C> {
     paths: Vec<Path<C>>,
-    /// Index of the path at which the next search for an open connection begins, modulo the number
-    /// of paths.
+    /// Index, modulo the number of paths, of the path whose connection is used next if it is open.
     next: AtomicUsize,
     backoff: Backoff,
     /// Lock of the task that connects while no connection is open.
@@ -67,7 +66,8 @@ impl<C> fmt::Debug for Reconnect<C> {
 }
 
 impl<C: Connector> Reconnect<C> {
-    /// Creates a `Reconnect` with one path. The first operation connects.
+    /// Creates a `Reconnect` with one path to the peer, over which `connector` connects. Does not
+    /// connect yet; the first operation does.
     pub fn new(connector: C, backoff: Backoff) -> Self {
         Self::over([connector], backoff)
     }
@@ -170,6 +170,8 @@ impl<C: Connector> Reconnect<C> {
         self.repeat_while(operations, |_| true).await
     }
 
+    /// Performs `operation` on a connection. If the connection has ended and `may_repeat` returns
+    /// `true` for the error, repeats the operation on another connection.
     async fn repeat_while<T, F>(
         &self,
         operation: impl Fn(Arc<Rdma>) -> F,
@@ -202,6 +204,7 @@ impl<C: Connector> Reconnect<C> {
         join_all(self.paths.iter().map(|path| self.maintain_path(path))).await;
     }
 
+    /// Keeps a connection open over one path. Never returns.
     async fn maintain_path(&self, path: &Path<C>) {
         let mut pauses = self.backoff.begin_unlimited();
         loop {

@@ -8,11 +8,12 @@ use crate::connector::Connector;
 use crate::error::Result;
 use crate::rdma::Rdma;
 
-/// A path to the peer: a connector, and the last connection that it has established.
+/// One way to the peer, for example over one device or address: a connector, and the connection
+/// that the connector has established last.
 pub(super) struct Path<C> {
     connector: C,
     current: parking_lot::Mutex<Option<Arc<Rdma>>>,
-    /// Number of connections that were established.
+    /// Number of connections that were established over this path.
     made: AtomicU64,
     /// Lock of the task that connects.
     connecting: tokio::sync::Mutex<()>,
@@ -37,12 +38,12 @@ impl<C> Path<C> {
         }
     }
 
-    /// Returns the number of connections that were established.
+    /// Returns the number of connections that were established over this path.
     pub(super) fn made(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
     }
 
-    /// Returns the current connection if it has not ended.
+    /// Returns the current connection of the path, or `None` if there is none or it has ended.
     pub(super) fn open(&self) -> Option<Arc<Rdma>> {
         let current = self.current.lock();
         let open = current.as_ref().filter(|rdma| rdma.failure().is_none());

@@ -11,13 +11,15 @@ use parking_lot::Mutex;
 use crate::connection::Connection;
 use crate::error::Error;
 
-/// Number of slots of the wheel, and thus of milliseconds in a round. A later deadline stays in its
-/// slot for further rounds.
+/// Number of slots of the wheel, each for one millisecond, so that a round takes about one second.
+/// A later deadline stays in its slot for further rounds.
 const SLOTS: u64 = 1024;
-/// Tick that stands for "no deadline".
+/// Value of `Deadlines::next` while there is no deadline. A tick is a number of milliseconds since
+/// the start of the wheel.
 const NEVER: u64 = u64::MAX;
 
-/// Timer wheel of connections, each of which ends at its deadline unless the deadline is cancelled.
+/// Timer wheel with the deadlines of a shard's operations. A connection ends at its deadline unless
+/// the deadline is cancelled.
 #[derive(Debug)]
 pub(super) struct Deadlines {
     start: Instant,
@@ -26,7 +28,7 @@ pub(super) struct Deadlines {
     next: AtomicU64,
 }
 
-/// Entries of the timer wheel.
+/// Entries of the timer wheel, and the slots that refer to them.
 #[derive(Debug)]
 struct Wheel {
     /// Keys of the deadlines, by slot. The slot is the tick modulo the number of slots.
@@ -46,7 +48,8 @@ pub(crate) struct DeadlineKey {
     generation: u32,
 }
 
-/// Entry of one deadline, reused after the deadline has passed or was cancelled.
+/// Entry of one deadline on the timer wheel, reused for another deadline after this one has passed
+/// or was cancelled.
 #[derive(Debug)]
 struct Entry {
     generation: u32,
@@ -73,14 +76,14 @@ impl Default for Deadlines {
 }
 
 impl Deadlines {
-    /// Returns the tick of `time`, rounded up to a whole millisecond.
+    /// Returns the tick of `time`: the milliseconds since the start of the wheel, rounded up.
     fn tick_of(&self, time: Instant) -> u64 {
         let elapsed = time.saturating_duration_since(self.start);
         u64::try_from(elapsed.as_nanos().div_ceil(1_000_000)).unwrap_or(NEVER - 1)
     }
 
     /// Adds a deadline that ends the connection after `limit`. Returns the key of the deadline, and
-    /// whether the wheel must be checked earlier than before.
+    /// whether the wheel must now be checked earlier, so that a sleeping driver must be woken.
     pub(super) fn add(&self, connection: Weak<Connection>, limit: Duration) -> (DeadlineKey, bool) {
         let now = Instant::now();
         let due = now
@@ -125,7 +128,8 @@ impl Deadlines {
         drop(connection);
     }
 
-    /// Returns the time of the next check of the wheel, or `None` if the wheel is empty.
+    /// Returns the time at which the driver must check the wheel next, or `None` if the wheel is
+    /// empty.
     pub(super) fn next(&self) -> Option<Instant> {
         match self.next.load(Ordering::Relaxed) {
             NEVER => None,
@@ -133,7 +137,7 @@ impl Deadlines {
         }
     }
 
-    /// Ends the connections whose deadlines have passed.
+    /// Ends the connections whose deadlines have passed at the time `now`.
     pub(super) fn expire(&self, now: Instant) {
         if self.next().is_none_or(|next| now < next) {
             return;
@@ -163,8 +167,9 @@ impl Wheel {
         Some(connection)
     }
 
-    /// Removes and returns the deadlines up to the tick `to`. Stores the tick of the next check in
-    /// `next`.
+    /// Removes the deadlines whose ticks are at most `to`, which have passed, and returns their
+    /// connections and time limits. Stores in `next` the tick at which the wheel must be checked
+    /// again.
     fn advance(&mut self, to: u64, next: &AtomicU64) -> Vec<(Weak<Connection>, Duration)> {
         let mut due = Vec::new();
         let last = to.min(self.tick + SLOTS - 1);

@@ -20,14 +20,14 @@ use crate::builder::CompletionMode;
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 
-/// Number of polls in one turn of the driver while no other task runs on its thread. Amortizes the
-/// time that a yield to the executor takes.
+/// Number of polls between two yields to the executor while no other task runs on the driver's
+/// thread, because a yield takes longer than a poll.
 const POLLS_PER_TURN: u32 = 64;
 /// Duration of a yield to the executor below which the driver assumes that no other task has run
 /// meanwhile.
 const LONE_YIELD: Duration = Duration::from_micros(1);
 
-/// State of the driver task of a shard.
+/// State of the driver, the task that polls the completion queue of a shard.
 struct Driver {
     shard: Weak<Shard>,
     channel: AsyncFd<CompletionChannel>,
@@ -35,7 +35,8 @@ struct Driver {
     /// Set while the completion queue is armed: from the request for a completion event until the
     /// event is taken from the channel.
     is_armed: bool,
-    /// Empty vector that is swapped with the list of the turn, to reuse its allocation.
+    /// Empty vector that replaces the list of connections in [`Shard::turn`] when the list is
+    /// taken, to reuse its allocation.
     spare: Vec<Arc<Connection>>,
 }
 
@@ -59,7 +60,8 @@ pub(super) fn spawn(shard: &Arc<Shard>, channel: AsyncFd<CompletionChannel>) {
 }
 
 impl Driver {
-    /// Polls and sleeps until the shard is dropped.
+    /// Polls the completion queue while completions arrive, and otherwise sleeps, until the shard
+    /// is dropped.
     async fn run(&mut self) -> Result<()> {
         while let Some(shard) = self.shard.upgrade() {
             self.poll_while_busy(&shard).await;
@@ -91,8 +93,9 @@ impl Driver {
         Ok(())
     }
 
-    /// Polls in each turn until no completion has arrived for the time that the completion mode
-    /// sets. Yields to the executor between two turns.
+    /// Repeats turns until no completion has arrived for the time that the completion mode sets. A
+    /// turn posts the staged requests, ends connections whose deadlines have passed, polls the
+    /// completion queue, and yields to the executor.
     async fn poll_while_busy(&mut self, shard: &Arc<Shard>) {
         let spin = match shard.profile.completion {
             CompletionMode::Event => Duration::ZERO,
@@ -126,7 +129,8 @@ impl Driver {
         }
     }
 
-    /// Takes the events from the completion channel.
+    /// Takes the completion event from the completion channel, if there is one, so that the queue
+    /// can be armed again.
     fn drain(&mut self) -> Result<()> {
         if self.channel.get_ref().next_event()?.is_some() {
             self.is_armed = false;
@@ -177,7 +181,7 @@ pub(super) struct Counts {
     sleeps: AtomicU64,
 }
 
-/// Waits until `time`. Never completes for `None`.
+/// Waits until `time`, or forever if it is `None`, for use as a branch of `select!`.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time.into()).await,

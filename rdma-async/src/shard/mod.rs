@@ -36,23 +36,29 @@ use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::memory::PieceLender;
 
-/// Maximum number of completions that are polled with one call.
+/// Maximum number of completions that one call takes from the completion queue: the length of an
+/// array in the poller.
 const BATCH: usize = 32;
-/// Maximum number of batches in one poll. Bounds the time for which a poll occupies its thread.
+/// Maximum number of batches of [`BATCH`] completions that one poll handles. Bounds the time for
+/// which a poll occupies its thread.
 const BATCHES: usize = 8;
-/// Maximum number of polls for the last completions of a connection. Enough to empty a full
-/// completion queue.
+/// Maximum number of polls for the last completions of a connection that is detached. Enough to
+/// empty a full completion queue, and a limit in case completions arrive faster than they are
+/// polled.
 const DETACH_POLLS: usize = 1 << 10;
-/// Maximum time for which a future polls before it waits, on a runtime with one thread. Longer
-/// polling would delay the other tasks of that thread.
+/// Maximum time for which a future polls the completion queue before it waits, on a runtime with
+/// one thread. About the latency of a fast device; longer polling would delay the other tasks of
+/// that thread.
 const BRIEF_POLL: Duration = Duration::from_micros(2);
 /// Number of polls between two readings of the clock, because reading the clock takes as long as
 /// several polls.
 const POLLS_PER_CLOCK: usize = 8;
-/// Initial capacity of a completion queue, which grows with the number of connections.
+/// Initial number of entries of a completion queue, enough for the requests of dozens of
+/// connections. The queue grows with the number of connections.
 const INITIAL_ENTRIES: u32 = 4096;
 
-/// Settings that all connections of a shard have in common.
+/// Settings that all connections of a shard have in common. Connections with another profile use
+/// another shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Profile {
     /// Method by which futures are notified of completions.
@@ -61,12 +67,14 @@ pub(crate) struct Profile {
     pub(crate) receive_len: usize,
 }
 
-/// Queues, receives and driver that the connections of one runtime share.
+/// Completion queue, shared receive queue and driver task that the connections of one device share
+/// if they have the same runtime and [`Profile`].
 #[derive(Debug)]
 pub(crate) struct Shard {
     runtime: Id,
     profile: Profile,
-    /// Set if a future may poll for up to [`BRIEF_POLL`] before it waits.
+    /// Set if a future may poll for up to [`BRIEF_POLL`] before it waits: on a runtime with one
+    /// thread, except in the mode [`CompletionMode::Event`].
     polls_briefly: bool,
     completions: CompletionQueue,
     receives: Receives,
@@ -78,7 +86,7 @@ pub(crate) struct Shard {
     /// Number of entries of the completion queue that are reserved for receives and requests.
     reserved: Mutex<usize>,
     /// Number of futures that wait for a message, a credit, room in the send queue, or the end of
-    /// all requests of a connection.
+    /// all requests of a connection. While there is any, other futures do not poll briefly.
     waiting: AtomicU32,
     /// Set while the driver sleeps, and after it has ended.
     is_asleep: AtomicBool,
@@ -91,7 +99,8 @@ pub(crate) struct Shard {
     counts: driver::Counts,
 }
 
-/// State of the polling thread, locked during a poll.
+/// State that the thread that polls the completion queue needs, locked during a poll: the table of
+/// connections by queue pair number, and buffers.
 #[derive(Debug)]
 struct Poller {
     connections: QueuePairMap<Arc<Connection>>,
@@ -102,7 +111,8 @@ struct Poller {
     detached: Vec<Arc<Connection>>,
 }
 
-/// Change of the table of attached connections.
+/// Change of the table of connections to which completions are dispatched, applied by the next
+/// poll.
 #[derive(Debug)]
 enum Change {
     Attach(Arc<Connection>),
@@ -110,7 +120,7 @@ enum Change {
     Detach(u32),
 }
 
-/// Result of a poll.
+/// Result of a poll of the completion queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Polled {
     /// Number of handled completions. At the maximum of one poll, the queue may contain further
@@ -162,7 +172,7 @@ impl Shard {
         Ok(shard)
     }
 
-    /// Returns whether connections with this runtime and profile can use the shard.
+    /// Returns whether new connections with this runtime and profile can use the shard.
     pub(crate) fn serves(&self, runtime: Id, profile: Profile) -> bool {
         self.runtime == runtime && self.profile == profile && !self.has_ended()
     }
@@ -172,20 +182,21 @@ impl Shard {
         self.has_ended.load(Ordering::Acquire)
     }
 
-    /// Returns the lender of the memory of receives.
+    /// Returns the lender from which the memory of receives comes, and to which the memory of
+    /// received messages returns.
     pub(crate) fn receive_memory(&self) -> &Arc<PieceLender> {
         self.receives.memory()
     }
 
-    /// Adds the completion queue and the shared receive queue of this shard to the builder of a
-    /// queue pair.
+    /// Sets the completion queue and the shared receive queue of this shard in the builder of a new
+    /// queue pair, so that the shard gets the completions of the queue pair.
     pub(crate) fn prepare(&self, builder: QueuePairBuilder) -> QueuePairBuilder {
         self.receives
             .prepare(builder.send_completions(&self.completions))
     }
 
-    /// Reserves room in the completion queue for `requests`, and posts receives for `messages`.
-    /// Grows the completion queue if necessary.
+    /// Reserves room in the completion queue for the completions of `requests` send requests, and
+    /// posts receives for `messages` further messages. Grows the completion queue if necessary.
     fn reserve(&self, requests: usize, messages: usize) -> Result<()> {
         {
             let mut reserved = self.reserved.lock();
@@ -208,7 +219,8 @@ impl Shard {
         posted
     }
 
-    /// Releases room in the completion queue and receives that [`Self::reserve`] has reserved.
+    /// Releases the room for `requests` completions and the receives for `messages` messages that
+    /// [`Self::reserve`] has reserved.
     fn release(&self, requests: usize, messages: usize) {
         *self.reserved.lock() -= requests;
         self.receives.shrink(messages);
@@ -267,7 +279,7 @@ impl Shard {
         }
     }
 
-    /// Wakes tasks in order of completion.
+    /// Wakes the tasks whose operations have completed, in order of completion.
     #[inline(never)]
     fn wake_all(&self, mut wakes: Vec<Waker>) {
         wakes.drain(..).for_each(Waker::wake);
@@ -280,8 +292,8 @@ impl Shard {
         }
     }
 
-    /// Polls the completion queue, with the state that the caller has locked. Returns the number of
-    /// completions.
+    /// Polls the completion queue and dispatches the completions, with the poller that the caller
+    /// has locked. Returns the number of completions.
     #[inline]
     fn poll_with(&self, poller: &mut Poller) -> usize {
         if !self.changes.is_empty() {
@@ -323,8 +335,8 @@ impl Shard {
         found
     }
 
-    /// Dispatches a completion to its connection. Returns whether the completion belongs to a
-    /// receive.
+    /// Passes a completion to the connection of its queue pair. Returns whether the completion
+    /// belongs to a receive, so that the caller counts completed receives.
     #[inline]
     fn dispatch(
         &self,
@@ -354,7 +366,8 @@ impl Shard {
         false
     }
 
-    /// Adds attached connections to the table, and moves detached connections to `detached`.
+    /// Applies the queued changes: adds attached connections to the table, and moves detached
+    /// connections from the table to `detached`.
     #[cold]
     fn apply_changes(
         &self,
@@ -372,7 +385,7 @@ impl Shard {
         }
     }
 
-    /// Ends all connections of the shard with this error.
+    /// Ends all connections of the shard with this error, because the driver has failed.
     pub(crate) async fn fail(&self, error: &Error) {
         loop {
             if let Some(mut poller) = self.poller.try_lock() {
@@ -391,7 +404,8 @@ impl Shard {
         self.polls_briefly && self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    /// Polls until `attempt` returns a value, for at most [`BRIEF_POLL`].
+    /// Polls until `attempt` returns a value, for at most [`BRIEF_POLL`]. Calls `attempt` after
+    /// each poll that has found completions. Returns `None` if the time has passed.
     #[inline]
     pub(crate) fn poll_briefly<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
         let mut begun = None;
@@ -412,7 +426,8 @@ impl Shard {
         }
     }
 
-    /// Counts a future as waiting until the returned guard is dropped.
+    /// Counts a future as waiting until the returned guard is dropped, so that other futures do not
+    /// poll briefly meanwhile.
     pub(crate) fn waiting(&self) -> WaitingFuture<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         WaitingFuture(&self.waiting)
@@ -444,21 +459,23 @@ impl Shard {
         key
     }
 
+    /// Cancels a deadline. Does nothing if the deadline has passed.
     pub(crate) fn cancel_deadline(&self, key: DeadlineKey) {
         self.deadlines.cancel(key);
     }
 
-    /// Polls until all completions that were in the queue at the time of the call are dispatched.
-    /// Waits while another thread polls.
+    /// Polls until all completions that were in the queue at the time of the call are dispatched to
+    /// their connections. Yields to other tasks while another thread polls.
     pub(crate) async fn drain_completions(&self) {
         while !matches!(self.poll(), Polled::Found(found) if found < BATCH * BATCHES) {
             tokio::task::yield_now().await;
         }
     }
 
-    /// Adds the connection to the turn, so that its staged requests are posted at the end of the
-    /// turn. Returns `false` if the driver sleeps or has ended. The caller must then post the
-    /// requests itself, which takes less time than waking the driver.
+    /// Schedules the connection's staged requests (accepted, but not yet posted to the device) to
+    /// be posted at the end of the turn, the current round of the driver. Returns `false` if the
+    /// driver sleeps or has ended. The caller must then post the requests itself, which takes less
+    /// time than waking the driver.
     pub(crate) fn post_at_turn_end(&self, connection: &Connection) -> bool {
         if self.is_asleep.load(Ordering::Relaxed) || self.has_ended() {
             return false;
@@ -472,8 +489,10 @@ impl Shard {
         !self.is_asleep.load(Ordering::Relaxed)
     }
 
-    /// Adds the connection to the turn like [`Self::post_at_turn_end`], but wakes the driver if it
-    /// sleeps. Returns `false` if the driver has ended.
+    /// Schedules the connection's staged requests, and the buffered bytes of its stream, to be
+    /// posted at the end of the driver's current round, like [`Self::post_at_turn_end`]. Wakes the
+    /// driver if it sleeps. Returns `false` if the driver has ended, so that the caller must post
+    /// them itself.
     pub(crate) fn flush_at_turn_end(&self, connection: &Connection) -> bool {
         let Some(connection) = connection.to_arc() else {
             return false;
@@ -535,7 +554,7 @@ impl Drop for WaitingFuture<'_> {
     }
 }
 
-/// Ends all connections of the table with this error.
+/// Ends all connections of the table with this error, and wakes their waiting futures.
 #[cold]
 fn fail_all(connections: &QueuePairMap<Arc<Connection>>, error: &Error) {
     for connection in connections.values() {

@@ -22,6 +22,7 @@ pub(super) struct Receives {
     allowed: Mutex<usize>,
     /// Number of posted receives below which further receives are posted, up to `target`.
     refill_below: AtomicUsize,
+    /// Number of receives that should be posted, a quarter more than messages may arrive.
     target: AtomicUsize,
     posted: AtomicUsize,
 }
@@ -41,14 +42,17 @@ impl Receives {
         })
     }
 
+    /// Returns the maximum number of posted receives.
     pub(super) fn capacity(&self) -> usize {
         self.queue.capacity()
     }
 
+    /// Returns the lender of the memory of the receives.
     pub(super) fn memory(&self) -> &Arc<PieceLender> {
         &self.memory
     }
 
+    /// Sets this queue as the receive queue in the builder of a new queue pair.
     pub(super) fn prepare(&self, builder: QueuePairBuilder) -> QueuePairBuilder {
         builder.shared_receive_queue(&self.queue)
     }
@@ -71,7 +75,8 @@ impl Receives {
         self.set_targets(*allowed);
     }
 
-    /// Sets the numbers of receives to be posted, for at most `allowed` messages.
+    /// Computes how many receives should be posted so that `allowed` messages can arrive, and below
+    /// which number further receives are posted.
     fn set_targets(&self, allowed: usize) {
         // A quarter more than may arrive, so that receives are posted in batches.
         let target = (allowed + allowed.div_ceil(4)).min(self.capacity());
@@ -88,7 +93,7 @@ impl Receives {
         self.queue.complete(completion)
     }
 
-    /// Posts a new receive that uses the memory of a completed receive.
+    /// Posts a new receive that uses the memory of a completed receive. Logs an error.
     #[inline]
     pub(super) fn post(&self, memory: WriteClaim) {
         self.posted.fetch_add(1, Ordering::Relaxed);
@@ -98,6 +103,7 @@ impl Receives {
         }
     }
 
+    /// Logs the error of a receive that could not be posted.
     #[cold]
     fn refused(&self, error: &rdma_core::Error) {
         // The senders retransmit their messages until a receive is posted.
@@ -116,7 +122,7 @@ impl Receives {
         }
     }
 
-    /// Posts new receives until the target number is posted.
+    /// Posts receives with new memory until the target number is posted.
     fn fill(&self) -> Result<()> {
         let target = self.target.load(Ordering::Relaxed);
         let mut missing = target.saturating_sub(self.posted.load(Ordering::Relaxed));
@@ -136,7 +142,7 @@ impl Receives {
         }
     }
 
-    /// Posts a receive with new memory.
+    /// Takes memory from the lender, and posts a receive that uses the memory.
     fn post_new(&self) -> Result<()> {
         let Ok(memory) = self.memory.take()?.into_claim(..) else {
             unreachable!("memory from the pool is unclaimed");

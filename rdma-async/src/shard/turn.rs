@@ -1,5 +1,5 @@
-//! The turn: one round of the driver. At the end of the turn, staged requests are posted to the
-//! device.
+//! The turn: one round of the driver task, between two of its yields to the executor. At the end of
+//! the turn, the requests that connections have staged are posted to the device together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 
 use crate::connection::Connection;
 
-/// List of the connections that have staged requests in the current turn, in the order of their
-/// first staged request.
+/// List of the connections that have staged requests (accepted, but not yet posted to the device)
+/// in the current turn of the driver, in the order of their first staged request.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     connections: Mutex<Vec<Arc<Connection>>>,
@@ -17,6 +17,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
+    /// Adds a connection, whose staged requests are posted at the end of the turn.
     pub(super) fn add(&self, connection: Arc<Connection>) {
         self.connections.lock().push(connection);
         self.has_any.store(true, Ordering::Release);

@@ -103,7 +103,8 @@ mod connector {
         }
     }
 
-    /// Future of a connection attempt of [`RdmaConnector`].
+    /// Future of a connection attempt of [`RdmaConnector`], which resolves to the connection as a
+    /// stream of bytes.
     pub struct Connecting(Pin<Box<dyn Future<Output = Result<RdmaStream>> + Send>>);
 
     impl fmt::Debug for Connecting {

@@ -15,7 +15,8 @@ use crate::rdma::Rdma;
 
 impl RdmaListener {
     /// Waits for the next peer, and returns its connection as a stream of bytes, with its TCP
-    /// address. A failed handshake is logged and ignored. Cancel-safe.
+    /// address. A failed handshake is logged and ignored. Cancel-safe: dropping the future loses no
+    /// connection.
     ///
     /// # Errors
     ///
@@ -59,7 +60,7 @@ impl Stream for RdmaListener {
 pub struct Incoming(RdmaListener);
 
 impl Incoming {
-    /// Returns the listener.
+    /// Returns the listener, for example to query its address.
     pub fn listener(&self) -> &RdmaListener {
         &self.0
     }

@@ -105,7 +105,7 @@ impl RdmaStream {
         Ok(rdma.into_stream())
     }
 
-    /// Returns the TCP address of this end.
+    /// Returns the TCP address of this end of the stream.
     pub fn local_address(&self) -> SocketAddr {
         self.rdma().local_address()
     }
@@ -122,7 +122,8 @@ impl RdmaStream {
     }
 
     /// Waits for the next bytes of the stream, and returns them in the memory in which they
-    /// arrived, or `None` at the end of the stream. Cancel-safe.
+    /// arrived, or `None` at the end of the stream. Cancel-safe: dropping the future loses no
+    /// bytes.
     ///
     /// # Errors
     ///
@@ -131,9 +132,10 @@ impl RdmaStream {
         self.reader.read_chunk().await
     }
 
-    /// Writes a region of registered memory without copying. Waits until the stream has accepted
-    /// the region. When the peer has the bytes, the memory returns to the pool of the device. If
-    /// the future is dropped while it waits, the region is dropped and nothing is written.
+    /// Writes the bytes of a region of registered memory without copying them. Waits until the
+    /// stream has room for further bytes ([`RdmaBuilder::stream_buffer`]). When the peer has the
+    /// bytes, the memory returns to the pool of the device. If the future is dropped while it
+    /// waits, the region is dropped and nothing is written.
     ///
     /// # Errors
     ///

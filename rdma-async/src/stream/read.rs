@@ -16,7 +16,8 @@ use crate::memory::{LocalMr, LocalMrReadAccess};
 use crate::observe::observed_arrival;
 use crate::rdma::Rdma;
 
-/// The owned reading half of an [`RdmaStream`](crate::RdmaStream).
+/// The owned reading half of an [`RdmaStream`](crate::RdmaStream), created by
+/// [`RdmaStream::into_split`](crate::RdmaStream::into_split).
 pub struct OwnedReadHalf {
     /// Received bytes that are not yet read.
     chunk: Option<StreamChunk>,
@@ -55,6 +56,7 @@ impl OwnedReadHalf {
         &self.rdma
     }
 
+    /// Returns whether this is a half of the stream over the connection `rdma`.
     pub(super) fn is_half_of(&self, rdma: &Arc<Rdma>) -> bool {
         Arc::ptr_eq(&self.rdma, rdma)
     }
@@ -69,7 +71,8 @@ impl OwnedReadHalf {
         Ok(self.chunk.take())
     }
 
-    /// Waits until `chunk` has unread bytes or the stream has ended.
+    /// Polls until `chunk` has unread bytes or the stream has ended. Receives the next message if
+    /// necessary.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.chunk.is_none() && !self.has_ended {
             if !self.is_receiving {
@@ -93,7 +96,7 @@ impl OwnedReadHalf {
         self.chunk.as_deref().unwrap_or_default()
     }
 
-    /// Removes `amount` bytes from the unread bytes.
+    /// Marks the first `amount` unread bytes as read. Panics if there are fewer.
     fn skip(&mut self, amount: usize) {
         let Some(chunk) = &mut self.chunk else {
             assert_eq!(amount, 0, "more bytes consumed than filled");
@@ -107,6 +110,7 @@ impl OwnedReadHalf {
     }
 }
 
+/// Receives the next message of the connection, which contains the next bytes of the stream.
 async fn receive(rdma: Arc<Rdma>) -> Result<LocalMr> {
     let connection = rdma.connection();
     observed_arrival!(connection, StreamRead, LocalMrReadAccess::length, {

@@ -9,11 +9,11 @@ use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{OwnedReadHalf, OwnedWriteHalf, RdmaStream};
 
-/// The borrowed reading half of an [`RdmaStream`].
+/// The borrowed reading half of an [`RdmaStream`], created by [`RdmaStream::split`].
 #[derive(Debug)]
 pub struct ReadHalf<'a>(pub(super) &'a mut OwnedReadHalf);
 
-/// The borrowed writing half of an [`RdmaStream`].
+/// The borrowed writing half of an [`RdmaStream`], created by [`RdmaStream::split`].
 #[derive(Debug)]
 pub struct WriteHalf<'a>(pub(super) &'a mut OwnedWriteHalf);
 
@@ -68,7 +68,7 @@ impl AsyncWrite for WriteHalf<'_> {
 }
 
 impl OwnedReadHalf {
-    /// Joins the two owned halves of a stream.
+    /// Joins this half and the writing half of the stream to the whole stream.
     ///
     /// # Errors
     ///
@@ -89,7 +89,8 @@ impl OwnedReadHalf {
     }
 }
 
-/// Error of [`OwnedReadHalf::reunite`], with the two halves.
+/// Error of [`OwnedReadHalf::reunite`]: the halves belong to different streams. Contains the two
+/// halves.
 #[derive(Debug)]
 pub struct NotReunited(pub OwnedReadHalf, pub OwnedWriteHalf);
 

@@ -16,8 +16,9 @@ use crate::memory::{LocalMr, LocalMrReadAccess};
 use crate::observe::ObservedPolls;
 use crate::rdma::Rdma;
 
-/// The owned writing half of an [`RdmaStream`](crate::RdmaStream). Dropping the half ends its
-/// direction of the stream.
+/// The owned writing half of an [`RdmaStream`](crate::RdmaStream), created by
+/// [`RdmaStream::into_split`](crate::RdmaStream::into_split). Dropping the half ends its direction
+/// of the stream: the peer then reads the end of the stream.
 pub struct OwnedWriteHalf {
     /// Future that waits until the stream accepts more bytes, in progress if `is_waiting`. `None`
     /// before the first wait.
@@ -78,8 +79,8 @@ impl OwnedWriteHalf {
         accepted.await.map(drop)
     }
 
-    /// Repeats `attempt` until it returns the number of accepted bytes. After `None`, waits until the
-    /// stream can accept more bytes.
+    /// Polls a write: repeats `attempt`, which offers bytes to the stream, until it returns the
+    /// number of accepted bytes. After each `None`, waits until the stream can accept more bytes.
     fn poll_accepted(
         &mut self,
         cx: &mut Context<'_>,
@@ -115,6 +116,7 @@ impl OwnedWriteHalf {
         }
     }
 
+    /// Ends this direction of the stream, unless it has ended.
     fn end(&mut self) {
         if !self.has_ended {
             self.has_ended = true;
@@ -123,6 +125,8 @@ impl OwnedWriteHalf {
     }
 }
 
+/// Waits until the stream accepts more bytes. The future owns the handle of the connection, so that
+/// it can be stored in [`OwnedWriteHalf`].
 async fn wait_for_room(rdma: Arc<Rdma>) {
     rdma.connection().wait_for_outgoing_room().await;
 }

@@ -23,7 +23,7 @@ pub struct Counters {
     handle: Arc<CountersHandle>,
 }
 
-/// The quantity that a counter measures: packets or bytes.
+/// The quantity that a counter of [`Counters`] measures: packets or bytes.
 #[doc(alias = "ibv_counter_description")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

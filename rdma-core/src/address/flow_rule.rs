@@ -106,20 +106,22 @@ impl FlowRule {
         }
     }
 
-    /// Creates a rule for packets of the port with the number `port`. A packet must meet all
-    /// conditions that are added to the rule.
+    /// Creates a rule for packets that the device port with the number `port` receives. A packet
+    /// matches if it meets all conditions that are added to the rule, for example by
+    /// [`Self::ipv4`].
     #[doc(alias = "IBV_FLOW_ATTR_NORMAL")]
     pub fn matching(port: u8) -> Self {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_NORMAL, port)
     }
 
-    /// Creates a rule for those packets of the port `port` that no other rule steers.
+    /// Creates a rule for those packets received on the port `port` that match no other rule.
     #[doc(alias = "IBV_FLOW_ATTR_ALL_DEFAULT")]
     pub fn all_others(port: u8) -> Self {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_ALL_DEFAULT, port)
     }
 
-    /// Creates a rule for those multicast packets of the port `port` that no other rule steers.
+    /// Creates a rule for those multicast packets received on the port `port` that match no other
+    /// rule.
     #[doc(alias = "IBV_FLOW_ATTR_MC_DEFAULT")]
     pub fn multicast_others(port: u8) -> Self {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_MC_DEFAULT, port)
@@ -153,7 +155,7 @@ impl FlowRule {
         self
     }
 
-    /// Adds conditions on the Ethernet header.
+    /// Adds conditions on the Ethernet header: the rule matches only packets that meet them.
     #[doc(alias = "IBV_FLOW_SPEC_ETH")]
     pub fn ethernet(self, frames: &EthernetMatch) -> Self {
         type Spec = sys::ibv_flow_spec_eth;
@@ -175,7 +177,7 @@ impl FlowRule {
         )
     }
 
-    /// Adds conditions on the IPv4 header.
+    /// Adds conditions on the IPv4 header: the rule matches only packets that meet them.
     #[doc(alias = "IBV_FLOW_SPEC_IPV4_EXT")]
     pub fn ipv4(self, packets: &Ipv4Match) -> Self {
         type Spec = sys::ibv_flow_spec_ipv4_ext;
@@ -204,7 +206,7 @@ impl FlowRule {
         })
     }
 
-    /// Adds conditions on the IPv6 header.
+    /// Adds conditions on the IPv6 header: the rule matches only packets that meet them.
     #[doc(alias = "IBV_FLOW_SPEC_IPV6")]
     pub fn ipv6(self, packets: &Ipv6Match) -> Self {
         type Spec = sys::ibv_flow_spec_ipv6;
@@ -238,13 +240,13 @@ impl FlowRule {
         })
     }
 
-    /// Adds conditions on the UDP header.
+    /// Adds conditions on the UDP header: the rule matches only packets that meet them.
     #[doc(alias = "IBV_FLOW_SPEC_UDP")]
     pub fn udp(self, packets: &PortMatch) -> Self {
         self.ports(sys::ibv_flow_spec_type::IBV_FLOW_SPEC_UDP, packets)
     }
 
-    /// Adds conditions on the TCP header.
+    /// Adds conditions on the TCP header: the rule matches only packets that meet them.
     #[doc(alias = "IBV_FLOW_SPEC_TCP")]
     pub fn tcp(self, packets: &PortMatch) -> Self {
         self.ports(sys::ibv_flow_spec_type::IBV_FLOW_SPEC_TCP, packets)
@@ -317,8 +319,8 @@ impl FlowRule {
         self
     }
 
-    /// Returns the C struct of the rule, and the C structs of its conditions and actions. The
-    /// latter must directly follow the former in memory.
+    /// Returns the C struct of the rule, and the bytes of the C structs of its conditions and
+    /// actions, which must directly follow the C struct of the rule in memory.
     pub(crate) fn attributes(&self) -> Result<(sys::ibv_flow_attr, &[u8])> {
         let size = size_of::<sys::ibv_flow_attr>() + self.layers.len();
         let (Ok(size), Ok(count)) = (u16::try_from(size), u8::try_from(self.count)) else {
@@ -342,7 +344,7 @@ impl FlowRule {
     }
 }
 
-/// The bytes of the C struct of one condition or action.
+/// The bytes of the C struct of one condition or action of a rule, which is being filled in.
 struct Layer<'a>(&'a mut [u8]);
 
 impl Layer<'_> {

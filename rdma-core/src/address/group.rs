@@ -74,12 +74,12 @@ impl QueuePair {
 }
 
 impl GroupMembership {
-    /// Returns the group's GID.
+    /// Returns the GID of the multicast group.
     pub fn gid(&self) -> Gid {
         self.attached.gid()
     }
 
-    /// Returns the group's LID; 0 on Ethernet.
+    /// Returns the LID of the multicast group; 0 on Ethernet.
     pub fn lid(&self) -> u16 {
         self.attached.lid()
     }

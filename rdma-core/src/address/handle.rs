@@ -21,7 +21,7 @@ pub struct AddressHandle {
 }
 
 impl AddressHandle {
-    /// Creates an address handle, like [`ProtectionDomain::address_handle`].
+    /// Creates an address handle for the path `vector`, like [`ProtectionDomain::address_handle`].
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl AddressHandle {
     }
 }
 
-/// The destination of a datagram.
+/// The destination of a datagram: the path to a port, and the queue pair at that port.
 #[derive(Debug, Clone)]
 pub struct Destination {
     /// The address handle of the destination port.

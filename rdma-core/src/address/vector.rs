@@ -43,10 +43,11 @@ pub struct AddressVector {
     /// The destination LID; 0 on Ethernet.
     #[doc(alias = "dlid")]
     pub lid: u16,
-    /// The service level, 0 to 15.
+    /// The service level of packets, 0 to 15: the class of traffic to which they belong, for
+    /// example for a priority.
     #[doc(alias = "sl")]
     pub service_level: u8,
-    /// The low bits of the source LID, if the port has several LIDs.
+    /// The low bits of the LID from which packets are sent, if the port has several LIDs.
     #[doc(alias = "src_path_bits")]
     pub source_path_bits: u8,
     /// The maximum rate of packets.

@@ -29,10 +29,10 @@ pub struct AddressInfo {
     /// The address to connect to. `None` if the query was for addresses to listen at.
     #[doc(alias = "ai_dst_addr")]
     pub destination: Option<SocketAddr>,
-    /// The local address to bind to.
+    /// The local address to bind to before connecting or listening.
     #[doc(alias = "ai_src_addr")]
     pub source: Option<SocketAddr>,
-    /// The port space of the address.
+    /// The port space of the address: the kind of service that the address is for.
     #[doc(alias = "ai_port_space")]
     pub port_space: PortSpace,
     /// The canonical name of the host, if the resolver returned one.

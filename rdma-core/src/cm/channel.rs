@@ -19,7 +19,7 @@ pub struct EventChannel {
 }
 
 impl EventChannel {
-    /// Creates a channel.
+    /// Creates a channel, to which identifiers can deliver their events.
     ///
     /// # Errors
     ///

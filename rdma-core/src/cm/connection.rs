@@ -147,7 +147,8 @@ impl Connection {
         &self.waiting.channel
     }
 
-    /// Returns the connection parameters that the peer has sent.
+    /// Returns the connection parameters that the peer has sent, for example its limits of RDMA
+    /// reads.
     pub fn peer(&self) -> &PeerParameters {
         &self.peer
     }

@@ -59,7 +59,8 @@ impl Connector {
         self
     }
 
-    /// Sets the parameters that [`Self::connect`] sends to the peer.
+    /// Sets the parameters that [`Self::connect`] sends to the peer, such as private data and retry
+    /// counts.
     pub fn parameters(mut self, parameters: ConnectionParameters) -> Self {
         self.parameters = parameters;
         self
@@ -126,7 +127,8 @@ impl Connector {
     }
 }
 
-/// A peer to which a route has been resolved.
+/// A peer to which a route has been resolved, so that the queue pair for the connection can be
+/// created. Created by [`Connector::resolve`].
 #[derive(Debug)]
 pub struct ResolvedPeer {
     id: ConnectionId,

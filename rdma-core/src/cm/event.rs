@@ -22,7 +22,7 @@ pub struct ConnectionEvent {
     pub kind: ConnectionEventKind,
 }
 
-/// The type of an event, with its data (`rdma_cm_event_type`).
+/// The type of an event of a connection identifier, with its data (`rdma_cm_event_type`).
 #[doc(alias = "rdma_cm_event_type")]
 #[derive(Debug)]
 #[non_exhaustive]
@@ -39,10 +39,11 @@ pub enum ConnectionEventKind {
     /// The route could not be resolved.
     #[doc(alias = "RDMA_CM_EVENT_ROUTE_ERROR")]
     RouteError(EventStatus),
-    /// A peer requests a connection.
+    /// A peer requests a connection to this listening identifier.
     #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
     ConnectRequest(ConnectionRequest),
-    /// The peer accepted. The program must now establish the connection.
+    /// The peer accepted the connect request. The program must now
+    /// [establish](ConnectionId::establish) the connection.
     #[doc(alias = "RDMA_CM_EVENT_CONNECT_RESPONSE")]
     ConnectResponse(PeerParameters),
     /// The connection could not be established.
@@ -91,7 +92,7 @@ pub enum ConnectionEventKind {
     Unknown(u32),
 }
 
-/// The connection parameters that the peer sent.
+/// The connection parameters that the peer sent when it connected or accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerParameters {
     /// The private data of the peer's program, padded with zeros to the capacity of the message.

@@ -47,7 +47,7 @@ impl ConnectionId {
         EventChannel::from_handle(self.handle.channel())
     }
 
-    /// Returns the port space of the identifier.
+    /// Returns the port space of the identifier: the kind of service for which it was created.
     pub fn port_space(&self) -> PortSpace {
         PortSpace::from_raw(self.handle.port_space())
     }
@@ -152,8 +152,10 @@ impl ConnectionId {
             .listen(i32::try_from(backlog).unwrap_or(i32::MAX))
     }
 
-    /// Creates the queue pair of this connection in INIT, in which receives can be posted. The
-    /// queue pair of a datagram identifier must then be [activated](Self::activate).
+    /// Creates the queue pair that `builder` describes, on the device of this identifier, in the
+    /// state INIT: receives can already be posted. Afterwards, [`Self::connect`] and
+    /// [`Self::establish`] connect the queue pair, or, for a datagram identifier,
+    /// [`Self::activate`] makes it ready.
     ///
     /// # Errors
     ///
@@ -344,7 +346,8 @@ impl ConnectionId {
         self.handle.remote_ece().map(EnhancedEstablishment::from)
     }
 
-    /// Moves the identifier, with its pending events, to another channel.
+    /// Moves the identifier, with its pending events, to another channel, on which its later events
+    /// then arrive.
     ///
     /// # Errors
     ///
@@ -372,7 +375,7 @@ impl ConnectionId {
         self.handle.join(group, send_only, token)
     }
 
-    /// Leaves a multicast group.
+    /// Leaves a multicast group that this identifier has joined by [`Self::join_multicast`].
     ///
     /// # Errors
     ///
@@ -383,12 +386,14 @@ impl ConnectionId {
         self.handle.leave(group)
     }
 
-    /// Returns whether `self` and `other` are handles to the same connection identifier.
+    /// Returns whether `self` and `other` are handles to the same connection identifier, for
+    /// example to find the connection to which an event belongs.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.handle, &other.handle)
     }
 
-    /// Returns the peer's address, or a replacement text, for error messages.
+    /// Returns the peer's address as text for error messages, or a replacement text if it is not
+    /// known.
     pub(super) fn peer_name(&self) -> String {
         match self.peer_address() {
             Some(peer) => peer.to_string(),

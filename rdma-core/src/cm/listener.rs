@@ -52,7 +52,7 @@ impl ListenerBuilder {
         self
     }
 
-    /// Sets an option of the listening identifier.
+    /// Sets an option of the connection identifier that listens.
     pub fn option(mut self, option: ConnectionIdOption) -> Self {
         self.options.push(option);
         self
@@ -172,7 +172,8 @@ impl Incoming {
         Ok(Self { request, waiting })
     }
 
-    /// Returns the underlying connect request.
+    /// Returns the underlying connect request, for example to query the parameters that the peer
+    /// sent.
     pub fn request(&self) -> &ConnectionRequest {
         &self.request
     }

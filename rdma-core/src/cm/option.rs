@@ -27,7 +27,7 @@ pub enum ConnectionIdOption {
 }
 
 impl ConnectionId {
-    /// Sets an option of this connection identifier.
+    /// Sets an option of this connection identifier, for example before it is bound.
     ///
     /// # Errors
     ///

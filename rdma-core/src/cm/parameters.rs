@@ -76,8 +76,8 @@ impl ConnectionParameters {
         Limit::check(self.retries.limits())
     }
 
-    /// Converts the parameters to the C struct. The queue pair number and the limits of RDMA reads
-    /// come from `local`.
+    /// Converts the parameters to the C struct that librdmacm expects. The queue pair number and
+    /// the limits of RDMA reads come from `local`.
     pub(crate) fn to_raw(&self, local: &Endpoint, shared_receives: bool) -> sys::rdma_conn_param {
         sys::rdma_conn_param {
             private_data: std::ptr::null(),

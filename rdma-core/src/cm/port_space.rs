@@ -26,7 +26,8 @@ pub enum PortSpace {
     Unknown(u32),
 }
 
-/// A type of connection manager message that contains private data.
+/// A type of connection manager message that contains private data, whose maximum length depends on
+/// the type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Message {
     Connect,

@@ -122,14 +122,15 @@ pub(super) fn establish(
     Ok(prepared.into_rts(local, Some(remote)))
 }
 
-/// Moves a datagram queue pair from INIT to RTR and then to RTS.
+/// Moves a datagram queue pair from INIT to RTR and then to RTS, with the queue key of the
+/// identifier's port space, so that it can send and receive.
 pub(super) fn activate(id: &ConnectionId, prepared: PreparedQueuePair) -> Result<QueuePair> {
     let (attributes, _) = id.handle().queue_pair_attributes(state::IBV_QPS_INIT)?;
     prepared.activate(&DatagramOptions::new(attributes.qkey))
 }
 
-/// Returns an endpoint with the queue pair number `queue_pair`. All other fields have placeholder
-/// values.
+/// Returns an endpoint with the queue pair number `queue_pair`, for a peer of which nothing else is
+/// known. All other fields have placeholder values.
 pub(super) fn placeholder_endpoint(queue_pair: u32) -> Endpoint {
     Endpoint {
         queue_pair,

@@ -27,7 +27,7 @@ pub struct CompletionChannel {
 }
 
 impl CompletionChannel {
-    /// Creates a channel on a device.
+    /// Creates a channel on the device of `context`, for completion queues of that context.
     ///
     /// # Errors
     ///

@@ -84,7 +84,7 @@ impl ExtendedCompletionQueueBuilder {
         self
     }
 
-    /// Creates the extended completion queue.
+    /// Creates the extended completion queue with the settings of this builder.
     ///
     /// # Errors
     ///

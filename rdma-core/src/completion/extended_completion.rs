@@ -18,7 +18,8 @@ pub struct ExtendedCompletion<'a> {
     session: &'a Session<'a>,
 }
 
-/// The tag of a message that a tag-matching receive queue received (`ibv_wc_tm_info`).
+/// The tag of a message that a tag-matching receive queue received, with the sender's private data
+/// (`ibv_wc_tm_info`).
 #[doc(alias = "ibv_wc_tm_info")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -34,13 +35,13 @@ impl<'a> ExtendedCompletion<'a> {
         Self { session }
     }
 
-    /// Returns the id of the completed work request.
+    /// Returns the id of the completed work request, by which its queue finds the memory.
     #[inline]
     pub fn id(&self) -> u64 {
         self.session.id()
     }
 
-    /// Returns the status of the request.
+    /// Returns the status of the request: success, or the kind of failure.
     #[inline]
     pub fn status(&self) -> WorkStatus {
         WorkStatus::from_raw(self.session.status())
@@ -171,7 +172,7 @@ impl<'a> ExtendedCompletion<'a> {
         SystemTime::UNIX_EPOCH.checked_add(nanoseconds)
     }
 
-    /// Returns the VLAN tag of a raw packet.
+    /// Returns the customer VLAN tag (C-VLAN) of a received raw packet.
     #[doc(alias = "ibv_wc_read_cvlan")]
     #[inline]
     pub fn vlan(&self) -> Option<u16> {

@@ -29,7 +29,7 @@ bitflags::bitflags! {
         const PATH_BITS = raw::IBV_WC_EX_WITH_DLID_PATH_BITS.0 as u64;
         /// The time of completion in ticks of the device's clock.
         const TIMESTAMP = raw::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0 as u64;
-        /// The VLAN tag of a raw packet.
+        /// The customer VLAN tag (C-VLAN) of a received raw packet.
         const VLAN = raw::IBV_WC_EX_WITH_CVLAN.0 as u64;
         /// The tag of the flow rule that matched a raw packet.
         const FLOW_TAG = raw::IBV_WC_EX_WITH_FLOW_TAG.0 as u64;

@@ -14,7 +14,7 @@ use crate::ffi::{ChannelHandle, CompletionQueueHandle};
 pub struct CompletionQueueId(pub(crate) u64);
 
 impl CompletionQueueId {
-    /// Returns an id that no other completion queue of this process has.
+    /// Returns a new id, which no other completion queue of this process has.
     pub(crate) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
@@ -55,7 +55,8 @@ impl CompletionQueueBuilder {
         }
     }
 
-    /// Sets the channel that receives completion events of the queue.
+    /// Sets the channel on which completion events of the queue arrive. By default the queue has no
+    /// channel and generates no events.
     pub fn channel(mut self, channel: &CompletionChannel) -> Self {
         self.channel = Some(channel.clone());
         self
@@ -73,7 +74,7 @@ impl CompletionQueueBuilder {
         ExtendedCompletionQueueBuilder::new(self, fields)
     }
 
-    /// Creates the completion queue.
+    /// Creates the completion queue with the settings of this builder.
     ///
     /// # Errors
     ///
@@ -132,8 +133,8 @@ impl CompletionQueue {
         self.handle.capacity()
     }
 
-    /// Takes up to `room.len()` completions from the queue into `room`, without waiting, and
-    /// returns them. Returns an empty slice if no completion is available.
+    /// Takes up to `room.len()` completions from the queue, without waiting, and returns them as
+    /// the filled part of `room`. Returns an empty slice if no completion is available.
     ///
     /// ```no_run
     /// # fn example(queue: rdma_core::CompletionQueue) -> rdma_core::Result<()> {
@@ -176,8 +177,9 @@ impl CompletionQueue {
         self.arm(false)
     }
 
-    /// Requests that the next solicited receive or failed request produces one completion event on
-    /// the channel of the queue.
+    /// Requests that the next receive of a message that the peer [marked as
+    /// solicited](crate::SendRequest::solicited), or the next failed request, produces one
+    /// completion event on the channel of the queue.
     ///
     /// # Errors
     ///

@@ -132,12 +132,13 @@ impl CompletionQueue {
 /// stands for several completions, and take only some of them.
 const MAX_SLEEP: Duration = Duration::from_millis(50);
 
-/// Number of empty polls in a row after which the waiting thread yields the processor.
+/// Number of empty polls in a row after which the waiting thread yields the processor: few enough
+/// that other threads are not delayed noticeably.
 const SPINS: u32 = 200;
 
-/// Pauses the thread between two polls: first by spinning, then by yielding to other threads, and
-/// after 5 ms by sleeping. `idle` is the number of empty polls in a row, `waited` the time that the
-/// wait has taken so far.
+/// Pauses the thread between two polls of a queue without completions: first by spinning, then by
+/// yielding to other threads, and after 5 ms by sleeping. `idle` is the number of empty polls in a
+/// row, `waited` the time that the wait has taken so far.
 pub(crate) fn pause(idle: u32, waited: Duration) {
     const YIELDS: Duration = Duration::from_millis(5);
     if idle < SPINS {

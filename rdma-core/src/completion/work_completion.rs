@@ -29,7 +29,7 @@ impl WorkCompletion {
         Self(raw)
     }
 
-    /// Returns the status of the request.
+    /// Returns the status of the request: success, or the kind of failure.
     #[inline]
     pub fn status(&self) -> WorkStatus {
         WorkStatus::from_raw(self.0.status)
@@ -164,7 +164,7 @@ impl WorkCompletion {
         self.0.qp_num
     }
 
-    /// Returns the id of the completed work request.
+    /// Returns the id of the completed work request, by which its queue finds the memory.
     #[inline]
     pub fn id(&self) -> u64 {
         self.0.wr_id

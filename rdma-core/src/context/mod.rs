@@ -41,7 +41,7 @@ impl Context {
         }
     }
 
-    /// Creates a context from a handle that other objects of the device already share.
+    /// Creates a context from the shared handle of an open device.
     pub(crate) fn from_shared(handle: Arc<ContextHandle>) -> Self {
         Self {
             handle,
@@ -49,7 +49,8 @@ impl Context {
         }
     }
 
-    /// Creates a context from a reference to a handle that other objects of the device share.
+    /// Creates a context from a reference to the shared handle of an open device, whose reference
+    /// count it increments.
     pub(crate) fn of(handle: &Arc<ContextHandle>) -> Self {
         Self {
             handle: Arc::clone(handle),
@@ -111,7 +112,8 @@ impl Context {
         self.handle.completion_vectors()
     }
 
-    /// Returns the clock that the device uses for the timestamps of completions.
+    /// Returns the clock that the device uses for the timestamps of completions, by which a program
+    /// converts them to durations.
     ///
     /// # Errors
     ///
@@ -133,7 +135,7 @@ impl Context {
         Ok(DeviceClock::new(self.clone(), kilohertz, mask))
     }
 
-    /// Creates a protection domain.
+    /// Creates a protection domain, to which memory regions and queue pairs belong.
     ///
     /// # Errors
     ///
@@ -143,7 +145,7 @@ impl Context {
         ProtectionDomain::new(self)
     }
 
-    /// Creates a completion channel.
+    /// Creates a completion channel, by which a thread can wait for completions instead of polling.
     ///
     /// # Errors
     ///

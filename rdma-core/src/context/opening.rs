@@ -110,8 +110,8 @@ impl Context {
 struct Unusable(Vec<Error>);
 
 impl Unusable {
-    /// Converts the reasons to one error for the program. `instead` is a device that the program
-    /// could choose explicitly.
+    /// Converts the reasons to one error, which lists all of them. `instead` is a device that the
+    /// program could choose explicitly.
     fn error(mut self, instead: Option<&Device>) -> Error {
         match (self.0.len(), instead) {
             (0, _) => Error::NoDevice,

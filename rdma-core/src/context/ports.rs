@@ -9,7 +9,7 @@ use crate::error::{Errno, Error, Result};
 use crate::ffi::gid_bytes;
 
 impl Context {
-    /// Returns the attributes of the port with this number.
+    /// Returns the attributes of the port with this number, such as its state and MTU.
     ///
     /// # Errors
     ///
@@ -70,7 +70,8 @@ impl Context {
         Ok(entries.iter().map(gid_entry).collect())
     }
 
-    /// Returns one entry of a port's GID table.
+    /// Returns the entry at `index` of a port's GID table, the list of the port's network
+    /// addresses.
     ///
     /// # Errors
     ///
@@ -135,10 +136,10 @@ impl Context {
             .collect()
     }
 
-    /// Returns the local port and GID that a queue pair should use. If `choice` or the variable
-    /// `RDMA_GID_INDEX` determines a value, the result has that value. [`AddressChoice`] describes
-    /// how the crate chooses the others: with the local address toward the peer, if that is known.
-    /// The crate logs the choice with its reason.
+    /// Chooses the local port and GID (network address) that a queue pair should use. Values that
+    /// `choice` or, for the GID index, the environment variable `RDMA_GID_INDEX` sets are used as
+    /// they are; [`AddressChoice`] describes how the crate chooses the others. The crate logs the
+    /// choice with its reason.
     ///
     /// # Errors
     ///

@@ -237,10 +237,12 @@ impl AddressChoice {
     }
 }
 
-/// The rank of a GID: how well it fits the peer, then the rank of its type. Lower is better.
+/// The rank of a GID among the candidates, of which the lowest is chosen: first how well the GID
+/// fits the peer, then the rank of its type.
 type Rank = (u8, u8);
 
-/// The UDP port of RoCE v2.
+/// The UDP port of RoCE v2, used as the destination port when the system is asked for the route to
+/// a peer.
 const ROCE_PORT: u16 = 4791;
 
 impl AddressChoice {

@@ -21,7 +21,7 @@ pub struct DeviceAttributes {
     raw: sys::ibv_device_attr,
 }
 
-/// The set of memory accesses with regard to which a device's atomic operations are atomic
+/// The set of memory accesses with which a device's atomic operations cannot interleave
 /// (`ibv_atomic_cap`).
 #[doc(alias = "ibv_atomic_cap")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -87,8 +87,8 @@ impl DeviceAttributes {
         DeviceCapabilities::from_bits_retain(self.raw.device_cap_flags.into())
     }
 
-    /// Returns the set of memory accesses with regard to which the device's atomic operations are
-    /// atomic.
+    /// Returns the set of memory accesses with which the device's atomic operations cannot
+    /// interleave: those of the device, or all.
     pub fn atomics(&self) -> AtomicCapability {
         use sys::ibv_atomic_cap as raw;
         match self.raw.atomic_cap {
@@ -120,7 +120,8 @@ impl DeviceAttributes {
         count(self.raw.max_qp_wr)
     }
 
-    /// Returns the maximum number of scatter/gather elements of a work request.
+    /// Returns the maximum number of scatter/gather elements (separate pieces of memory) of a work
+    /// request.
     pub fn max_elements(&self) -> usize {
         count(self.raw.max_sge)
     }
@@ -130,7 +131,7 @@ impl DeviceAttributes {
         count(self.raw.max_sge_rd)
     }
 
-    /// Returns the maximum number of completion queues.
+    /// Returns the maximum number of completion queues of the device.
     pub fn max_completion_queues(&self) -> usize {
         count(self.raw.max_cq)
     }
@@ -140,17 +141,18 @@ impl DeviceAttributes {
         count(self.raw.max_cqe)
     }
 
-    /// Returns the maximum number of memory regions.
+    /// Returns the maximum number of memory regions that can be registered with the device at the
+    /// same time.
     pub fn max_regions(&self) -> usize {
         count(self.raw.max_mr)
     }
 
-    /// Returns the maximum number of memory windows.
+    /// Returns the maximum number of memory windows that can exist on the device at the same time.
     pub fn max_windows(&self) -> usize {
         count(self.raw.max_mw)
     }
 
-    /// Returns the maximum number of protection domains.
+    /// Returns the maximum number of protection domains of the device.
     pub fn max_protection_domains(&self) -> usize {
         count(self.raw.max_pd)
     }
@@ -172,12 +174,12 @@ impl DeviceAttributes {
         count(self.raw.max_res_rd_atom)
     }
 
-    /// Returns the maximum number of raw packet queue pairs.
+    /// Returns the maximum number of raw packet queue pairs of the device.
     pub fn max_raw_packet_queue_pairs(&self) -> usize {
         count(self.raw.max_raw_ethy_qp)
     }
 
-    /// Returns the maximum number of multicast groups.
+    /// Returns the maximum number of multicast groups of the device.
     pub fn max_multicast_groups(&self) -> usize {
         count(self.raw.max_mcast_grp)
     }
@@ -192,17 +194,17 @@ impl DeviceAttributes {
         count(self.raw.max_total_mcast_qp_attach)
     }
 
-    /// Returns the maximum number of address handles.
+    /// Returns the maximum number of address handles that can exist on the device at the same time.
     pub fn max_address_handles(&self) -> usize {
         count(self.raw.max_ah)
     }
 
-    /// Returns the maximum number of shared receive queues.
+    /// Returns the maximum number of shared receive queues of the device.
     pub fn max_shared_receive_queues(&self) -> usize {
         count(self.raw.max_srq)
     }
 
-    /// Returns the maximum number of outstanding work requests of a shared receive queue.
+    /// Returns the maximum number of outstanding receives of a shared receive queue.
     pub fn max_shared_receive_requests(&self) -> usize {
         count(self.raw.max_srq_wr)
     }

@@ -65,7 +65,7 @@ pub struct SegmentationCapabilities {
 pub struct ReceiveScalingCapabilities {
     /// The queue pair types whose received packets the device can distribute.
     pub queue_pairs: QueuePairKinds,
-    /// Maximum number of indirection tables.
+    /// Maximum number of indirection tables, which assign packets to queues by their hash.
     pub max_tables: u32,
     /// Maximum number of queues in an indirection table.
     pub max_table_size: u32,
@@ -114,7 +114,8 @@ pub struct ModerationCapabilities {
     pub max_period: Duration,
 }
 
-/// The operand sizes with which the device can issue atomic operations over PCI.
+/// The operand sizes with which the device can issue atomic operations over PCI, which are atomic
+/// with regard to processors.
 #[doc(alias = "ibv_pci_atomic_caps")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -202,7 +203,7 @@ impl ExtendedDeviceAttributes {
         })
     }
 
-    /// Returns the capabilities for raw packets.
+    /// Returns the optional features that the device supports for raw packets.
     pub fn raw_packets(&self) -> RawPacketCapabilities {
         RawPacketCapabilities::from_bits_retain(self.raw.raw_packet_caps)
     }

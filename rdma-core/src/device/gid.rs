@@ -99,7 +99,7 @@ impl fmt::Display for GidType {
     }
 }
 
-/// An entry of the GID table of a port.
+/// An entry of the GID table of a port, the list of the port's network addresses.
 #[doc(alias = "ibv_gid_entry")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GidEntry {

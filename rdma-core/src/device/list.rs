@@ -68,12 +68,12 @@ impl Device {
         self.handle.index()
     }
 
-    /// Returns the transport of the device.
+    /// Returns the transport protocol that the device implements.
     pub fn transport(&self) -> TransportType {
         TransportType::from_raw(self.handle.transport())
     }
 
-    /// Returns the type of the device in the fabric.
+    /// Returns the role of the device in its network, for example an end node or a switch.
     pub fn node_type(&self) -> NodeType {
         NodeType::from_raw(self.handle.node_type())
     }
@@ -122,7 +122,7 @@ impl Device {
         self.name().starts_with("softroce")
     }
 
-    /// Opens the device.
+    /// Opens the device. The returned context creates all other objects of the device.
     ///
     /// # Errors
     ///

@@ -43,12 +43,12 @@ impl PortAttributes {
         self.number
     }
 
-    /// Returns the logical state of the port.
+    /// Returns the logical state of the port, for example whether the port is active.
     pub fn state(&self) -> PortState {
         PortState::from_raw(self.raw.state)
     }
 
-    /// Returns the physical state of the port.
+    /// Returns the state of the port's physical link.
     pub fn physical_state(&self) -> PhysicalState {
         PhysicalState::from_raw(self.raw.phys_state)
     }
@@ -224,7 +224,7 @@ impl fmt::Display for PortState {
     }
 }
 
-/// The link layer of a port.
+/// The link layer of a port: InfiniBand or Ethernet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LinkLayer {

@@ -88,7 +88,7 @@ pub enum AsyncEvent {
         /// The shared receive queue that is below its limit.
         shared_receive_queue: SharedReceiveQueueId,
     },
-    /// A work queue failed.
+    /// A receive work queue (one of the queues of receive side scaling) failed.
     #[doc(alias = "IBV_EVENT_WQ_FATAL")]
     WorkQueueFatal {
         /// The number of the work queue that failed.
@@ -189,7 +189,7 @@ impl AsyncEvent {
         }
     }
 
-    /// Returns the object that the event refers to.
+    /// Returns the object to which the event refers, for example a port by its number.
     pub fn object(&self) -> AsyncEventObject {
         match *self {
             Self::CompletionQueueError { completion_queue } => {

@@ -91,7 +91,7 @@ impl AddressHandle {
 }
 
 impl AddressVector {
-    /// Converts the address vector to the C struct `ibv_ah_attr`.
+    /// Converts the address vector to the C struct `ibv_ah_attr`. Fails if a value is out of range.
     ///
     /// # Errors
     ///

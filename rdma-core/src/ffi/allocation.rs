@@ -197,7 +197,7 @@ impl Allocation {
         Ok(unsafe { Self::from_mapping(start, len) })
     }
 
-    /// Takes ownership of a mapping.
+    /// Takes ownership of a memory mapping, which is unmapped when the value is dropped.
     ///
     /// # Safety
     ///

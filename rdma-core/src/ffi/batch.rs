@@ -16,14 +16,15 @@ use ibverbs_sys as sys;
 use super::elements::MAX_ELEMENTS;
 use super::request::Room;
 
-/// A C struct of a work request, which contains a pointer to the next request of its list.
+/// A C struct of a work request. It contains a pointer to the next request, so that one verb call
+/// posts a linked list of requests.
 ///
 /// # Safety
 ///
 /// The implementation of `link` must write only the pointer to the next request, and must read
 /// nothing.
 pub(crate) unsafe trait Linked: Sized + 'static {
-    /// Sets the next-request pointer of the request at `this` to `next`.
+    /// Sets the pointer of the request at `this` to the next request of its list, `next`.
     ///
     /// # Safety
     ///
@@ -130,7 +131,8 @@ impl<W> Drop for BatchMemory<W> {
     }
 }
 
-/// The unused memories that a thread keeps for its next batches, the most recently used first.
+/// The two unused memories that a thread keeps for its next batches, so that a batch need not
+/// allocate; the most recently used first.
 pub(crate) struct SpareMemory<W> {
     first: BatchMemory<W>,
     second: BatchMemory<W>,
@@ -153,8 +155,8 @@ impl<W> SpareMemory<W> {
         }
     }
 
-    /// Keeps `memory` for a later batch. Of the two memories that were kept before, keeps only the
-    /// larger one.
+    /// Keeps unused memory for a later batch of this thread. Of the two memories that were kept
+    /// before, keeps only the larger one.
     #[inline]
     fn keep(&mut self, places: BatchMemory<W>) {
         let last = mem::replace(&mut self.first, places);
@@ -188,7 +190,8 @@ unsafe impl<W: Linked> Send for BatchStorage<W> {}
 unsafe impl<W: Linked> Sync for BatchStorage<W> {}
 
 impl<W: Linked> BatchStorage<W> {
-    /// A batch storage to which no memory is assigned.
+    /// The batch storage of a queue on which no batch is under construction: no memory is assigned
+    /// to it.
     pub(super) const CLOSED: Self = Self {
         places: BatchMemory::NONE,
         capacity: 0,
@@ -219,7 +222,7 @@ impl<W: Linked> BatchStorage<W> {
         (self.capacity, self.width) = (capacity, width);
     }
 
-    /// Gives the memory back to the thread, which keeps it for a later batch.
+    /// Ends the use of the memory, which the current thread keeps for a later batch.
     #[inline]
     pub(super) fn close(&mut self) {
         self.capacity = 0;
@@ -237,8 +240,8 @@ impl<W: Linked> BatchStorage<W> {
         self.capacity
     }
 
-    /// Returns the uninitialised memory for the request at `index` and for the elements of this
-    /// request.
+    /// Returns the uninitialised memory for the request at `index` and for its scatter/gather
+    /// elements, which the caller fills in.
     ///
     /// # Panics
     ///
@@ -288,8 +291,9 @@ impl<W: Linked> BatchStorage<W> {
     }
 }
 
-/// Returns how many requests of a list were posted. The list has `count` requests, from index
-/// `first` on. `bad` is the index of the first request that was not posted.
+/// Returns how many requests of a list the device accepted before the request that it refused. The
+/// list has `count` requests, from index `first` on. `bad` is the index of the first request that
+/// was not posted.
 #[cold]
 pub(super) fn posted_before(bad: Option<usize>, first: usize, count: usize) -> usize {
     match bad {

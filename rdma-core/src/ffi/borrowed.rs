@@ -6,7 +6,8 @@ use std::slice;
 
 use super::elements::LocalKey;
 
-/// Registered bytes that are borrowed for reading, with the address and key that requests need.
+/// Registered bytes that are borrowed for reading, with the address and local key by which requests
+/// refer to them.
 #[derive(Clone, Copy)]
 pub(crate) struct Borrowed<'a> {
     start: NonNull<u8>,

@@ -12,7 +12,7 @@ use super::context::{ContextHandle, positive};
 use crate::error::{Errno, Error, Result};
 
 /// Maximum number of events that are taken from the channel at once, before their completion queues
-/// are reported.
+/// are reported: the length of an array on the stack.
 const BATCH: usize = 16;
 
 /// The owner of a completion channel (`ibv_comp_channel`) with a non-blocking descriptor. Dropping
@@ -84,7 +84,8 @@ impl ChannelHandle {
         *self.queues.lock() += 1;
     }
 
-    /// Counts one completion queue less. The queue must generate no further events.
+    /// Counts one completion queue less as attached to this channel. The queue must generate no
+    /// further events.
     pub(super) fn detach(&self) {
         *self.queues.lock() -= 1;
     }
@@ -118,7 +119,8 @@ impl ChannelHandle {
         }
     }
 
-    /// Reads and acknowledges one pending event, and returns the context value of its queue.
+    /// Reads and acknowledges one pending event, and returns the context value (id) of the
+    /// completion queue that produced it. Returns `None` if no event is pending.
     pub(crate) fn next_event(&self) -> Result<Option<u64>> {
         let mut context = [0];
         let (count, outcome) = self.take(&mut context);

@@ -104,7 +104,7 @@ impl CompletionQueueHandle {
         Ok(unsafe { Self::adopt(raw, context, channel, None) })
     }
 
-    /// Takes ownership of an `ibv_cq`.
+    /// Takes ownership of an `ibv_cq`, which is destroyed when the value is dropped.
     ///
     /// # Safety
     ///
@@ -253,8 +253,8 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// Fills `room` with completions that were put back, then with completions from the device.
-    /// Returns their number.
+    /// Fills `room` with completions that were put back earlier, and then with completions from the
+    /// device. Returns the number of completions.
     fn fill(&self, room: &mut [WorkCompletion]) -> Result<usize> {
         let count = self.take_stashed(room);
         // Polls the device even if the stash had completions: a caller that puts them back again
@@ -286,8 +286,8 @@ impl CompletionQueueHandle {
         count
     }
 
-    /// Delivers the completions that other threads wait for to these threads. Moves all others to
-    /// the front of `completions`, and returns their number.
+    /// Delivers those of the polled `completions` that other threads wait for to these threads.
+    /// Moves all others to the front of `completions`, and returns their number.
     fn retain_own(&self, completions: &mut [WorkCompletion]) -> usize {
         let mut kept = 0;
         for index in 0..completions.len() {
@@ -359,8 +359,9 @@ impl CompletionQueueHandle {
         Ok(found)
     }
 
-    /// Polls the device, and puts the completions for which `take` returns `false` into the stash.
-    /// Locks the stash only if there is such a completion.
+    /// Polls the device, and calls `take` with each completion. Puts the completions for which
+    /// `take` returns `false`, because they belong to other threads, into the stash for later
+    /// polls. Locks the stash only if there is such a completion.
     fn poll_and_sort(&self, mut take: impl FnMut(&CompletionRecord) -> bool) -> Result<()> {
         let mut fresh = [WorkCompletion::default(); BATCH];
         let mut stash = None;
@@ -385,7 +386,8 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// Puts polled completions back for the next poll, in their order.
+    /// Puts polled completions back into the stash, from which the next poll returns them in their
+    /// order.
     pub(crate) fn put_back(&self, completions: &[WorkCompletion]) {
         if !completions.is_empty() {
             let records = completions.iter().map(CompletionRecord::from);
@@ -393,7 +395,8 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// Requests a notification for the next completion, or for the next solicited one.
+    /// Requests one completion event for the next completion or, if `solicited_only` is set, for
+    /// the next solicited receive or failed request.
     pub(crate) fn request_notification(&self, solicited_only: bool) -> Result<()> {
         // SAFETY: the queue is valid.
         let errno = unsafe { sys::ibv_req_notify_cq(self.raw.as_ptr(), solicited_only.into()) };

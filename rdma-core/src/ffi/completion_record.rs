@@ -4,8 +4,8 @@ use ibverbs_sys as sys;
 
 use crate::completion::{CompletionTag, WorkCompletion};
 
-/// A copy of a completion, with the additional fields that an extended queue reported for the
-/// completion.
+/// A copy of a completion, with the additional fields that an extended queue reported. Stored when
+/// one thread polls a completion that another thread waits for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CompletionRecord {
     pub(crate) completion: WorkCompletion,

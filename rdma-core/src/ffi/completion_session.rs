@@ -15,22 +15,23 @@ use super::extended_queue::IterationRight;
 use crate::completion::{CompletionFields, CompletionTag, WorkCompletion};
 use crate::error::{Errno, Result};
 
-/// The flags that say that a completion contains immediate data or an invalidated key.
+/// The flags of a completion that contains immediate data or an invalidated key.
 const WITH_IMMEDIATE: u32 =
     sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 | sys::ibv_wc_flags::IBV_WC_WITH_INV.0;
 
-/// Maximum number of consecutive calls of `ibv_start_poll` that fail with `EBUSY`, which the driver
-/// returns while the kernel updates the clock.
+/// Maximum number of consecutive calls of `ibv_start_poll` that may fail with `EBUSY`, which the
+/// driver returns while the kernel updates the clock. The update is short, so more failures mean a
+/// defect, and the poll returns the error.
 const CLOCK_ATTEMPTS: u32 = 1000;
 
-/// An iteration over the entries of an extended queue. The first call of [`Self::advance`] calls
-/// `ibv_start_poll`, and dropping the session calls `ibv_end_poll`.
+/// An iteration over the completions of an extended queue. The first call of [`Self::advance`]
+/// calls `ibv_start_poll`, and dropping the session calls `ibv_end_poll`.
 #[derive(Debug)]
 pub(crate) struct Session<'a> {
     queue: &'a CompletionQueueHandle,
     phase: Phase,
-    /// Completions that an earlier poll has put back. The iteration returns them before the
-    /// device's entries.
+    /// Completions that an earlier poll has taken and put back. The iteration returns them before
+    /// the device's entries.
     put_back: VecDeque<CompletionRecord>,
     /// The current completion, if it came from `put_back`.
     current: Option<CompletionRecord>,
@@ -74,7 +75,8 @@ impl<'a> Session<'a> {
         Ok(false)
     }
 
-    /// Advances to the next completion, including those that other threads wait for.
+    /// Advances to the next completion, including those that other threads wait for. Returns
+    /// `false` if there is none.
     fn step(&mut self) -> Result<bool> {
         self.current = self.put_back.pop_front();
         if self.current.is_some() {

@@ -110,7 +110,8 @@ impl ContextHandle {
         &self.leases
     }
 
-    /// Returns the cell that stores whether the device checks the bounds of windows of type `kind`.
+    /// Returns the cell that stores the result of the test whether the device checks the bounds of
+    /// windows of type `kind`. Empty before the test.
     pub(crate) fn window_bounds(&self, kind: WindowType) -> &OnceLock<bool> {
         match kind {
             WindowType::One => &self.window_bounds[0],
@@ -258,8 +259,8 @@ impl Drop for ContextHandle {
     }
 }
 
-/// Returns the error number of a verb that returned `returned`: a positive error number, or -1 with
-/// the number in `errno`.
+/// Returns the error number of a failed verb. Its return value `returned` is either the error
+/// number or -1 with the number in `errno`.
 pub(super) fn positive(returned: i32) -> Errno {
     match returned {
         -1 => Errno::last(),

@@ -105,7 +105,7 @@ impl DeviceHandle {
         PathBuf::from(OsStr::from_bytes(path.to_bytes()))
     }
 
-    /// Returns the node type of the device, as the C enumeration.
+    /// Returns the node type of the device (its role in the network), as the C enumeration.
     pub(crate) fn node_type(&self) -> sys::ibv_node_type {
         // SAFETY: the list keeps the device valid, so the field can be read.
         unsafe { (*self.raw.as_ptr()).node_type }

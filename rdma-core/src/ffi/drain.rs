@@ -19,16 +19,15 @@ use crate::error::{Error, Result};
 use crate::queue_pair::{Modification, QueuePairState, Transport, modify};
 
 /// Maximum wait for the completion of a marker (a request without memory) before another marker is
-/// posted: a concurrent poll may have taken the first completion.
+/// posted. Short, because a concurrent poll may have taken the first completion.
 const MARKER_WAIT: Duration = Duration::from_millis(10);
 
-/// Maximum wait for the completions of the remaining markers, from the post of the last one, after
-/// one marker has completed. The wait is limited because a concurrent poll may have taken a
-/// completion.
+/// Maximum wait for the completions of the remaining markers (requests without memory, posted to
+/// detect that the queue is empty), from the post of the last one, after one marker has completed.
+/// The wait is limited because a concurrent poll may have taken a completion.
 const REMAINING_WAIT: Duration = Duration::from_millis(100);
 
-/// Maximum number of polls in a row before the thread waits. Each poll takes up to a batch of
-/// completions.
+/// Maximum number of polls in a row, each of up to a batch of completions, before the thread waits.
 const BATCHES: usize = 8;
 
 /// A work queue to which markers are posted in order to wait until it is flushed. A marker is a
@@ -56,7 +55,7 @@ impl<'a> Markers<'a> {
         }
     }
 
-    /// Returns the number of markers whose completions have arrived.
+    /// Returns the number of markers (requests without memory) whose completions have arrived.
     fn seen(&self) -> u64 {
         self.awaited.inbox().len() as u64
     }
@@ -220,7 +219,7 @@ impl QueuePairHandle {
     }
 }
 
-/// Replaces each work queue for which the wait is over by `None`.
+/// Replaces each of the two work queues by `None` if the wait for its markers is over.
 fn remove_flushed(sides: [&mut Option<Markers<'_>>; 2]) -> Result<()> {
     for side in sides {
         if let Some(marked) = side

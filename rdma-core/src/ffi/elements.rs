@@ -11,8 +11,8 @@ use ibverbs_sys as sys;
 use super::context::ContextHandle;
 use crate::error::{Error, Result};
 
-/// Maximum number of scatter/gather elements of a request. Each post places an array of this size
-/// on the stack.
+/// Maximum number of scatter/gather elements of a request. More elements are rarely needed, and
+/// each post places an array of this size on the stack.
 pub(crate) const MAX_ELEMENTS: usize = 16;
 
 /// Maximum number of bytes of a message (IBTA volume 1, 9.7.2). Drivers count these bytes in 32
@@ -39,7 +39,7 @@ impl LocalKey {
         }
     }
 
-    /// Returns the key as a number, as the device knows it.
+    /// Returns the key as the number that requests contain and the device knows.
     #[inline]
     pub(crate) fn number(self) -> u32 {
         self.number
@@ -52,7 +52,8 @@ pub(super) fn context_id(context: &ContextHandle) -> usize {
     std::ptr::from_ref(context).addr()
 }
 
-/// A scatter/gather list under construction.
+/// A scatter/gather list of a request under construction, with the properties of its memory that
+/// the checks need.
 pub(crate) struct ElementList {
     room: NonNull<sys::ibv_sge>,
     /// Number of elements that fit into `room`.
@@ -201,8 +202,9 @@ impl ElementList {
         self.bytes
     }
 
-    /// Returns whether the device can accept the list as it is. `limit` is the queue's maximum
-    /// number of elements, at least 1 and at most the capacity of the list.
+    /// Returns whether the list passes all checks of the fast path, so that the device can accept
+    /// it as it is. `limit` is the queue's maximum number of elements, at least 1 and at most the
+    /// capacity of the list.
     #[inline]
     pub(super) fn fits(&self, limit: usize) -> bool {
         debug_assert!(self.is_strict);

@@ -17,8 +17,8 @@ pub(crate) struct Exposed {
 }
 
 impl Exposed {
-    /// Combines a span with `lease`, the registration that grants peers access to exactly this
-    /// range.
+    /// Combines a span (range of registered memory) with `lease`, the registration that grants
+    /// peers access to exactly this range.
     pub(crate) fn new(lease: RegionHandle, span: Span) -> Self {
         Self {
             lease,

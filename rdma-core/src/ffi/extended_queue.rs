@@ -22,7 +22,7 @@ use super::protection_domain::ProtectionDomainHandle;
 use crate::completion::{CompletionFields, WorkCompletion};
 use crate::error::{Errno, Error, Result};
 
-/// The parameters of a new extended completion queue, besides its context.
+/// The parameters of a new extended completion queue, except the context in which it is created.
 #[derive(Debug)]
 pub(crate) struct ExtendedSettings {
     pub(crate) entries: u32,
@@ -61,7 +61,7 @@ impl std::fmt::Debug for Extension {
     }
 }
 
-/// The purpose for which a thread holds the right to iterate over the entries.
+/// The purpose for which a thread holds the right to iterate over the completions of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holder {
     /// The thread runs code of the program between the entries, for an unknown time.
@@ -73,7 +73,8 @@ pub(crate) enum Holder {
 /// The bit of [`Extension::holder`] that says that the thread holds the right as [`Holder::Verb`].
 const VERB_BIT: usize = 1;
 
-/// Returns a number that identifies this thread among all running threads: an even number, not 0.
+/// Returns a number that identifies the current thread among all running threads: an even number
+/// other than 0, so that its lowest bit and the value 0 have other meanings.
 fn token() -> usize {
     thread_local!(static PLACE: u64 = const { 0 });
     PLACE.with(|place| ptr::from_ref(place).addr())
@@ -186,8 +187,9 @@ impl CompletionQueueHandle {
             .is_some_and(|extension| extension.is_held_here())
     }
 
-    /// Runs `work` when this thread's iteration over the entries ends; immediately if this thread
-    /// is not iterating.
+    /// Runs `work`, for example the destruction of a queue pair, when the current thread no longer
+    /// iterates over the completions of this queue: immediately if it is not iterating, and
+    /// otherwise after the iteration has released the driver's lock, which `work` would wait for.
     pub(crate) fn run_after_poll(&self, work: impl FnOnce() + Send + 'static) {
         match self.extension() {
             Some(extension) if extension.is_held_here() => {
@@ -211,9 +213,9 @@ impl Extension {
         self.raw.as_ptr()
     }
 
-    /// Acquires the exclusive right to iterate over the entries. Waits while another thread holds
-    /// it as [`Holder::Verb`]. Fails if this thread already holds it, or if another thread holds it
-    /// as [`Holder::Program`], possibly for a long time.
+    /// Acquires the exclusive right of this thread to iterate over the completions of the queue.
+    /// Waits while another thread holds it as [`Holder::Verb`]. Fails if this thread already holds
+    /// it, or if another thread holds it as [`Holder::Program`], possibly for a long time.
     pub(super) fn hold(&self, holder: Holder) -> Result<IterationRight<'_>> {
         let mine = token() | if holder == Holder::Verb { VERB_BIT } else { 0 };
         loop {
@@ -257,8 +259,8 @@ impl Extension {
         Ok(Session::new(queue, held, put_back))
     }
 
-    /// Polls completions of an extended queue into `room`, with the same result as `ibv_poll_cq` on
-    /// a plain queue.
+    /// Polls completions of an extended queue into `room`, as `ibv_poll_cq` does on a plain queue,
+    /// and returns their number.
     pub(super) fn poll(
         &self,
         queue: &CompletionQueueHandle,
@@ -391,8 +393,8 @@ fn missing(queue: &sys::ibv_cq_ex, fields: CompletionFields) -> Option<&'static 
     told.iter().find(lacking).map(|&(_, _, what)| what)
 }
 
-/// The exclusive right of the current thread to iterate over the entries of an extended queue. The
-/// right ends when this value is dropped.
+/// The exclusive right of the current thread to iterate over the completions of an extended queue.
+/// The right ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct IterationRight<'a> {
     extension: &'a Extension,

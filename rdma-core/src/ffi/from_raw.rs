@@ -23,7 +23,8 @@ use crate::memory::{
 use crate::protection_domain::{ProtectionDomain, ThreadDomain};
 
 impl HostMemory {
-    /// Takes ownership of a memory mapping, which is unmapped when the value is dropped.
+    /// Takes ownership of the memory mapping of `len` bytes at `start`, which is unmapped when the
+    /// value is dropped.
     ///
     /// # Safety
     ///

@@ -222,7 +222,7 @@ impl UnmappedRegion {
     }
 }
 
-/// Checks the result of an importing verb.
+/// Returns the pointer `raw` that an importing verb has returned, or an error if it is null.
 fn imported<T>(
     verb: &'static str,
     context: &ContextHandle,

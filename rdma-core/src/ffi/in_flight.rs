@@ -21,7 +21,8 @@ use crate::error::Error;
 use crate::memory::{Gather, Scatter};
 use crate::queue_pair::{InlineData, KeepAlive, Outcome, SendFlags, SendRequest};
 
-/// The memory and the objects that a request in flight keeps alive.
+/// The memory and the objects that a request in flight keeps alive, stored in its slot until it has
+/// completed.
 pub(super) struct InFlightRequest<T> {
     pub(super) held: RequestResources<T>,
     /// The id of the latest earlier request that has no completion of its own: the completion of
@@ -46,8 +47,8 @@ pub(crate) struct Slots<T: Send + 'static> {
     table: SlotTable<InFlightRequest<T>>,
     /// The posted unsignaled requests that no later request completes yet.
     pub(super) unsignaled_chains: UnsignaledChains,
-    /// Limits that requests on the fast path must meet; `None` if the queue pair does not support
-    /// the fast path.
+    /// Limits that requests must meet to take the fast path (posting with few, inlined checks);
+    /// `None` if the queue pair does not support it.
     fast_path: Option<Limits>,
     /// Limits that datagrams on the fast path must meet; `None` if the queue pair does not support
     /// the fast path for datagrams.
@@ -64,7 +65,8 @@ impl<T: Send + 'static> fmt::Debug for Slots<T> {
 }
 
 impl<T: Send + 'static> Slots<T> {
-    /// Creates a table of `capacity` slots for sends, at most 2^16.
+    /// Creates a table of `capacity` slots (places for requests in flight), at most 2^16, for
+    /// sends.
     pub(crate) fn new(queue_pair: Arc<QueuePairHandle>, capacity: u32) -> Self {
         let limits = Limits::of_sends(&queue_pair);
         Self {
@@ -76,8 +78,8 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Creates a table of `capacity` slots for receives. If the queue pair has no receive queue,
-    /// the table has a single slot, which stays in use, so that every post fails.
+    /// Creates a table of `capacity` slots (places for receives in flight). If the queue pair has
+    /// no receive queue, the table has a single slot, which stays in use, so that every post fails.
     pub(crate) fn for_receives(queue_pair: Arc<QueuePairHandle>, capacity: u32) -> Self {
         let refused = no_receive_queue(&queue_pair).is_some();
         let takes_elements = queue_pair.sizes().receive_elements > 0;
@@ -125,8 +127,8 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Takes a slot of this table out of its guard. Frees the slot and returns an error if it
-    /// belongs to another table.
+    /// Takes a reserved slot out of its guard, so that the caller can use it for a request. If the
+    /// slot belongs to another table, returns an error and frees the slot there.
     #[inline]
     pub(super) fn claim(&self, slot: SlotGuard<'_>) -> Result<Reserved, Error> {
         if self.table.owns(slot.reserved()) {
@@ -136,13 +138,13 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Frees a reserved slot that no request has used.
+    /// Frees a reserved slot that no request has used, so that another request can use it.
     pub(crate) fn cancel(&self, reserved: Reserved) {
         self.table.cancel(reserved);
     }
 
-    /// Begins posting a send request. The returned value names the earlier unsignaled requests that
-    /// this request will complete as well.
+    /// Begins posting a send request. The returned value contains the id of the last of the earlier
+    /// unsignaled requests that the completion of this request will complete as well.
     #[inline]
     fn chain(&self, is_signaled: bool) -> ChainedRequest<'_> {
         if is_signaled {
@@ -257,7 +259,7 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Takes the memory of a request that was not posted back out of its slot, and returns it
+    /// Frees the slot of a request that the device refused, and returns the memory of the request
     /// together with `error`.
     #[cold]
     fn withdraw(&self, reserved: Reserved, error: Error) -> (Error, T) {
@@ -265,7 +267,7 @@ impl<T: Send + 'static> Slots<T> {
         (error, memory.expect("the memory that was put in"))
     }
 
-    /// Takes the memory of a request that was not posted back out of its slot, and returns it
+    /// Frees the slot of a request that the device refused, and returns the memory of the request
     /// together with `error`. The memory is `None` for an inline request.
     #[cold]
     fn withdraw_any(&self, reserved: Reserved, error: Error) -> (Error, Option<T>) {
@@ -297,7 +299,8 @@ impl<T: Send + 'static> Slots<T> {
         posted.map_err(|error| self.withdraw(reserved, error))
     }
 
-    /// Stores the memory of a request in its slot and posts the request.
+    /// Stores the memory of a request, and the objects that it keeps alive, in its slot, and posts
+    /// the request `wr` to the device.
     ///
     /// # Safety
     ///
@@ -386,8 +389,9 @@ impl<T: Send + 'static> Slots<T> {
         posted.map_err(|error| (self.withdraw_any(reserved, error).0, data))
     }
 
-    /// Posts a receive request with the memory `memory` in a free slot. Most requests take a fast
-    /// path, as in [`Self::post_send`].
+    /// Posts a receive into `memory`, and keeps the memory in a free slot of the table until the
+    /// receive has completed. Returns the memory on an error, for example if no slot is free. Most
+    /// receives take a fast path, as in [`Self::post_send`].
     #[inline(always)]
     pub(crate) fn post_receive(&self, memory: T) -> Result<(), (Error, T)>
     where
@@ -439,7 +443,7 @@ impl<T: Send + 'static> Slots<T> {
         })
     }
 
-    /// Returns the error for a receive for which no slot is free.
+    /// Returns the error of a receive that cannot be posted because every slot is in use.
     #[cold]
     pub(super) fn no_slot(&self) -> Error {
         no_receive_queue(&self.queue_pair).unwrap_or(Error::QueueFull {
@@ -470,15 +474,17 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Frees the slot of a completed request. Has no effect on a slot in any other state.
+    /// Frees the slot of a completed request, so that another request can use it. Has no effect on
+    /// a slot in any other state.
     #[inline]
     pub(crate) fn release(&self, index: u32) {
         self.table.release(index);
     }
 }
 
-/// An iterator over the slots of a completed request and of the unsignaled requests before it, the
-/// latest first. Dropping it frees the remaining slots and drops their memory.
+/// An iterator over the slots (places in the table) and the memory of a completed request and of
+/// the unsignaled requests that it also completes, the latest first. Dropping it frees the
+/// remaining slots and drops their memory.
 pub(crate) struct CompletedRun<'a, T: Send + 'static> {
     slots: &'a Slots<T>,
     /// Id of the request that the iterator returns next; 0 if none is left.
@@ -504,8 +510,8 @@ impl<T: Send + 'static> CompletedRun<'_, T> {
         self.slots.release(index);
     }
 
-    /// Releases the objects that the current request keeps alive, as the outcome of the request
-    /// requires.
+    /// Releases the objects that the current request keeps alive. For a memory window, records
+    /// whether it is bound, according to the outcome of the request.
     #[cold]
     #[inline(never)]
     fn settle(&self, mut keep: KeepAlive) {

@@ -42,7 +42,8 @@ impl<T> Inbox<T> {
         (inbox, id)
     }
 
-    /// Adds another block of ids to the waiter, and returns its first id.
+    /// Adds another block of request ids to those that belong to the waiter, and returns its first
+    /// id.
     pub(super) fn next_block(&self) -> u64 {
         let id = next_block();
         self.inner.lock().blocks.push(block_of(id));

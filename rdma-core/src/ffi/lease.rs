@@ -93,14 +93,14 @@ impl Lease {
         }
     }
 
-    /// Begins to bind the window. Returns the change that a send request must make; `None` unless
-    /// the phase is `Free`.
+    /// Begins to bind the window, which grants peers access. Returns the change that a send request
+    /// must make; `None` unless the state of the lease is `Free` (peers have no access).
     pub(crate) fn bind(self: &Arc<Self>) -> Option<WindowChange> {
         self.begin(Phase::Free)
     }
 
-    /// Begins to end the binding of the window. Returns the change that a send request must make;
-    /// `None` unless the phase is `Bound`.
+    /// Begins to end the binding of the window, and so the access of peers. Returns the change that
+    /// a send request must make; `None` unless the state of the lease is `Bound`.
     pub(crate) fn unbind(self: &Arc<Self>) -> Option<WindowChange> {
         self.begin(Phase::Bound)
     }
@@ -212,8 +212,10 @@ impl WindowChange {
         self.during.phase == Phase::Ending && self.lease.window.kind() == WindowType::Two
     }
 
-    /// Returns an error if `queue_pair` cannot carry out the change. Must be called just before the
-    /// request is filled in.
+    /// Returns an error if a request of `queue_pair` cannot bind or invalidate the window, because
+    /// the window belongs to another protection domain. Also records how often the queue pair was
+    /// restarted, for [`Self::inferred`], so it must be called just before the request is filled
+    /// in.
     pub(crate) fn check(&self, queue_pair: &QueuePairHandle) -> Result<()> {
         if self.lease.window.domain().is_same(queue_pair.domain()) {
             let beginnings = queue_pair.beginnings();
@@ -283,7 +285,8 @@ impl WindowChange {
         self.finish(after);
     }
 
-    /// Sets the state of the lease to `after`, unless a peer has invalidated the window meanwhile.
+    /// Sets the state of the lease to `after`, the state after the request, unless a peer has
+    /// invalidated the window meanwhile.
     fn finish(&mut self, after: State) {
         if self.during != after {
             self.lease.change(self.during, after);

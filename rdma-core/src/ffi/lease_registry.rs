@@ -26,10 +26,12 @@ pub(super) struct Leases {
 
 type InnerLevel = Box<Level<Arc<Slots>>>;
 
-/// A node in one level of the table, with one entry for each value of a byte.
+/// A node in one level of the registry's table, with one entry for each value of a byte of the
+/// window number.
 struct Level<T>([OnceLock<T>; 256]);
 
-/// The slots for 256 consecutive window numbers.
+/// The slots (states of leases) for 256 consecutive window numbers, which form the last level of
+/// the table.
 struct Slots([Slot; 256]);
 
 impl<T> Default for Level<T> {
@@ -61,8 +63,8 @@ impl Leases {
         place
     }
 
-    /// Records that a peer's message has invalidated the window key `key`. Must be called exactly
-    /// once per message.
+    /// Records that a peer's message has invalidated the window key `key`, which ends the lease
+    /// with this key. Must be called exactly once per message.
     pub(super) fn ended_by_peer(&self, key: u32) {
         if let Some(slot) = self.find(key) {
             slot.ended_by_peer(key as u8);
@@ -76,7 +78,8 @@ impl Leases {
     }
 
     /// Makes the registry ignore one later completion that reports the key `key` as invalidated.
-    /// Used after a lease that ended although a peer may have invalidated its key before.
+    /// Called when a lease ends although a peer may have invalidated its key before: that
+    /// completion could otherwise end a later lease with the same key.
     #[cfg(test)]
     pub(super) fn doubt(&self, key: u32) {
         self.find(key).unwrap().doubt(key as u8);

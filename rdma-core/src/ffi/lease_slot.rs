@@ -37,8 +37,8 @@ pub(super) struct Slot {
 type Doubts = [AtomicU8; 256];
 
 impl Slot {
-    /// Begins a lease in this slot, in the phase `phase`. `tag` is the low byte of its key. Returns
-    /// `false` if another lease uses the slot.
+    /// Begins a lease in this slot, in the phase `phase`. `tag` is the low byte of the window's
+    /// key. Returns `false`, and changes nothing, if another lease uses the slot.
     pub(super) fn take(&self, phase: Phase, tag: u8) -> bool {
         if self.is_taken.swap(true, Ordering::Acquire) {
             return false;
@@ -54,8 +54,8 @@ impl Slot {
         true
     }
 
-    /// Ends the lease, and returns its last state. During the call, only messages of peers may
-    /// change that state.
+    /// Ends the lease that uses the slot, and returns its last state. During the call, only
+    /// messages of peers may change that state.
     pub(super) fn vacate(&self) -> State {
         let end = loop {
             let before = self.state();
@@ -113,8 +113,8 @@ impl Slot {
         }
     }
 
-    /// Makes the slot ignore one more completion that reports the key with the low byte `tag` as
-    /// invalidated.
+    /// Makes the slot ignore one more later completion that reports the key with the low byte `tag`
+    /// as invalidated, because it belongs to a lease that has ended.
     pub(super) fn doubt(&self, tag: u8) {
         let doubts = self
             .doubts

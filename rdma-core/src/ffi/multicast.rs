@@ -20,7 +20,7 @@ type Key = (usize, Gid, u16);
 /// attaches the queue pair, and only dropping the last one detaches it.
 static MEMBERSHIPS: LazyLock<Mutex<HashMap<Key, usize>>> = LazyLock::new(Mutex::default);
 
-/// The membership of a queue pair in a multicast group.
+/// The membership of a queue pair in a multicast group. Dropping the value ends the membership.
 pub(crate) struct AttachedQueuePair {
     queue_pair: Arc<QueuePairHandle>,
     gid: Gid,

@@ -143,7 +143,8 @@ impl fmt::Debug for Backing {
 }
 
 impl Backing {
-    /// Creates a backing for the memory of `owner`, which no other code can access.
+    /// Creates the backing (memory with its owner) of registrations of `owner`'s memory, which no
+    /// other code can access.
     pub(crate) fn exclusive(owner: impl StableMemoryMut) -> Self {
         // The owner is boxed before `memory` is called: moving it afterwards could invalidate the
         // pointer.
@@ -160,7 +161,8 @@ impl Backing {
         }
     }
 
-    /// Creates a backing for the memory of `owner`, which is read-only.
+    /// Creates the backing (memory with its owner) of registrations of `owner`'s memory, which is
+    /// read-only.
     pub(crate) fn shared(owner: impl StableMemory) -> Self {
         let owner = Box::new(owner);
         let memory = owner.memory();
@@ -189,7 +191,8 @@ impl Backing {
         self.buffer.as_ref()
     }
 
-    /// Returns whether the owner of the memory has the type `O`.
+    /// Returns whether the owner of the memory has the type `O`, so that [`Self::into_owner`]
+    /// returns it.
     pub(crate) fn is_owned_by<O: 'static>(&self) -> bool {
         self.owner.is::<O>()
     }

@@ -21,7 +21,7 @@ struct NewerQpEx {
 }
 
 impl QueuePairHandle {
-    /// Posts one send request.
+    /// Posts one send request to the device.
     ///
     /// # Safety
     ///
@@ -89,7 +89,7 @@ impl QueuePairHandle {
         Err((self.post_error(verb, errno), bad))
     }
 
-    /// Posts one receive request.
+    /// Posts one receive request to the device.
     ///
     /// # Safety
     ///

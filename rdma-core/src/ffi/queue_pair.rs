@@ -50,9 +50,11 @@ pub(crate) struct QueuePairHandle {
     shared_receive_queue: Option<Arc<SharedReceiveQueueHandle>>,
     xrc_domain: Option<Arc<XrcDomainHandle>>,
     send_queues: AtomicU32,
-    /// Number of requested moves to RESET or RTS: see [`Self::beginnings`].
+    /// Number of requested moves of the queue pair to the states RESET or RTS: see
+    /// [`Self::beginnings`].
     beginnings: AtomicU32,
-    /// Memory of requests that were still in flight when their queue was dropped.
+    /// Memory of requests that were still in flight when their queue was dropped. The device may
+    /// use it until the queue pair is destroyed.
     abandoned: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
@@ -189,13 +191,15 @@ impl QueuePairHandle {
         self.sizes
     }
 
-    /// Returns all sizes of the queue pair as granted by the device.
+    /// Returns all sizes of the queue pair (numbers of requests and elements, length of inline
+    /// data) as granted by the device.
     #[allow(dead_code, reason = "queues and shared objects ask for it")]
     pub(crate) fn granted(&self) -> QueuePairSizes {
         self.granted
     }
 
-    /// Returns the operations that can be posted by the functions `ibv_wr_*`.
+    /// Returns the operations for which the queue pair was created to be posted by the functions
+    /// `ibv_wr_*`. Empty if it posts by `ibv_post_send`.
     #[inline]
     pub(crate) fn operations(&self) -> SendOperations {
         self.operations
@@ -241,7 +245,8 @@ impl QueuePairHandle {
     }
 
     /// Returns [`Error::InUse`] if the calling thread is iterating over an extended completion
-    /// queue of this queue pair.
+    /// queue of this queue pair. Called by operations that need the lock that the driver holds
+    /// during the iteration, and that would otherwise deadlock.
     pub(crate) fn refuse_within_poll(&self) -> Result<()> {
         if self.is_polled_here() {
             let holder = "a poll of its completions that has not ended";
@@ -273,9 +278,10 @@ impl QueuePairHandle {
         }
     }
 
-    /// Returns how often a move to RESET or RTS was requested. While this number stays the same, a
-    /// request that succeeds proves that all earlier requests have succeeded, because a failed one
-    /// would have stopped all later ones.
+    /// Returns how often a move of the queue pair to the states RESET or RTS was requested, which
+    /// lets a failed queue pair execute requests again. While this number stays the same, a request
+    /// that succeeds proves that all earlier requests have succeeded, because a failed one would
+    /// have stopped all later ones.
     pub(crate) fn beginnings(&self) -> u32 {
         self.beginnings.load(Ordering::Acquire)
     }
@@ -382,8 +388,8 @@ impl QueuePairHandle {
         outcome
     }
 
-    /// Counts one more queue that posts sends to this queue pair. Returns the number of such queues
-    /// so far.
+    /// Counts one more queue that posts sends to this queue pair, because the queues share its
+    /// capacity. Returns the number of such queues so far.
     pub(super) fn count_send_queue(&self) -> u32 {
         self.send_queues.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -395,13 +401,14 @@ impl QueuePairHandle {
         self.send_queues.load(Ordering::Relaxed)
     }
 
-    /// Keeps `memory`, which the device may still use, until the queue pair is destroyed.
+    /// Keeps `memory` of requests in flight, whose queue was dropped, until the queue pair is
+    /// destroyed, because the device may still use it.
     pub(super) fn abandon(&self, memory: Box<dyn Any + Send>) {
         self.abandoned.lock().push(memory);
     }
 }
 
-/// Returns queue pair attributes with all fields zero.
+/// Returns queue pair attributes with all fields zero, to be filled in by the caller or by a query.
 pub(crate) fn empty_attributes() -> sys::ibv_qp_attr {
     // SAFETY: all-zero bytes are a valid value of this plain C struct.
     unsafe { mem::zeroed() }

@@ -45,7 +45,8 @@ pub(super) struct Created {
 }
 
 impl QueuePairPlan {
-    /// Creates the queue pair. The owner of the result must keep the objects of this plan alive.
+    /// Creates the queue pair by the verb that its settings need. The owner of the result must keep
+    /// the objects of this plan alive.
     pub(super) fn create(&self) -> Result<Created> {
         self.checked()?;
         // SAFETY: all-zero bytes are a valid value of this plain C struct.

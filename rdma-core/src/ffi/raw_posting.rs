@@ -247,7 +247,7 @@ impl RawSession<'_> {
         }
     }
 
-    /// Posts all requests of the session.
+    /// Posts all requests of the session to the device by `ibv_wr_complete`.
     ///
     /// # Errors
     ///

@@ -218,7 +218,7 @@ impl<'a> RawSendRequest<'a> {
         self
     }
 
-    /// Sets the destination of the request, for a datagram queue pair.
+    /// Sets the destination of the request, which every request of a datagram queue pair needs.
     #[inline]
     pub fn to(mut self, destination: &Destination) -> Self {
         self.wr.wr.ud.ah = destination.handle.as_raw();

@@ -10,7 +10,8 @@ use crate::error::{Error, Result};
 use crate::memory::Scatter;
 use crate::queue_pair::KeepAlive;
 
-/// A batch of receives under construction, with a borrow of the queue to which it will post.
+/// A batch of receives under construction: the receives are added one by one, and then posted to
+/// the borrowed queue in one call.
 pub(crate) struct ReceiveStaging<'a, T: Send + 'static> {
     queue: &'a mut ReceiveRing<T>,
     /// Index, in the batch storage, of the first receive that was added and not posted.
@@ -89,8 +90,9 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
         Ok(())
     }
 
-    /// Posts the receives of the batch in one call. Returns the number of posted receives, and the
-    /// result of the call. After an error, the receives that were not posted stay in the batch.
+    /// Posts the receives of the batch to the device in one call. Returns the number of posted
+    /// receives, and the result of the call. After an error, the receives that were not posted stay
+    /// in the batch.
     #[inline]
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         let count = self.len();

@@ -81,14 +81,16 @@ impl<T: Send + 'static> ReceiveRing<T> {
         self.limits
     }
 
-    /// Assigns memory to the storage in which batches are built.
+    /// Assigns memory to the storage in which the requests of batches are built, before a batch
+    /// begins.
     #[inline]
     pub(super) fn open_room(&mut self) {
         self.room.open(self.ring.capacity(), self.limits.elements());
     }
 
-    /// Posts a receive into `memory`. Most receives take a fast path, which is inlined at the
-    /// caller; all other receives take [the general path](Self::post_any).
+    /// Posts a receive into `memory`, and keeps the memory until the receive has completed. Returns
+    /// the memory on an error. Most receives take a fast path with few checks, which is inlined at
+    /// the caller; all other receives take [the general path](Self::post_any) with all checks.
     #[inline(always)]
     pub(crate) fn post(&mut self, memory: T) -> Result<(), (Error, T)>
     where

@@ -57,7 +57,7 @@ impl RawRegion {
         })
     }
 
-    /// Takes ownership of an imported region.
+    /// Takes ownership of an imported region, which is unimported instead of deregistered.
     ///
     /// # Safety
     ///
@@ -302,7 +302,7 @@ impl RegionHandle {
         (address as u64).wrapping_add(self.shift)
     }
 
-    /// Returns whether requests use the same addresses as this process.
+    /// Returns whether requests use the same addresses for the memory as this process.
     #[inline]
     pub(crate) fn is_mapped(&self) -> bool {
         self.shift == 0
@@ -388,8 +388,8 @@ impl Drop for RegionHandle {
 }
 
 impl ContextHandle {
-    /// Returns whether the device lacks on-demand paging; `true` also if the query of the device
-    /// fails.
+    /// Returns whether the device does not support on-demand paging (memory that is not pinned);
+    /// `true` also if the query of the device fails.
     fn lacks_on_demand_paging(&self) -> bool {
         let mut attributes = sys::ibv_device_attr_ex::default();
         // SAFETY: the context is open and `attributes` is a valid place for the answer.

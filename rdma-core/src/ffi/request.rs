@@ -23,11 +23,11 @@ use crate::queue_pair::{
 /// The value of `IBV_WR_FLUSH` in newer headers, which the bindings lack.
 pub(super) const FLUSH: sys::ibv_wr_opcode = sys::ibv_wr_opcode(14);
 
-/// Storage for the scatter/gather elements of a request.
+/// Storage for the scatter/gather elements of a request, not yet initialised.
 pub(super) type Room = [MaybeUninit<sys::ibv_sge>];
 
-/// Returns uninitialised storage for the scatter/gather elements of one request, for the caller's
-/// stack.
+/// Returns uninitialised storage for the scatter/gather elements of one request, as an array that
+/// the caller keeps on its stack until the request is posted.
 #[inline]
 pub(super) fn stack_room() -> [MaybeUninit<sys::ibv_sge>; MAX_ELEMENTS] {
     [const { MaybeUninit::uninit() }; MAX_ELEMENTS]
@@ -55,7 +55,8 @@ pub(super) fn describe_send<T: Gather>(
     Ok(())
 }
 
-/// The limits that the fast path checks for every request of a queue.
+/// The limits that the fast path (posting with few, inlined checks) compares every request of a
+/// queue with.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     elements: usize,
@@ -69,7 +70,7 @@ pub(super) struct Limits {
     read_context: usize,
 }
 
-/// An address that belongs to no context, so that no memory matches it.
+/// An address of no context (open device). As the expected context of memory, no memory matches it.
 const NO_CONTEXT: usize = 1;
 
 impl Limits {
@@ -445,7 +446,7 @@ pub(super) struct ReceiveElements {
 }
 
 impl ReceiveElements {
-    /// Creates an empty element list.
+    /// Creates an empty element list, which [`Self::scatter`] fills.
     #[inline]
     pub(super) fn new() -> Self {
         Self {

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) const BLOCK_BITS: u32 = 24;
 pub(super) const BLOCK_MASK: u64 = (1 << BLOCK_BITS) - 1;
 
-/// Allocates a block of ids that no queue has used, and returns its first id. Block 0, which
-/// contains the id of an empty completion, is never allocated.
+/// Allocates a block of 2^24 consecutive work request ids that no queue of this process has used,
+/// so that ids are never reused, and returns its first id. Block 0 is never allocated, because it
+/// contains 0, the id of an empty completion.
 pub(super) fn next_block() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed) << BLOCK_BITS
@@ -50,13 +51,14 @@ pub(super) struct Sequence {
     /// First ids of the last two blocks. Element 0 is for the last block with an even index,
     /// element 1 for the last block with an odd index.
     blocks: [u64; 2],
-    /// Number of blocks that were allocated so far.
+    /// Number of blocks of ids that this sequence has allocated so far.
     opened: u64,
     /// Maximum number of outstanding requests.
     capacity: usize,
 }
 
-/// State of a [`Sequence`] that determines whether requests may be posted on the fast path.
+/// State of a [`Sequence`] that determines whether requests may be posted on the fast path (with
+/// few, inlined checks).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
     /// Requests may be posted on the fast path while the sequence has room.
@@ -65,7 +67,7 @@ pub(super) enum Admission {
     Closed,
 }
 
-/// Order in which requests have been removed from a [`Sequence`].
+/// Order in which completed requests have been removed from a [`Sequence`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Removals {
     /// All removed requests are older than the outstanding ones.
@@ -78,8 +80,8 @@ pub(super) enum Removals {
 /// id of this crate contains it, and ids that the program chooses are below 2^24 or at least 2^63.
 const OUT_OF_ORDER: u64 = 1 << 62;
 
-/// The distance by which [`Admission::Closed`] decreases `end_id`. It is larger than the capacity
-/// of every sequence, so that no room is left for requests.
+/// The number that is subtracted from `end_id` in the state [`Admission::Closed`]. It is larger
+/// than the capacity of every sequence, so that no room is left for requests on the fast path.
 const CLOSED: i64 = 1 << 32;
 
 impl Sequence {
@@ -127,7 +129,7 @@ impl Sequence {
         }
     }
 
-    /// Sets the order in which requests have been removed.
+    /// Records whether requests have been removed in the order of posting.
     pub(super) fn set_removals(&mut self, removals: Removals) {
         self.head_id = match removals {
             Removals::InOrder => self.head_id & !OUT_OF_ORDER,
@@ -142,7 +144,7 @@ impl Sequence {
         self.tail() - self.outstanding() as u64
     }
 
-    /// Returns the number of the next request to be posted.
+    /// Returns the number of the next request to be posted, counted from 0.
     #[inline]
     pub(super) fn tail(&self) -> u64 {
         self.tail_block | (self.tail_id & BLOCK_MASK)
@@ -184,7 +186,8 @@ impl Sequence {
         (number < self.tail() && self.id(number) == id).then_some(number)
     }
 
-    /// Returns how many ids are left in the current block, including the id of the next request.
+    /// Returns how many ids are left in the current block of consecutive ids, including the id of
+    /// the next request.
     #[inline]
     pub(super) fn left_in_block(&self) -> u64 {
         BLOCK_MASK + 1 - (self.tail_id & BLOCK_MASK)
@@ -198,7 +201,7 @@ impl Sequence {
         self.tail_id += count;
     }
 
-    /// Counts one more request, the next one, as outstanding.
+    /// Counts the next request as outstanding, after it was posted.
     #[inline]
     pub(super) fn advance_tail(&mut self) {
         self.tail_id += 1;
@@ -219,7 +222,8 @@ impl Sequence {
         self.tail_id = id;
     }
 
-    /// Removes the oldest outstanding request, which must exist, from the sequence.
+    /// Removes the oldest outstanding request, which must exist, from the sequence, after it has
+    /// completed.
     #[inline]
     pub(super) fn advance_head(&mut self) {
         debug_assert!(self.outstanding() > 0);

@@ -47,8 +47,8 @@ pub(super) struct Ring<T: Send + 'static> {
     /// Number of further requests that can be staged on the fast path, because their slots are
     /// empty and their ids are consecutive.
     fast_path_staging: u64,
-    /// Number of completed requests whose memory was taken although older requests are still in
-    /// flight.
+    /// Number of completed requests that were removed although older requests are still in flight,
+    /// and whose slots are therefore empty in between.
     gaps: usize,
     /// Set if the queue pair supports the fast path.
     is_fast_path: bool,
@@ -126,8 +126,9 @@ impl<T: Send + 'static> Ring<T> {
         self.in_flight() < self.capacity() && self.staged() == 0 && !self.has_unclaimed
     }
 
-    /// Opens the fast path if the queue pair supports it and no slot contains a request that was
-    /// not posted. Otherwise closes the fast path.
+    /// Opens the fast path (posting with few checks) if the queue pair supports it and no slot
+    /// contains a request that was not posted. Otherwise closes the fast path, so that every
+    /// request takes the general path.
     fn update_fast_path(&mut self) {
         let is_clear = !self.has_unclaimed && self.staged() == 0;
         self.order.set_admission(if self.is_fast_path && is_clear {
@@ -137,7 +138,8 @@ impl<T: Send + 'static> Ring<T> {
         });
     }
 
-    /// Records that the next request was posted, and stores its memory.
+    /// Records that the next request was posted to the device, and stores its memory until the
+    /// request has completed.
     ///
     /// # Safety
     ///
@@ -170,9 +172,12 @@ impl<T: Send + 'static> Ring<T> {
         self.order.advance_tail();
     }
 
-    /// Records that the next request was posted, as one that keeps nothing alive.
+    /// Records that the next request was posted to the device, if it needs neither memory nor other
+    /// objects until it completes, for example because its data was copied. Only advances the
+    /// number of the next request; nothing is stored in the ring.
     ///
-    /// [`Self::is_ready`] must return `true`, so that the request's slot is empty.
+    /// [`Self::is_ready`] must return `true`, so that the request's slot contains no memory of an
+    /// earlier request.
     #[inline]
     pub(super) fn keep_nothing(&mut self) {
         debug_assert!(self.is_ready());
@@ -207,9 +212,9 @@ impl<T: Send + 'static> Ring<T> {
         number.map_or(0, |number| number - self.order.head() + 1)
     }
 
-    /// Removes the oldest request in flight, which must exist, and returns its memory. `outcome` is
-    /// that of the request that has the completion, which was posted `left` requests after the
-    /// oldest one.
+    /// Removes the oldest request in flight, which must exist, because it has completed, and
+    /// returns its memory. `outcome` is the outcome of the request that has the completion, which
+    /// was posted `left` requests after the oldest one.
     #[inline]
     pub(super) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         let slot = self.slot(self.order.oldest_id());
@@ -302,7 +307,7 @@ impl<T: Send + 'static> Ring<T> {
         (self.staged.end - self.staged.start) as usize
     }
 
-    /// Returns whether the ring has room to stage one more request.
+    /// Returns whether the ring has room to stage one more request: to add it to a batch.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         self.in_flight() + self.staged() < self.capacity()
@@ -329,15 +334,15 @@ impl<T: Send + 'static> Ring<T> {
         }
     }
 
-    /// Returns the id of the next request to be staged; `None` if it cannot be staged on the fast
-    /// path.
+    /// Returns the id of the next request to be added to the batch, or `None` if that request
+    /// cannot take the fast path.
     #[inline]
     pub(super) fn fast_path_staged_id(&self) -> Option<u64> {
         let behind = self.staged.end - self.staged.start;
         (self.fast_path_staging > 0).then(|| self.order.next_id() + behind)
     }
 
-    /// Stages the next request on the fast path, and stores its memory.
+    /// Adds the next request to the batch on the fast path, and stores its memory in the ring.
     ///
     /// # Safety
     ///
@@ -354,8 +359,9 @@ impl<T: Send + 'static> Ring<T> {
         unsafe { (&raw mut self.slots.get_unchecked_mut(slot).memory).write(Some(memory)) };
     }
 
-    /// Stages the next request on the fast path. The request keeps nothing alive.
-    /// [`Self::fast_path_staged_id`] must return an id for the request, so that its slot is empty.
+    /// Adds the next request, which needs neither memory nor other objects until it completes, to
+    /// the batch on the fast path. [`Self::fast_path_staged_id`] must return an id for the request,
+    /// so that its slot is empty.
     #[inline]
     pub(super) fn stage_nothing(&mut self) {
         debug_assert!(self.fast_path_staging > 0);
@@ -374,14 +380,15 @@ impl<T: Send + 'static> Ring<T> {
         }
     }
 
-    /// Returns the id of the next request to be staged.
+    /// Returns the id of the next request to be added to the batch.
     #[inline]
     pub(super) fn staged_id(&mut self) -> u64 {
         self.order.open(self.staged.end);
         self.order.id(self.staged.end)
     }
 
-    /// Stages the next request, and stores its memory and the objects that it keeps alive.
+    /// Adds the next request to the batch, and stores its memory and the objects that it keeps
+    /// alive in the ring.
     #[inline]
     pub(super) fn stage(&mut self, memory: Option<T>, keep: KeepAlive) {
         let slot = self.slot(self.staged.end);
@@ -391,7 +398,8 @@ impl<T: Send + 'static> Ring<T> {
         self.slots[slot] = RequestResources { memory, keep };
     }
 
-    /// Records that the first `count` staged requests were posted.
+    /// Records that the first `count` staged requests of the batch were posted, and so are in
+    /// flight.
     #[inline]
     pub(super) fn launch_staged(&mut self, count: usize) {
         if (count as u64) < self.order.left_in_block() {
@@ -437,7 +445,8 @@ pub(crate) struct Unstaged<'a, T: Send + 'static> {
 }
 
 impl<T: Send + 'static> Unstaged<'_, T> {
-    /// Returns the memory of the next request that has memory; `None` if no request is left.
+    /// Returns the memory of the next unposted request that has memory, or `None` if no such
+    /// request is left.
     pub(crate) fn next(&mut self) -> Option<T> {
         while self.next < self.end {
             let slot = self.ring.slot(self.next);

@@ -97,8 +97,8 @@ impl ScopeRequests {
         Ok(!self.is_awaited(ticket))
     }
 
-    /// Returns whether the request `ticket` is still in flight. Its slot belongs to it until its
-    /// handle is dropped.
+    /// Returns whether the request `ticket` is still in flight. The request keeps its slot until
+    /// its handle is dropped, so the state in the slot is that of this request.
     fn is_awaited(&self, ticket: Ticket<'_>) -> bool {
         matches!(
             self.slots.get(ticket.id()),
@@ -120,8 +120,8 @@ impl ScopeRequests {
         }
     }
 
-    /// Records the failure of a request whose handle was dropped or leaked. The end of the scope
-    /// returns the first such failure.
+    /// Records the failure of a request whose handle was dropped or leaked, unless one was recorded
+    /// before. The end of the scope returns the first such failure.
     fn record_failure(&self, completion: &WorkCompletion) {
         if let Err(error) = completion.result() {
             let first = self.failure.take().unwrap_or(Error::Work(error));
@@ -138,8 +138,9 @@ impl ScopeRequests {
         self.wait_until(|| self.in_flight.get() == 0)
     }
 
-    /// Ends the scope: waits until no request of the scope is in flight. Returns an error if the
-    /// wait timed out, else the first failure that no handle has reported.
+    /// Ends the scope: waits until no request of the scope is in flight, so that the borrows of
+    /// their memory can end. Returns an error if the wait timed out, else the first failure that no
+    /// handle has reported.
     pub(super) fn end(&self) -> Result<()> {
         let waited = self.wait_all();
         if self.in_flight.get() > 0 {

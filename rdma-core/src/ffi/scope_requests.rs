@@ -42,7 +42,8 @@ pub(super) const SENDS: usize = 0;
 /// The index, in [`ScopeRequests::completions`], of the completion queue for receives.
 pub(super) const RECEIVES: usize = 1;
 
-/// The conditions under which a request of a scope can take the fast path.
+/// The conditions under which a request of a scope can take the fast path, which posts it with few,
+/// inlined checks.
 struct FastPath {
     /// Limits that a request on the fast path must meet.
     limits: Limits,
@@ -89,7 +90,7 @@ impl ScopeRequests {
         }
     }
 
-    /// Counts one more request in flight.
+    /// Increments the number of requests of the scope that are in flight.
     #[inline]
     fn count(&self) {
         self.in_flight.set(self.in_flight.get() + 1);
@@ -196,8 +197,8 @@ impl ScopeRequests {
         }
     }
 
-    /// Posts a receive on the fast path, or otherwise on [the general
-    /// path](Self::post_any_receive).
+    /// Posts a receive into `memory`: on the fast path, which has few checks, if possible, and
+    /// otherwise on [the general path](Self::post_any_receive).
     ///
     /// # Safety
     ///

@@ -9,14 +9,15 @@ use super::request_id::{BLOCK_BITS, BLOCK_MASK};
 use crate::completion::WorkCompletion;
 use crate::queue_pair::KeepAlive;
 
-/// Maximum number of slots of a scope, and so of its requests in flight.
+/// Maximum number of slots of a scope, and so of its requests in flight. Bounds the memory that a
+/// scope allocates.
 const MAX_SLOTS: u32 = 1 << 16;
 
-/// The word of a slot that is free. Like [`OTHER`], this value is never the id of a request: ids
-/// begin at 2^24.
+/// The word (stored state) of a slot that is free. Like [`OTHER`], this value is never the id of a
+/// request: ids begin at 2^24.
 pub(super) const FREE: u64 = 0;
 
-/// The word of a slot whose state the word cannot express. The state is then in the field
+/// The word (stored state) of a slot in a rare state, which is then stored in the field
 /// [`Details::state`].
 const OTHER: u64 = 1;
 
@@ -63,7 +64,8 @@ struct Details {
     keep: Cell<KeepAlive>,
 }
 
-/// A reference to a request of a scope: its id, and the word of its slot.
+/// Handle of one request of a [`Scope`](crate::Scope), by which its completion is awaited: the id
+/// of the request, and the word in the table that stores the state of the request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ticket<'s> {
     id: u64,
@@ -76,7 +78,7 @@ impl Ticket<'_> {
         self.id
     }
 
-    /// Returns whether the slot's word, which encodes the state of the slot, equals `word`.
+    /// Returns whether the word (stored state) of the request's slot equals `word`.
     #[inline]
     pub(super) fn has_word(self, word: u64) -> bool {
         self.word.get() == word
@@ -89,7 +91,7 @@ impl Ticket<'_> {
         self.has_word(self.id)
     }
 
-    /// Marks the request's slot as free.
+    /// Marks the request's slot as free, so that another request can use it.
     #[inline]
     pub(super) fn free(self) {
         self.word.set(FREE);
@@ -137,7 +139,7 @@ impl ScopeSlots {
         Ticket { id, word }
     }
 
-    /// Returns the word of the slot for the request with this id.
+    /// Returns the word (stored state) of the slot that the request with this id uses.
     #[inline]
     fn word(&self, id: u64) -> &Cell<u64> {
         // SAFETY: the number of words is `mask + 1`.
@@ -148,8 +150,8 @@ impl ScopeSlots {
         &self.details[(id & self.mask) as usize]
     }
 
-    /// Searches for a free slot. Returns it with the id that the next request must then use; `None`
-    /// if every slot is in use.
+    /// Searches for a free slot for the next request. Returns the slot, with the id that the
+    /// request must then use, or `None` if every slot is in use.
     pub(super) fn reserve(&self) -> Option<Ticket<'_>> {
         let next = self.next.get();
         for id in next..next + self.words.len() as u64 {
@@ -214,7 +216,8 @@ impl ScopeSlots {
         self.word(id).set(FREE);
     }
 
-    /// Takes the objects that the request with the id `id` keeps alive out of its slot.
+    /// Takes the objects that the request with the id `id` keeps alive out of its slot, for example
+    /// after it has completed.
     pub(super) fn keep(&self, id: u64) -> KeepAlive {
         self.details(id).keep.replace(KeepAlive::Nothing)
     }

@@ -15,8 +15,9 @@ use crate::error::{Error, Result};
 use crate::memory::Gather;
 use crate::queue_pair::{Description, InlineData, KeepAlive, SendFlags, SendRequest};
 
-/// A batch of send requests under construction, with a borrow of its queue for `'a`. During `'a`
-/// the queue posts only through this batch, and inline data stays valid.
+/// A batch of send requests under construction: the requests are added one by one, and then posted
+/// in one call. The batch borrows its queue for `'a`. During `'a` the queue posts only through this
+/// batch, and inline data stays valid.
 pub(crate) struct SendStaging<'a, T: Send + 'static> {
     queue: &'a mut SendRing<T>,
     /// Index, in the batch storage, of the first request that was added and not posted.
@@ -130,8 +131,8 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         Ok(())
     }
 
-    /// Adds a request with inline data to the batch. Most requests take a fast path, as in
-    /// [`Self::stage`].
+    /// Adds a request with inline data, which posting the batch copies, to the batch. Most requests
+    /// take a fast path, as in [`Self::stage`].
     #[inline(always)]
     pub(crate) fn stage_inline<D: InlineData + 'a>(
         &mut self,
@@ -198,8 +199,9 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         Ok(())
     }
 
-    /// Posts the requests of the batch in one call. Returns the number of posted requests, and the
-    /// result of the call. After an error, the requests that were not posted stay in the batch.
+    /// Posts the requests of the batch to the device in one call. Returns the number of posted
+    /// requests, and the result of the call. After an error, the requests that were not posted stay
+    /// in the batch.
     #[inline]
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         let count = self.len();

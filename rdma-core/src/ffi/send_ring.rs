@@ -27,7 +27,7 @@ pub(crate) struct SendRing<T: Send + 'static> {
     pub(super) room: BatchStorage<sys::ibv_send_wr>,
     signals: Signals,
     limits: Limits,
-    /// Set if the fast path of the queue pair supports datagrams.
+    /// Set if datagrams of the queue pair can be posted on the fast path.
     sends_datagrams: bool,
 }
 
@@ -140,9 +140,9 @@ impl<T: Send + 'static> SendRing<T> {
         self.ring.completed(id)
     }
 
-    /// Removes the oldest request in flight, which must exist, and returns its memory. `outcome` is
-    /// that of the request that has the completion, which was posted `left` requests after the
-    /// oldest one.
+    /// Removes the oldest request in flight, which must exist, because it has completed, and
+    /// returns its memory. `outcome` is the outcome of the request that has the completion, which
+    /// was posted `left` requests after the oldest one.
     #[inline]
     pub(crate) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         self.ring.retire(outcome, left)
@@ -167,7 +167,8 @@ impl<T: Send + 'static> SendRing<T> {
     }
 
     /// Posts a request on the fast path. On failure returns the memory, with the error number of
-    /// `ibv_post_send`, or with 0 if the request needs the general path.
+    /// `ibv_post_send`, or with 0 if the request was not posted because it needs the checks of the
+    /// general path.
     #[inline(always)]
     fn post_fast_path(&mut self, memory: T, description: &Description) -> Result<(), (i32, T)>
     where
@@ -284,7 +285,8 @@ impl<T: Send + 'static> SendRing<T> {
     }
 
     /// Posts a request with inline data on the fast path. On failure returns the error number of
-    /// `ibv_post_send`, or 0 if the request needs the general path.
+    /// `ibv_post_send`, or 0 if the request was not posted because it needs the checks of the
+    /// general path.
     #[inline(always)]
     fn post_fast_path_inline<D: InlineData>(
         &mut self,
@@ -344,7 +346,8 @@ impl<T: Send + 'static> SendRing<T> {
         self.signals.may_wait(run, self.ring.queue_pair())
     }
 
-    /// Assigns memory to the storage in which batches are built.
+    /// Assigns memory to the storage in which the requests of batches are built, before a batch
+    /// begins.
     #[inline]
     pub(super) fn open_room(&mut self) {
         self.room.open(self.ring.capacity(), self.limits.elements());
@@ -383,8 +386,8 @@ impl<T: Send + 'static> SendRing<T> {
         self.signals.run
     }
 
-    /// Updates the number of consecutive unsignaled requests after a request was posted, which was
-    /// signaled or not.
+    /// Updates the number of consecutive unsignaled requests after a request was posted. `signaled`
+    /// states whether the request is signaled, which resets the number to 0.
     #[inline]
     pub(super) fn count(&mut self, signaled: bool) {
         self.signals.run = if signaled { 0 } else { self.signals.run + 1 };

@@ -65,9 +65,9 @@ impl Shared {
         self.span.into_inner()
     }
 
-    /// Returns whether `owner` is the only reference. No claim then exists, because each claim
-    /// holds a reference, and what the last claim's holder did to the memory is visible to the
-    /// caller.
+    /// Returns whether `owner` is the only reference to the memory. No claim then exists, because
+    /// each claim holds a reference. Everything that earlier holders of claims wrote to the memory
+    /// is then visible to the caller.
     #[inline]
     pub(crate) fn is_sole(owner: &Arc<Self>) -> bool {
         let is_sole = Arc::strong_count(owner) == 1;
@@ -76,7 +76,7 @@ impl Shared {
         is_sole
     }
 
-    /// Returns whether no claim is held at this moment.
+    /// Returns whether no claim on the memory is held at this moment.
     pub(crate) fn is_unclaimed(&self) -> bool {
         self.claims.load(Ordering::Acquire) == 0
     }
@@ -125,8 +125,8 @@ impl Shared {
         })
     }
 
-    /// Makes the reference of the shared buffer a write claim. Returns the reference if a claim
-    /// exists.
+    /// Converts the reference of the shared buffer to a write claim. Returns the reference
+    /// unchanged if a claim exists.
     #[inline]
     pub(crate) fn into_claim(self: Arc<Self>) -> Result<Writing, Arc<Self>> {
         if Self::is_sole(&self) {
@@ -146,7 +146,8 @@ impl Shared {
     }
 }
 
-/// A claim to read the memory of a [`Shared`]. Dropping the claim releases it.
+/// A claim (right) to read the memory of a [`Shared`]. Dropping the claim releases the memory for
+/// writers.
 #[derive(Debug)]
 pub(crate) struct Reading {
     shared: Arc<Shared>,
@@ -166,8 +167,8 @@ impl Drop for Reading {
     }
 }
 
-/// The exclusive claim to read and write the memory of a [`Shared`]. Dropping the claim releases
-/// it.
+/// The exclusive claim (right) to read and write the memory of a [`Shared`]. Dropping the claim
+/// releases the memory for other users.
 #[derive(Debug)]
 pub(crate) struct Writing {
     shared: Arc<Shared>,

@@ -34,7 +34,8 @@ impl<T: Send + 'static> fmt::Debug for SharedReceiveStaging<'_, T> {
 }
 
 impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
-    /// Creates a batch of at most `capacity` receives.
+    /// Creates an empty batch of at most `capacity` receives, which will be posted to the queue of
+    /// `slots`.
     pub(crate) fn new(slots: &'a SharedReceiveSlots<T>, capacity: usize) -> Self {
         let capacity = capacity.clamp(1, slots.most());
         let mut room = BatchStorage::CLOSED;
@@ -52,7 +53,8 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
         self.staged.len()
     }
 
-    /// Adds a receive into `memory` to the batch.
+    /// Adds a receive into `memory` to the batch. Returns the memory on an error, for example if
+    /// every slot is in use.
     #[inline]
     pub(crate) fn stage(&mut self, memory: T) -> Result<(), (Error, T)>
     where
@@ -79,8 +81,9 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
         Ok(())
     }
 
-    /// Posts the receives of the batch in one call. Returns the number of posted receives, and the
-    /// result of the call. After an error, the receives that were not posted stay in the batch.
+    /// Posts the receives of the batch to the device in one call. Returns the number of posted
+    /// receives, and the result of the call. After an error, the receives that were not posted stay
+    /// in the batch.
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         let count = self.staged.len();
         if count == 0 {

@@ -127,8 +127,8 @@ impl SharedReceiveQueueHandle {
         &self.domain
     }
 
-    /// Returns the id of the queue: the context value that the device's events for this queue
-    /// contain.
+    /// Returns the id of the queue, which the device's events for this queue contain (as their
+    /// context value).
     pub(crate) fn id(&self) -> SharedReceiveQueueId {
         SharedReceiveQueueId(self.id)
     }

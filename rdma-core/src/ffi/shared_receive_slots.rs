@@ -31,7 +31,7 @@ impl<T: Send + 'static> fmt::Debug for SharedReceiveSlots<T> {
 }
 
 impl<T: Send + 'static> SharedReceiveSlots<T> {
-    /// Creates a table of `slots` slots, at most 2^16.
+    /// Creates a table of `slots` slots (places for receives in flight), at most 2^16.
     pub(crate) fn new(handle: Arc<SharedReceiveQueueHandle>, slots: u32) -> Self {
         let elements = handle.elements();
         let limits = || Limits::of_shared_receives(elements, handle.domain().context());
@@ -55,8 +55,8 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         &self.table
     }
 
-    /// Returns the sizes against which receives are checked, of which only the number of elements
-    /// has a meaning.
+    /// Returns the sizes that the check of a receive compares with, of which only the maximum
+    /// number of elements has a meaning.
     #[inline]
     pub(super) fn limits(&self) -> QueuePairSizes {
         QueuePairSizes {

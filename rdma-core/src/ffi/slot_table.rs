@@ -14,7 +14,8 @@ use super::slot_sync::{AtomicU64, FreeList, SharedCell};
 const INDEX_BITS: u32 = 16;
 const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 
-/// Number of times that a slot can be used before it needs a new block of ids.
+/// Number of requests that can use a slot before the slot needs a new block of ids: one id for each
+/// use.
 const USES_OF_BLOCK: u64 = 1 << (BLOCK_BITS - INDEX_BITS);
 
 /// The state of a slot that no request uses. The low bits of a slot's word are the state; the
@@ -67,7 +68,8 @@ impl Reserved {
         (self.id & INDEX_MASK) as u32
     }
 
-    /// Returns a duplicate of this right. The caller must afterwards use only one of the two.
+    /// Returns a duplicate of this right to use the reserved slot. The caller must afterwards use
+    /// only one of the two.
     #[inline]
     pub(super) fn duplicate(&self) -> Self {
         Self { id: self.id }
@@ -79,7 +81,8 @@ impl Reserved {
     }
 }
 
-/// Returns the word of a slot in the state `state` that the request with the id `id` uses.
+/// Returns the word that encodes the state `state` of a slot that the request with the id `id`
+/// uses.
 #[inline]
 fn word(id: u64, state: u64) -> u64 {
     ((id >> INDEX_BITS) << STATE_BITS) | state
@@ -113,7 +116,7 @@ impl<T> SlotTable<T> {
         self.slots.len()
     }
 
-    /// Reserves a free slot. Returns `None` if every slot is in use.
+    /// Reserves a free slot for one request. Returns `None` if every slot is in use.
     #[inline]
     pub(super) fn reserve(&self) -> Option<Reserved> {
         let index = self.free.take()?;
@@ -130,7 +133,8 @@ impl<T> SlotTable<T> {
         Some(reserved)
     }
 
-    /// Returns the slot of a reservation; `None` if the reservation belongs to another table.
+    /// Returns the slot to which the right `reserved` belongs; `None` if it is a slot of another
+    /// table.
     #[inline]
     fn slot(&self, reserved: &Reserved) -> Option<&Slot<T>> {
         let slot = self.slots.get(reserved.index() as usize)?;
@@ -138,13 +142,13 @@ impl<T> SlotTable<T> {
         own.then_some(slot)
     }
 
-    /// Returns whether a reservation belongs to this table.
+    /// Returns whether the right `reserved` is for a slot of this table.
     #[inline]
     pub(super) fn owns(&self, reserved: &Reserved) -> bool {
         self.slot(reserved).is_some()
     }
 
-    /// Frees a reserved slot that no request has used. Has no effect if it belongs to another
+    /// Frees a reserved slot that no request has used. Has no effect if the slot belongs to another
     /// table.
     #[cold]
     pub(super) fn cancel(&self, reserved: Reserved) {
@@ -177,7 +181,7 @@ impl<T> SlotTable<T> {
     }
 
     /// Takes the memory of the request with the id `id` out of its slot, whose state becomes
-    /// `next`.
+    /// `next`. Returns `None` if no request with this id is in flight.
     #[inline]
     fn take(&self, id: u64, next: u64) -> Option<(u32, T)> {
         let index = (id & INDEX_MASK) as u32;
@@ -241,8 +245,9 @@ impl<T> SlotTable<T> {
 }
 
 impl<T: Send + 'static> SlotTable<T> {
-    /// Takes all slots out of the table if a request is in flight. The caller must keep them until
-    /// the device no longer uses the memory. Returns `None` if no request is in flight.
+    /// Takes all slots, with the memory of their requests, out of the table if a request is in
+    /// flight. The caller must keep them until the device no longer uses the memory. Returns `None`
+    /// if no request is in flight.
     pub(super) fn abandon(&mut self) -> Option<Box<dyn std::any::Any + Send>> {
         let in_flight =
             |slot: &Slot<T>| slot.word.load(Ordering::Acquire) & STATE_MASK == IN_FLIGHT;

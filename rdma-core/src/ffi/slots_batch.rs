@@ -59,7 +59,8 @@ impl<T: Send + 'static, W: Linked> fmt::Debug for SlotsStaging<'_, T, W> {
 }
 
 impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
-    /// Creates a batch of at most `capacity` requests.
+    /// Creates an empty batch of at most `capacity` requests, which will be posted to the queue of
+    /// `slots`.
     pub(crate) fn new(slots: &'a Slots<T>, capacity: usize) -> Self {
         let capacity = capacity.clamp(1, slots.capacity());
         let mut room = BatchStorage::CLOSED;
@@ -91,7 +92,8 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
         }
     }
 
-    /// Moves the memory of the requests in the batch into their slots.
+    /// Moves the memory of the requests in the batch into their slots, just before the batch is
+    /// posted.
     #[inline]
     fn launch(&mut self) {
         let mut earlier = self.earlier;

@@ -89,7 +89,8 @@ impl Span {
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// Returns the region if this span covers all of it. Otherwise returns the span.
+    /// Returns the region if this span covers all of it, for example to deregister the region.
+    /// Otherwise returns the span.
     pub(crate) fn into_region(self) -> Result<RegionHandle, Self> {
         let Self { start, len, region } = self;
         let again = |region| Self { start, len, region };

@@ -16,10 +16,11 @@ use super::inbox::Inbox;
 
 /// Flag of [`Stash::state`]: the stash contains completions, or a thread has it open.
 const FILLED: u64 = 1;
-/// Flag of [`Stash::state`]: every poll must take the slow path, because the queue is an extended
-/// queue, which `ibv_poll_cq` must not poll.
+/// Flag of [`Stash::state`]: every poll must take the slow path, which also reads the stash,
+/// because the queue is an extended queue, which `ibv_poll_cq` must not poll.
 const SLOW: u64 = 2;
-/// Flag of [`Stash::state`]: the inbox of a waiting thread is registered.
+/// Flag of [`Stash::state`]: the inbox of a waiting thread is registered, so polled completions may
+/// belong to that thread.
 const AWAITED: u64 = 4;
 /// Steps of two counters in [`Stash::state`]: `SORTER` counts the threads that are sorting,
 /// `WAITER` the threads that wait until none is sorting.
@@ -110,7 +111,8 @@ impl<T> Stash<T> {
         awaited.iter().any(|inbox| inbox.put(id, &mut completion))
     }
 
-    /// Locks the completions of the stash for this thread, until the returned guard is dropped.
+    /// Locks the completions of the stash for this thread until the returned guard is dropped, so
+    /// that the thread can add or remove completions.
     pub(super) fn open(&self) -> OpenStash<'_, T> {
         let entries = self.entries.lock();
         self.state.fetch_or(FILLED, Ordering::Relaxed);
@@ -120,10 +122,11 @@ impl<T> Stash<T> {
         }
     }
 
-    /// Begins sorting. Until the returned guard is dropped, this thread may poll the device, and
-    /// must put completions of other threads' requests into the stash. [`Self::open_sorted`] waits
-    /// until sorting has ended. Returns `None` if a thread is waiting in that function, or if the
-    /// stash contains completions; the caller must then open the stash.
+    /// Begins sorting: polling the device for the completions of this thread's requests. Until the
+    /// returned guard is dropped, this thread may poll the device, and must put completions of
+    /// other threads' requests into the stash. [`Self::open_sorted`] waits until sorting has ended.
+    /// Returns `None` if a thread is waiting in that function, or if the stash contains
+    /// completions; the caller must then open the stash.
     ///
     /// Sorting takes no lock: sorters wait neither for each other nor for other threads.
     pub(super) fn sort(&self) -> Option<Sorting<'_>> {
@@ -137,7 +140,8 @@ impl<T> Stash<T> {
     /// No further thread can begin to sort during the wait, so it ends: [`Self::sort`] returns
     /// `None`.
     pub(super) fn open_sorted(&self) -> OpenStash<'_, T> {
-        /// Number of busy-wait iterations before the thread yields the processor.
+        /// Number of busy-wait iterations before the thread yields the processor. Other threads
+        /// sort only for a short time, so most waits end earlier.
         const SPINS: u32 = 100;
         self.state.fetch_add(WAITER, Ordering::Relaxed);
         let mut spins = 0;
@@ -192,7 +196,7 @@ impl<T> Drop for InboxRegistration<'_, T> {
     }
 }
 
-/// A guard with exclusive access to the completions in a stash.
+/// A guard with exclusive access to the completions in a stash, created by [`Stash::open`].
 #[derive(Debug)]
 pub(super) struct OpenStash<'a, T> {
     state: &'a AtomicU64,

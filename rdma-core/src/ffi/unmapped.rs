@@ -14,7 +14,8 @@ use super::region::{RawRegion, RegistrationParameters};
 use crate::error::{Errno, Error, Result};
 use crate::memory::AccessFlags;
 
-/// The owner of a memory region (`ibv_mr`) over memory to which no Rust reference can point.
+/// The owner of a memory region (`ibv_mr`) over memory that is not mapped into this process, such
+/// as device memory, so that no Rust reference can point to it.
 pub(crate) struct UnmappedHandle {
     raw: RawRegion,
     /// Address that requests use for the first byte.
@@ -79,7 +80,8 @@ impl UnmappedHandle {
         })
     }
 
-    /// Registers a range of the dma-buf behind a file descriptor.
+    /// Registers a range of the dma-buf (memory of another device) to which a file descriptor
+    /// refers.
     pub(crate) fn of_buffer(
         domain: Arc<ProtectionDomainHandle>,
         buffer: BorrowedFd<'_>,

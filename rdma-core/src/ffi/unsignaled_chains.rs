@@ -44,7 +44,7 @@ impl UnsignaledChains {
     }
 
     /// Begins posting a signaled request. If a chain of unsignaled requests exists, this request
-    /// takes it over.
+    /// takes it over: its completion will also complete the requests of the chain.
     #[inline]
     pub(super) fn chain_signaled(&self) -> ChainedRequest<'_> {
         ChainedRequest {
@@ -71,8 +71,8 @@ impl UnsignaledChains {
         }
     }
 
-    /// Removes a chain of unsignaled requests, and returns the id of its last request; 0 if there
-    /// is no chain.
+    /// Removes a chain of unsignaled requests, for a signaled request that takes it over. Returns
+    /// the id of its last request, or 0 if there is no chain.
     #[inline]
     pub(super) fn take(&self) -> u64 {
         // Relaxed: a chain that is not visible yet is taken by the next request.
@@ -91,8 +91,9 @@ impl UnsignaledChains {
         id.unwrap_or(0)
     }
 
-    /// Adds a chain of unsignaled requests whose last request has the id `id`. The next request
-    /// will be signaled, because the chain may already have the maximum length.
+    /// Adds a chain of unsignaled requests whose last request has the id `id`, for a later signaled
+    /// request. The next request will be signaled, because the chain may already have the maximum
+    /// length.
     #[cold]
     pub(super) fn leave(&self, id: u64) {
         let mut chains = self.chains.lock();
@@ -119,8 +120,8 @@ impl ChainedRequest<'_> {
         self.unsignaled.is_none()
     }
 
-    /// Returns the id of the last request in the chain that this request takes over; 0 if there is
-    /// none.
+    /// Returns the id of the last request in the chain whose requests the completion of this
+    /// request also completes; 0 if there is no chain.
     #[inline]
     pub(super) fn earlier(&self) -> u64 {
         self.earlier

@@ -41,8 +41,8 @@ impl Volatile {
         (self.span.start().as_ptr() as usize).wrapping_add(offset) & (size - 1) == 0
     }
 
-    /// Copies `to.len()` bytes, beginning at `offset`, into `to`. The range must lie inside the
-    /// span.
+    /// Copies `to.len()` bytes of the span, beginning at `offset`, into `to`. The range must lie
+    /// inside the span.
     pub(crate) fn read(&self, offset: usize, to: &mut [u8]) {
         let start = self.place(offset, to.len());
         // SAFETY: the range was checked; by the invariant no reference to it exists.
@@ -75,7 +75,7 @@ impl Volatile {
         unsafe { &*start.cast::<AtomicU32>() }
     }
 
-    /// Returns the byte at `offset` as an atomic; the offset must be inside the span.
+    /// Returns the byte at `offset`, which must be inside the span, as an atomic.
     #[inline]
     pub(crate) fn u8(&self, offset: usize) -> &AtomicU8 {
         let start = self.place(offset, 1);

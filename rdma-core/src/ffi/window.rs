@@ -65,7 +65,8 @@ impl WindowHandle {
         &self.domain
     }
 
-    /// Returns the key that libibverbs has recorded in the `ibv_mw`; 0 after [`Self::end`].
+    /// Returns the key of the window that libibverbs has recorded in the `ibv_mw`; 0 after
+    /// [`Self::end`].
     pub(super) fn key(&self) -> u32 {
         // SAFETY: the window exists until `end` clears `raw`.
         self.raw.map_or(0, |raw| unsafe { raw.as_ref().rkey })
@@ -83,7 +84,8 @@ impl WindowHandle {
         }
     }
 
-    /// Moves the window into a new handle, and leaves this one empty.
+    /// Moves the window into a new handle, and leaves this handle empty, so that dropping it frees
+    /// nothing.
     pub(super) fn take(&mut self) -> Self {
         Self {
             raw: self.raw.take(),

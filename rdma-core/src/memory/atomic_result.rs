@@ -58,7 +58,7 @@ impl AtomicResult {
             .map_or(0, |bytes| u64::from_ne_bytes(*bytes))
     }
 
-    /// Returns the underlying buffer of eight bytes.
+    /// Returns the underlying buffer of eight bytes, for example to use it for other requests.
     pub fn into_buffer(self) -> Buffer {
         self.0
     }

@@ -9,6 +9,7 @@ use crate::ffi::{Backing, Span};
 use crate::refused::Refused;
 
 /// Memory that has been deregistered, together with its owner, from [`Buffer::detach`].
+/// [`Registration::attach`](super::Registration::attach) registers it again.
 pub struct DetachedMemory {
     backing: Backing,
 }

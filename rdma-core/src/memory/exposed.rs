@@ -272,7 +272,7 @@ impl ExposedGrant {
         }
     }
 
-    /// Ends the access by the key of this grant.
+    /// Ends the access by the key of this grant at the device. Access by other keys continues.
     ///
     /// # Errors
     ///

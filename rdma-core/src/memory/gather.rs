@@ -53,7 +53,8 @@ impl<'a> Elements<'a> {
         self.0.push(memory.address(), memory.size(), memory.lkey());
     }
 
-    /// Records that the device must not write to the memory in this list.
+    /// Records that the device must not write to the memory in this list, so that a request that
+    /// writes is refused.
     #[inline]
     pub(crate) fn forbid_writing(&mut self) {
         self.0.forbid_writing();
@@ -92,7 +93,7 @@ pub trait Gather: Sealed + Send {
 }
 
 /// Memory to which a device may write for a request: the destination of a receive, of an RDMA read
-/// or of an atomic operation.
+/// or of an atomic operation. Like [`Gather`], the trait is sealed.
 #[doc(alias = "ibv_sge")]
 pub trait Scatter: Gather {
     /// Appends the scatter/gather elements of the memory to `elements`.
@@ -115,7 +116,7 @@ pub struct Part<M> {
 }
 
 impl<M: Contiguous> Part<M> {
-    /// Restricts a request that uses `memory` to the bytes in `range`.
+    /// Combines `memory` with a range, so that a request uses only the bytes in `range`.
     ///
     /// # Errors
     ///
@@ -130,7 +131,7 @@ impl<M: Contiguous> Part<M> {
 }
 
 impl<M> Part<M> {
-    /// Returns the whole memory, without the restriction to a range.
+    /// Returns all of the memory, without the restriction to a range.
     pub fn into_inner(self) -> M {
         self.memory
     }

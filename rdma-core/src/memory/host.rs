@@ -66,7 +66,8 @@ pub enum Pages {
     Huge(usize),
 }
 
-/// Use of huge pages for new memory.
+/// The program's choice whether new memory is allocated in huge pages, which devices can translate
+/// with fewer table entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum HugePages {
@@ -181,7 +182,7 @@ impl HostMemoryBuilder {
         self
     }
 
-    /// Allocates the memory that the builder describes.
+    /// Allocates the memory with the settings of this builder.
     ///
     /// # Errors
     ///

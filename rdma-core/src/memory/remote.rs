@@ -19,7 +19,8 @@ pub struct RemoteMemory {
     pub address: u64,
     /// The length of the memory in bytes.
     pub len: u64,
-    /// The remote key, which the peer's device has assigned to the memory.
+    /// The remote key, which the peer's device has assigned to the memory, and which every access
+    /// must contain.
     pub rkey: u32,
 }
 

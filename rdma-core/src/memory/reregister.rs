@@ -16,12 +16,12 @@ pub struct Reregistration {
 }
 
 impl Reregistration {
-    /// Creates an empty set of changes.
+    /// Creates an empty set of changes, to which the other methods add changes.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Moves the registration to the protection domain `domain`.
+    /// Adds the change that moves the registration to the protection domain `domain`.
     #[doc(alias = "IBV_REREG_MR_CHANGE_PD")]
     pub fn domain(mut self, domain: &ProtectionDomain) -> Self {
         self.changes.domain = Some(Arc::clone(domain.handle()));

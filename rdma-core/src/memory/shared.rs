@@ -64,7 +64,8 @@ impl SharedBuffer {
         Shared::is_sole(&self.shared)
     }
 
-    /// Claims the range `range` of the buffer for reading.
+    /// Claims the range `range` of the buffer for reading, so that no write claim can be created
+    /// until the claim is dropped.
     ///
     /// # Errors
     ///
@@ -217,7 +218,7 @@ impl DerefMut for WriteClaim {
     }
 }
 
-/// A read claim or a write claim, for queues whose requests use both kinds.
+/// A read claim or a write claim, as the memory type of queues whose requests use both kinds.
 #[derive(Debug)]
 pub enum Claim {
     /// The claim of a request that only reads the memory.
@@ -307,13 +308,13 @@ impl sealed::Contiguous for Span {
     }
 }
 
-/// Returns the error for an access that a write claim on the buffer excludes.
+/// Returns the error of an access that is not possible because a write claim on the buffer exists.
 #[cold]
 fn write_claim_exists() -> Error {
     Error::in_use("a shared buffer", "a claim for writing")
 }
 
-/// Returns the error for an access that any claim on the buffer excludes.
+/// Returns the error of an access that is not possible because a claim on the buffer exists.
 #[cold]
 fn claim_exists() -> Error {
     Error::in_use("a shared buffer", "a claim for reading or writing")

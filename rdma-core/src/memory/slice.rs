@@ -62,7 +62,7 @@ pub struct BufferSliceMut<'a> {
 }
 
 impl Buffer {
-    /// Borrows the whole buffer for reading.
+    /// Borrows the whole buffer for reading, as memory for a request.
     pub fn as_slice(&self) -> BufferSlice<'_> {
         let (address, lkey) = (self.span().address(), self.span().region().lkey());
         BufferSlice {
@@ -70,7 +70,7 @@ impl Buffer {
         }
     }
 
-    /// Borrows the whole buffer for writing.
+    /// Borrows the whole buffer for writing, as memory for a request.
     pub fn as_slice_mut(&mut self) -> BufferSliceMut<'_> {
         let (address, lkey) = (self.span().address(), self.span().region().lkey());
         BufferSliceMut {

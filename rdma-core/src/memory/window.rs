@@ -34,7 +34,8 @@ pub enum WindowType {
 }
 
 impl ProtectionDomain {
-    /// Allocates a memory window, which is not bound yet.
+    /// Allocates a memory window of type `kind`, which is not bound yet, so that it grants no
+    /// access.
     ///
     /// # Errors
     ///

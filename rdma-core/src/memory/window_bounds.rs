@@ -50,7 +50,8 @@ enum Side {
 }
 use Side::{After, Before};
 
-/// Returns whether the device refuses a write that crosses the side `side` of a window.
+/// Returns whether the device refuses a write of a peer that crosses the start or end of a window,
+/// as `side` states.
 fn ends_at(context: &Context, kind: WindowType, side: Side) -> Result<bool> {
     let domain = context.protection_domain()?;
     let build = || domain.queue_pair().send_requests(2).build();
@@ -99,7 +100,7 @@ fn ends_at(context: &Context, kind: WindowType, side: Side) -> Result<bool> {
     }
 }
 
-/// Writes to the peer's memory through the window, and returns the completion of the write.
+/// Writes to `to`, memory of the peer, through the window, and returns the completion of the write.
 fn write(
     queue_pair: &QueuePair,
     domain: &ProtectionDomain,
@@ -111,7 +112,8 @@ fn write(
     completion(queue_pair)
 }
 
-/// Waits for the next completion of a send request, and returns it.
+/// Waits for the next completion of a send request of the queue pair, for at most [`TIMEOUT`], and
+/// returns it.
 fn completion(queue_pair: &QueuePair) -> Result<WorkCompletion> {
     let begin = Instant::now();
     let mut room = [WorkCompletion::default()];

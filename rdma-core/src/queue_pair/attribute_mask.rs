@@ -100,7 +100,7 @@ impl AttributeMask {
     }
 }
 
-/// All attributes, each with its C name.
+/// All attributes, each with the name of its bit in C.
 const NAMES: [(AttributeMask, &str); 22] = [
     (AttributeMask::STATE, "IBV_QP_STATE"),
     (AttributeMask::CURRENT_STATE, "IBV_QP_CUR_STATE"),

@@ -71,7 +71,8 @@ impl QueuePairAttributes {
         Mtu::from_raw(self.raw.path_mtu)
     }
 
-    /// Returns the state of path migration.
+    /// Returns the state of path migration: whether the connection can change, or has changed, to
+    /// its alternate path.
     #[doc(alias = "path_mig_state")]
     pub fn migration(&self) -> MigrationState {
         MigrationState::from_raw(self.raw.path_mig_state)

@@ -62,7 +62,8 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
         }
     }
 
-    /// Adds a request to the batch.
+    /// Adds a request to the batch, which posts it later. The batch keeps the memory of the
+    /// request.
     ///
     /// # Errors
     ///
@@ -298,7 +299,7 @@ impl<T: Send + 'static> Drop for Unposted<'_, T> {
     }
 }
 
-/// Converts the number of posted requests and the result of posting to one result. An error
+/// Converts the number of posted requests and the result of posting a batch to one result. An error
 /// contains no batch, because the caller still owns the batch.
 #[inline]
 pub(super) fn kept((posted, result): (usize, Result<(), Error>)) -> Result<usize, BatchError> {

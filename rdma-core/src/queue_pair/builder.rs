@@ -177,7 +177,7 @@ impl QueuePairBuilder {
     }
 
     /// Sets the maximum length in bytes of the [inline](super::SendRequest::inline) data of a
-    /// request. The default is 0.
+    /// request, which is copied when the request is posted. The default is 0: no inline data.
     #[doc(alias = "max_inline_data")]
     pub fn inline_data(mut self, bytes: u32) -> Self {
         self.sizes.inline_data = bytes;
@@ -283,8 +283,8 @@ impl QueuePairBuilder {
         self.kind
     }
 
-    /// Creates the queue pair for the port and the GID in `address`, and moves it from RESET to
-    /// INIT by calling `init`.
+    /// Creates the queue pair, to be used with the port and the GID in `address`, and moves it from
+    /// RESET to INIT by calling `init`.
     pub(crate) fn build_with(
         self,
         address: LocalAddress,
@@ -296,7 +296,7 @@ impl QueuePairBuilder {
         Ok(prepared)
     }
 
-    /// Creates the queue pair in RESET, for the port and GID in `address`.
+    /// Creates the queue pair in the state RESET, to be used with the port and GID in `address`.
     pub(crate) fn create_at(self, address: LocalAddress) -> Result<ManualQueuePair> {
         let attributes = self.domain.context().attributes()?;
         let parts = self.parts(address, &attributes, |plan| {
@@ -306,8 +306,10 @@ impl QueuePairBuilder {
         Ok(ManualQueuePair::new(parts))
     }
 
-    /// Creates a `ManualQueuePair` from a queue pair that other code has created. `make` gets the
-    /// objects and settings of this builder, and returns the queue pair's handle.
+    /// Creates a `ManualQueuePair` from a queue pair that other code has created, for example a
+    /// vendor's extension. `make` takes ownership of that queue pair: it gets the objects and
+    /// settings of this builder, which the queue pair keeps alive, and returns the queue pair's
+    /// handle.
     pub(crate) fn adopt(
         self,
         make: impl FnOnce(QueuePairPlan) -> Result<QueuePairHandle>,
@@ -323,8 +325,7 @@ impl QueuePairBuilder {
         self.send_completions.is_some()
     }
 
-    /// Returns the handle and the settings of a new queue pair. The function `make` creates the
-    /// queue pair.
+    /// Creates a queue pair by calling `make`, and returns its handle with its settings.
     fn parts(
         self,
         address: LocalAddress,

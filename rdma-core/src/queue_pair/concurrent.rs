@@ -54,7 +54,8 @@ impl ReservedSlot<'_> {
         self.0.index()
     }
 
-    /// Converts the reserved slot to a value that does not borrow the queue.
+    /// Converts the reserved slot to a value that does not borrow the queue, so that one type can
+    /// own both.
     pub fn detach(self) -> DetachedSlot {
         DetachedSlot(self.0.into_reserved())
     }
@@ -117,7 +118,8 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
         guard.map_err(|(error, slot)| Refused::new(DetachedSlot(slot), error))
     }
 
-    /// Posts a request in a reserved slot. If posting fails, the slot is released.
+    /// Posts a request in a reserved slot, which keeps the memory of the request until
+    /// [`Self::complete`] returns it. If posting fails, the slot is released.
     ///
     /// # Errors
     ///

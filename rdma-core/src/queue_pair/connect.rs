@@ -158,7 +158,8 @@ pub(super) fn initial(
     }
 }
 
-/// Returns the modification that moves a queue pair from INIT to RTR, for a connection to `remote`.
+/// Returns the modification that moves a queue pair from INIT to RTR, so that it can receive from
+/// `remote`.
 pub(super) fn ready_to_receive(
     kind: Transport,
     address: &LocalAddress,
@@ -188,7 +189,8 @@ pub(super) fn ready_to_receive(
     })
 }
 
-/// Returns the modification that moves a queue pair from RTR to RTS, for a connection to `remote`.
+/// Returns the modification that moves a queue pair from RTR to RTS, so that it can send to
+/// `remote`.
 pub(super) fn ready_to_send(
     kind: Transport,
     local: &Endpoint,

@@ -222,7 +222,7 @@ impl QueuePair {
         self.parts.handle.query_ece().map(Into::into)
     }
 
-    /// Limits the rate at which the queue pair sends.
+    /// Limits the rate at which the queue pair sends (packet pacing), on devices that support it.
     ///
     /// # Errors
     ///
@@ -239,7 +239,7 @@ impl QueuePair {
     }
 }
 
-/// The end of a wait with a time limit.
+/// The time at which a wait with a time limit ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline {
     timeout: Duration,

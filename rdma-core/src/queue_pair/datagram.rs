@@ -4,7 +4,8 @@ use super::endpoint::LOW_24;
 use super::{Endpoint, Modification, QueuePairState, Transport};
 use crate::error::{Error, Result};
 
-/// Options for activating a datagram queue pair.
+/// Options for activating a datagram queue pair: its queue key, and its first packet sequence
+/// number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct DatagramOptions {
@@ -50,7 +51,8 @@ impl DatagramOptions {
     }
 }
 
-/// Returns the modification that moves a queue pair without a peer from INIT to RTR.
+/// Returns the modification that moves a queue pair without a peer from INIT to RTR (ready to
+/// receive).
 pub(super) fn ready_to_receive(kind: Transport, options: &DatagramOptions) -> Modification {
     let change = Modification::to(QueuePairState::ReadyToReceive);
     match kind {
@@ -59,7 +61,8 @@ pub(super) fn ready_to_receive(kind: Transport, options: &DatagramOptions) -> Mo
     }
 }
 
-/// Returns the modification that moves a queue pair without a peer from RTR to RTS.
+/// Returns the modification that moves a queue pair without a peer from RTR (ready to receive) to
+/// RTS (ready to send).
 pub(super) fn ready_to_send(kind: Transport, options: &DatagramOptions) -> Result<Modification> {
     let sequence = options.packet_sequence;
     let sequence = sequence.unwrap_or_else(Endpoint::random_packet_sequence);

@@ -51,7 +51,8 @@ impl QueriedValues {
         self.state
     }
 
-    /// Returns the flaws of the modification `wanted`, which the device refused with `errno`.
+    /// Returns the flaws (mistakes) that this crate finds in the modification `wanted`, which the
+    /// device refused with `errno`.
     pub(super) fn flaws(&self, wanted: &Modification, errno: Errno) -> Vec<Flaw> {
         let mut flaws = Vec::new();
         self.add_violations(wanted, &mut flaws);

@@ -4,7 +4,8 @@ use crate::device::{Gid, Mtu};
 use crate::error::{Error, Result};
 use crate::ffi;
 
-/// The parameters of one queue pair that its peer needs in order to connect to it.
+/// The parameters of one queue pair that its peer needs in order to connect to it. The two programs
+/// exchange their endpoints, for example over TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Endpoint {
@@ -34,7 +35,7 @@ impl Endpoint {
     /// Length in bytes of the array that [`Self::to_bytes`] returns.
     pub const ENCODED_LEN: usize = 29;
 
-    /// Encodes the endpoint, with numbers in network byte order.
+    /// Encodes the endpoint for sending to the peer, with numbers in network byte order.
     pub fn to_bytes(&self) -> [u8; Self::ENCODED_LEN] {
         let mut bytes = [0; Self::ENCODED_LEN];
         bytes[0..4].copy_from_slice(&self.queue_pair.to_be_bytes());

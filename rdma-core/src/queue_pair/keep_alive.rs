@@ -38,9 +38,9 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// Returns the outcome that `completion` reports, which also applies to the unsignaled requests
-    /// before the completed one. If a request failed, unsignaled requests before it may have
-    /// succeeded, but are treated as failed.
+    /// Returns the outcome (success or failure) that `completion` reports, which also applies to
+    /// the unsignaled requests before the completed one. If a request failed, unsignaled requests
+    /// before it may have succeeded, but are treated as failed.
     #[inline]
     pub(crate) fn of(completion: &WorkCompletion) -> Self {
         match completion.result() {
@@ -70,7 +70,8 @@ impl KeepAlive {
         }
     }
 
-    /// Returns an error if `queue_pair` cannot execute a request that keeps this object alive.
+    /// Returns an error if `queue_pair` cannot execute a request that keeps this object alive, for
+    /// example because a memory window belongs to another protection domain.
     #[inline]
     pub(crate) fn check(&self, queue_pair: &QueuePairHandle) -> Result<()> {
         match self {

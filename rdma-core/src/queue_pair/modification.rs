@@ -193,7 +193,8 @@ impl Modification {
         self.with(AttributeMask::PORT)
     }
 
-    /// Sets the queue key of the queue pair.
+    /// Sets the queue key (Q_Key) of the queue pair, which datagrams to the queue pair must
+    /// contain.
     pub fn qkey(mut self, key: u32) -> Self {
         self.values.qkey = key;
         self.with(AttributeMask::QKEY)
@@ -243,7 +244,8 @@ impl Modification {
         self.with(AttributeMask::MIN_RNR_TIMER)
     }
 
-    /// Sets the first packet sequence number to be received, 24 bits.
+    /// Sets the first packet sequence number to be received, 24 bits: the number with which the
+    /// peer begins to send.
     #[doc(alias = "rq_psn")]
     pub fn receive_sequence(mut self, number: u32) -> Self {
         self.values.rq_psn = number;
@@ -279,7 +281,8 @@ impl Modification {
         self.with(AttributeMask::ALTERNATE_PATH)
     }
 
-    /// Sets the state of path migration.
+    /// Sets the state of path migration (the change to the alternate path), for example to request
+    /// the migration.
     #[doc(alias = "path_mig_state")]
     pub fn migration(mut self, state: MigrationState) -> Self {
         self.values.path_mig_state = state.to_raw();

@@ -43,7 +43,8 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    /// Returns the creation flag that a queue pair needs to post this operation by `ibv_wr_*`.
+    /// Returns the operation flag with which a queue pair must be created to post this operation by
+    /// `ibv_wr_*`.
     pub(crate) fn needs(self) -> SendOperations {
         match self {
             Self::Send { immediate: None } => SendOperations::SEND,

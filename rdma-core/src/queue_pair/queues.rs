@@ -57,7 +57,8 @@ impl<T: Send + 'static> SendQueue<T> {
         }
     }
 
-    /// Posts a send request to the queue pair.
+    /// Posts a send request to the queue pair. The queue keeps the memory of the request until
+    /// [`Self::complete`] returns it.
     ///
     /// # Errors
     ///
@@ -259,7 +260,8 @@ impl<T: Send + 'static> ReceiveQueue<T> {
         }
     }
 
-    /// Posts a receive: the device will write one message of the peer to `memory`.
+    /// Posts a receive: the device will write one message of the peer to `memory`, which
+    /// [`Self::complete`] then returns.
     ///
     /// # Errors
     ///

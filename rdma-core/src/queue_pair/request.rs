@@ -11,7 +11,7 @@ use crate::ffi::WindowChange;
 use crate::memory::{RemoteMemory, Scatter};
 
 bitflags::bitflags! {
-    /// Flags of a send request (`ibv_send_flags`).
+    /// Flags of a send request, such as signaled or inline (`ibv_send_flags`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct SendFlags: u32 {
         const FENCE = ibv_send_flags::IBV_SEND_FENCE.0;
@@ -75,7 +75,8 @@ pub struct SendRequest<T> {
     keep: KeepAlive,
 }
 
-/// The parameters of a request, except its memory and the objects that it keeps alive.
+/// The parameters of a send request (operation, flags and destination), except its memory and the
+/// objects that it keeps alive.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Description {
     pub(crate) operation: Operation,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::Limit;
 
-/// The retry parameters of a connection, which both ways of connecting have: by endpoints, and by
-/// the connection manager.
+/// The retry parameters of a connection, used by both ways of connecting: by endpoints that the
+/// programs exchange, and by the connection manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Retries {
     /// Number of retransmissions of a request without a response, after which the connection fails.

@@ -51,7 +51,7 @@ pub(super) fn successors(kind: Transport, from: State) -> impl Iterator<Item = S
         .filter(move |&to| transition(kind, from, to).is_some())
 }
 
-/// A set of transport types, with one bit for each type.
+/// A set of transport types, with one bit for each type, to which an entry of the table applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Kinds(u8);
 
@@ -99,8 +99,8 @@ impl Kinds {
     }
 }
 
-/// A transition between two states, with sets of attributes, each with the transports to which it
-/// applies.
+/// One row of the table of state transitions: the two states, and the attributes that a
+/// modification must or may set, each with the transports to which it applies.
 struct Row {
     /// The state before the transition; `None` means every state.
     from: Option<State>,

@@ -65,7 +65,7 @@ impl SharedReceiveQueueBuilder {
         self
     }
 
-    /// Creates the shared receive queue.
+    /// Creates the shared receive queue with the settings of this builder.
     ///
     /// # Errors
     ///

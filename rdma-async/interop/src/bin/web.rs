@@ -120,12 +120,14 @@ async fn serve(line: &CommandLine) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Returns a response body of [`DOWNLOAD`] bytes, sent in pieces.
 async fn download() -> Body {
     let piece = Bytes::from(vec![0x5a; PIECE]);
     let pieces = std::iter::repeat_n(Ok::<_, Infallible>(piece), DOWNLOAD / PIECE);
     Body::from_stream(stream::iter(pieces))
 }
 
+/// Connects to the server, measures the quantity that `line` selects, and prints the result.
 async fn measure(line: &CommandLine, server: SocketAddr) -> anyhow::Result<()> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
@@ -159,6 +161,7 @@ async fn measure(line: &CommandLine, server: SocketAddr) -> anyhow::Result<()> {
 
 type Sender = SendRequest<Full<Bytes>>;
 
+/// Measures the times from a request to its response, and returns their median as JSON.
 async fn latency(sender: &mut Sender, time: Duration) -> anyhow::Result<serde_json::Value> {
     let body = Bytes::from_static(&[0x5a; SIZE]);
     let mut samples = Vec::new();
@@ -185,6 +188,7 @@ async fn latency(sender: &mut Sender, time: Duration) -> anyhow::Result<serde_js
     }))
 }
 
+/// Measures the rate of downloaded bytes, and returns it as JSON.
 async fn bandwidth(sender: &mut Sender, time: Duration) -> anyhow::Result<serde_json::Value> {
     let (begun, mut count) = (Instant::now(), 0);
     while begun.elapsed() < time {

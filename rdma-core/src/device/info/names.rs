@@ -104,7 +104,7 @@ pub(super) fn physical_state(value: u8) -> &'static str {
     }
 }
 
-/// Formats a GUID as four groups of four hexadecimal digits.
+/// Formats a GUID as four groups of four hexadecimal digits, as `ibv_devinfo` does.
 pub(super) fn guid(value: u64) -> String {
     let [a, b, c, d] = [48, 32, 16, 0].map(|shift| (value >> shift) & 0xffff);
     format!("{a:04x}:{b:04x}:{c:04x}:{d:04x}")

@@ -89,7 +89,7 @@ impl EventChannelHandle {
         self.ids.lock()
     }
 
-    /// Returns the number of identifiers on the channel.
+    /// Returns the number of identifiers whose events arrive on the channel.
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }

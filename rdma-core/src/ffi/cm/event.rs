@@ -18,7 +18,7 @@ pub(crate) struct RawEvent {
     pub(crate) details: Details,
 }
 
-/// The content of an event, except for its identifiers.
+/// The content of a connection manager event, except for the identifiers to which it belongs.
 #[derive(Debug)]
 pub(crate) struct Details {
     pub(crate) kind: raw_kind,
@@ -30,7 +30,8 @@ pub(crate) struct Details {
     pub(crate) token: usize,
 }
 
-/// The connection or datagram parameters in an event of the connection manager.
+/// The parameters of the peer in an event of the connection manager, for a connection or for
+/// datagrams.
 #[derive(Clone, Copy)]
 pub(crate) enum RawParameters {
     Connected(sys::rdma_conn_param),
@@ -46,8 +47,8 @@ impl std::fmt::Debug for RawParameters {
     }
 }
 
-/// Copies the content of `event`. `datagram` must say whether the identifier of the event is for
-/// datagrams.
+/// Copies the content of `event`, so that the event can be acknowledged. `datagram` must say
+/// whether the identifier of the event is for datagrams.
 ///
 /// # Safety
 ///

@@ -208,7 +208,7 @@ impl IdHandle {
         Ok(())
     }
 
-    /// Leaves a multicast group, which this identifier must have joined.
+    /// Leaves a multicast group. Fails if this identifier has not joined the group.
     pub(crate) fn leave(&self, group: SocketAddr) -> Result<()> {
         {
             let mut groups = self.groups.lock();

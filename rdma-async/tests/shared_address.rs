@@ -1,8 +1,8 @@
 //! Checks that processes on one address lose nothing while other processes on the address start and
 //! are killed at any time.
 //!
-//! The environment variable `SEED` repeats the random choices of a run; `PROCESSES` is the number of
-//! processes that are killed.
+//! The environment variable `SEED` repeats the random choices of a run; `PROCESSES` is the number
+//! of processes that are killed.
 
 mod common;
 

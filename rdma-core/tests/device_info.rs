@@ -15,6 +15,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use common::context;
 use common::program::with_device;
@@ -43,6 +44,8 @@ fn compare(test: &str, options: &[&str]) {
     fs::create_dir_all(&directory).unwrap();
     let mut again = Command::new(env::current_exe().unwrap());
     let again = again.args([test, "--exact", "--nocapture"]);
+    // On the addresses of the host, the GIDs depend on the other processes that use softroce.
+    let again = again.env("SOFTROCE_ADDRESS", unused_address());
     let output = again.env(TEXTS, &directory).output().unwrap();
     let read = |name: &str| fs::read_to_string(directory.join(name)).unwrap_or_default();
     let (ours, theirs) = (read("ours"), read("theirs"));
@@ -58,6 +61,14 @@ fn compare(test: &str, options: &[&str]) {
         assert_eq!(ours, theirs, "line {} of {options:?}", number + 1);
     }
     assert_eq!(ours, theirs);
+}
+
+/// Returns a loopback address that no other process uses.
+fn unused_address() -> String {
+    static CALLS: AtomicU8 = AtomicU8::new(0);
+    let [.., high, low] = process::id().to_be_bytes();
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    format!("127.{}.{high}.{low}", 200 + call % 50)
 }
 
 /// Writes the text of the example, and executes the C program, which writes its text.

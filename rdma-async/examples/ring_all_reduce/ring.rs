@@ -45,8 +45,8 @@ impl Ring {
         received: &mut [LocalMr],
         take: impl Fn(&mut LocalMr, LocalMr),
     ) -> anyhow::Result<()> {
-        // All pieces are sent concurrently, so that the receiver can read ahead. Sends that wait for
-        // a credit can overtake each other, so each message carries the index of its piece.
+        // All pieces are sent concurrently, so that the receiver can read ahead. Sends that wait
+        // for a credit can overtake each other, so each message carries the index of its piece.
         let sending = async {
             let numbered = (0..).zip(sent);
             let sends = numbered.map(|(at, piece)| self.next.send_with_immediate(piece, at));

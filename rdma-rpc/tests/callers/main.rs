@@ -79,8 +79,8 @@ fn seconds() -> u64 {
 /// The processes of a run.
 struct Run {
     path: &'static [(&'static str, &'static str)],
-    /// Directory of the files in which servers record the calls that they execute, and clients those
-    /// that were answered.
+    /// Directory of the files in which servers record the calls that they execute, and clients
+    /// those that were answered.
     directory: PathBuf,
     addresses: Vec<String>,
     servers: Vec<Process>,

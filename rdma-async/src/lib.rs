@@ -37,9 +37,9 @@
 //! # Features
 //!
 //! - **A device is opened once** ([`RdmaDevice`]). All connections of the device share its memory.
-//!   Those with one runtime, completion mode and message length also share one completion queue,
-//!   one shared receive queue and one task. An idle connection uses one file descriptor, for its
-//!   TCP connection.
+//!   Connections with the same runtime, completion mode and message length also share one
+//!   completion queue, one shared receive queue and one task. An idle connection uses one file
+//!   descriptor, for its TCP connection.
 //! - **Memory is safe** even if futures are dropped, forgotten or cancelled: an operation in flight
 //!   holds a claim on its memory until the device has finished. An operation borrows its memory, or
 //!   owns it and returns it ([`Rdma::write_owned`]).

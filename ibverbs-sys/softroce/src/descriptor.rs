@@ -20,12 +20,12 @@
 //! - The device's numbers are high ([`MIN_NUMBER`]). The kernel gives a new file the lowest free
 //!   number, so a program does not get one of them by opening files. An operation of the data path
 //!   with a closed number thus fails with `EBADF`, and the device fails ([`report_loss`]).
-//! - The engine also sleeps on a pipe of which the device has both ends. It wakes at once when they
-//!   are closed, even if no thread uses the device. From then on the mark is checked before every
-//!   write.
+//! - The engine also sleeps on a pipe of which the device has both ends. The closing of an end
+//!   wakes the engine, even if no thread uses the device. From then on the mark is checked before
+//!   every write.
 //! - The device does not use the numbers of completion channels and contexts, which programs know.
-//!   It has another, high number for each of those files. A program that closes one of them by
-//!   mistake does no harm.
+//!   For each of these files the device uses a duplicate with a high number. A program that closes
+//!   a known number by mistake does no harm.
 //!
 //! One case is not detected: a program closes the device's files and, before the engine's thread
 //! runs, puts another file at one of the high numbers (`dup2`). To exclude this case, each send

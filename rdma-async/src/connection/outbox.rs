@@ -1,5 +1,5 @@
-//! The outbox: a queue of control messages for which no future waits. They are sent when credits
-//! and room in the send queue are available.
+//! The outbox: a queue of control messages for which no future waits. The messages are sent when
+//! credits and room in the send queue are available.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering, fence};

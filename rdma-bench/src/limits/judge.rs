@@ -44,8 +44,8 @@ impl Effort {
         repeats: 10,
         time: Duration::from_millis(500),
     };
-    /// The effort of a quick run: three pairs. They show that a comparison can be measured, but are
-    /// too few to decide its goal.
+    /// The effort of a quick run: three pairs. Three pairs show that a comparison can be measured,
+    /// but are too few to decide its goal.
     pub const QUICK: Self = Self {
         checks: &[3],
         repeats: 2,

@@ -121,7 +121,7 @@ impl Context {
 
     /// Imports `len` bytes of device memory by its [handle](DeviceMemory::object_handle). The
     /// memory must belong to this context or to a context that shares the objects of this context.
-    /// It is freed when the original value is dropped.
+    /// The memory is freed when the original value is dropped.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
-//! Loom models of the slot that stores the state of a lease. They explore every interleaving of the
-//! lease's owner with the threads that process completions, and every value that their loads may
-//! return.
+//! Loom models of the slot that stores the state of a lease. The models explore every interleaving
+//! of the lease's owner with the threads that process completions, and every value that their loads
+//! may return.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test --release -p rdma-core --lib ffi::lease_slot

@@ -26,8 +26,8 @@ use crate::memory::HostMemory;
 /// - be accessed only through the returned pointer, by this process and by every other process that
 ///   runs the program's code.
 ///
-/// The conditions need not hold any longer once the value is dropped. They must still hold after
-/// the value was sent to another thread ([`Send`]).
+/// The conditions need not hold any longer once the value is dropped. The conditions must still
+/// hold after the value was sent to another thread ([`Send`]).
 pub unsafe trait StableMemoryMut: Send + 'static {
     /// Returns the address and length of the owned bytes.
     fn memory(&mut self) -> NonNull<[u8]>;

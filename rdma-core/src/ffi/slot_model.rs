@@ -1,5 +1,5 @@
-//! Loom models of the slot table. They explore every interleaving of the threads, and every value
-//! that their loads may return.
+//! Loom models of the slot table. The models explore every interleaving of the threads, and every
+//! value that their loads may return.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test --release -p rdma-core --lib ffi::slot_table

@@ -46,7 +46,7 @@ fn context() -> Context {
 /// Resources besides memory that a process can leave behind.
 #[derive(Debug, PartialEq, Eq)]
 struct Held {
-    /// What each descriptor refers to, without the numbers of inodes.
+    /// Targets of the open descriptors, without inode numbers, in sorted order.
     descriptors: Vec<String>,
     objects: Vec<(Kind, u64)>,
 }
@@ -61,7 +61,7 @@ impl Held {
     }
 }
 
-/// Returns what each open descriptor refers to, without the numbers of inodes, in sorted order.
+/// Returns the targets of the open descriptors, without inode numbers, in sorted order.
 fn descriptors() -> Vec<String> {
     let entries = fs::read_dir("/proc/self/fd").expect("descriptors");
     let target = |entry: io::Result<fs::DirEntry>| {

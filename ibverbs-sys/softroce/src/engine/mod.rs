@@ -1,5 +1,5 @@
 //! The engine: a background thread that receives packets and runs timers for the NIC while no
-//! thread polls. It sleeps while it has nothing to do.
+//! thread polls. The engine sleeps while there is no work.
 //!
 //! # Division of work
 //! Every thread that polls an empty completion queue also receives packets and runs due timers

@@ -187,7 +187,7 @@ pub enum PartRefusal {
     UsePackets,
 }
 
-/// Maximum length of a datagram's payload in bytes: the largest MTU. It is the size of the buffer
+/// Maximum length of a datagram's payload in bytes: the largest MTU. This is the size of the buffer
 /// through which a datagram is copied between two queue pairs.
 const DATAGRAM: usize = 4096;
 

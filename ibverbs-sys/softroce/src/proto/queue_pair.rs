@@ -75,7 +75,7 @@ impl QueuePair {
         &self.endpoint.attributes
     }
 
-    /// Returns a mutable reference to the attributes. They must be set before the
+    /// Returns a mutable reference to the attributes. The attributes must be set before the
     /// [transition](Self::enter) to a state that uses them. The sequence numbers are initial
     /// values, which take effect at the transitions to ready to receive and ready to send. The
     /// window takes effect at the transition to ready to send.

@@ -122,8 +122,8 @@ pub struct HostPeer {
     pub source: Ipv6Addr,
 }
 
-/// Sender of the packets that a queue pair produces. It may send several packets by one system
-/// call, or through shared memory.
+/// Sender of the packets that a queue pair produces. The sender may send several packets by one
+/// system call, or through shared memory.
 pub(crate) trait Outgoing {
     /// Adds the packet that `write` appends to the buffer, from the BTH to the pad. `write` returns
     /// the path of the packet, or `None` if there is no packet. Returns whether a packet was added.

@@ -18,8 +18,8 @@ bitflags! {
     }
 }
 
-/// Properties of a queue pair that determine which requests the program may post. They are fixed
-/// when the queue pair is created.
+/// Properties of a queue pair that determine which requests the program may post. The properties
+/// are fixed when the queue pair is created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) service: Service,

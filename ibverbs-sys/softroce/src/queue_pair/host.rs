@@ -88,6 +88,20 @@ pub(super) struct Environment<'a> {
 }
 
 impl Environment<'_> {
+    /// Adds a single completion of this queue pair to `queue`, as [`complete`] does for several.
+    #[inline]
+    fn complete_on(&mut self, queue: &CompletionQueue, completion: &Completion) {
+        let entry = Entry {
+            completion: *completion,
+            queue_pair: self.number,
+            timestamp: timestamp(queue, self.device),
+            partition_index: 0,
+        };
+        if queue.push(entry).is_err() {
+            self.host_state.overrun = true;
+        }
+    }
+
     /// Returns the memory that requests of this queue pair may access with local keys.
     fn local(&self) -> Result<View<'_>, LocalFault> {
         let domain = match &self.objects.domain {
@@ -234,26 +248,6 @@ fn complete(
         partition_index: 0,
     });
     if queue.push_all(entries).is_err() {
-        host_state.overrun = true;
-    }
-}
-
-/// Adds a single completion to a completion queue, as [`complete`] does for several.
-#[inline]
-fn complete_one(
-    queue: &CompletionQueue,
-    completion: &Completion,
-    queue_pair: u32,
-    device: &dyn Adapter,
-    host_state: &mut HostState,
-) {
-    let entry = Entry {
-        completion: *completion,
-        queue_pair,
-        timestamp: timestamp(queue, device),
-        partition_index: 0,
-    };
-    if queue.push(entry).is_err() {
         host_state.overrun = true;
     }
 }
@@ -452,13 +446,7 @@ impl Host for Environment<'_> {
 
     fn complete_send(&mut self, completion: Completion) {
         if let Some(queue) = &self.objects.send_queue {
-            complete_one(
-                queue,
-                &completion,
-                self.number,
-                self.device,
-                self.host_state,
-            );
+            self.complete_on(queue, &completion);
         }
     }
 
@@ -466,23 +454,10 @@ impl Host for Environment<'_> {
         if let Some(number) = xrc_srq {
             let queue = self.xrc_queue(number);
             if let Some(xrc) = queue.as_deref().and_then(SharedReceiveQueue::xrc) {
-                let queue = &xrc.completion_queue;
-                complete_one(
-                    queue,
-                    &completion,
-                    self.number,
-                    self.device,
-                    self.host_state,
-                );
+                self.complete_on(&xrc.completion_queue, &completion);
             }
         } else if let Some(queue) = &self.objects.receive_queue {
-            complete_one(
-                queue,
-                &completion,
-                self.number,
-                self.device,
-                self.host_state,
-            );
+            self.complete_on(queue, &completion);
         }
     }
 

@@ -9,7 +9,7 @@
 //! limited, because a peer may wait for its end.
 //!
 //! The records of the peer that a session has read are cached in a [`CachedRecords`], with their
-//! versions. They are read again only after the peer has changed them.
+//! versions. The records are read again only after the peer has changed them.
 
 use std::net::Ipv6Addr;
 use std::ops::Range;

@@ -89,8 +89,8 @@ impl TargetMemory {
         })
     }
 
-    /// Checks the whole content of the memory. It must be the result of the completed requests,
-    /// except for bytes of the uncertain writes `maybe`.
+    /// Checks the whole content of the memory. The content must be the result of the completed
+    /// requests, except for bytes of the uncertain writes `maybe`.
     pub(crate) fn check(&self, memory: &Memory, maybe: &[PossibleWrite<'_>]) -> Result<(), String> {
         memory.inspect(self.key, |found| {
             if found == self.committed {

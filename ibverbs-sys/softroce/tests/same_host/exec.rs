@@ -1,7 +1,7 @@
 //! A peer that executes another program while it is written to.
 //!
 //! The new program has memory at the same addresses as the registered memory of the old program.
-//! Its exit status reports whether this memory is still zero.
+//! The exit status of the new program reports whether this memory is still zero.
 
 use std::env;
 use std::os::unix::process::CommandExt;

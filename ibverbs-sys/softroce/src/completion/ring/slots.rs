@@ -148,8 +148,8 @@ impl<T> Drop for Table<T> {
     }
 }
 
-/// Slots that a ring had when a thread called [`Table::slots`]. They stay allocated as long as the
-/// ring, even if it grows.
+/// Slots that a ring had when a thread called [`Table::slots`]. The slots stay allocated as long as
+/// the ring, even if it grows.
 pub(super) struct Slots<'a, T> {
     first: *const Slot<T>,
     pub(super) lap: Lap,

@@ -1,5 +1,5 @@
 //! The accesses on processors other than x86-64 and ARM64, and for tools that do not support
-//! assembly. They are not guarded: a fault ends the program.
+//! assembly. These accesses are not guarded: a fault ends the program.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};

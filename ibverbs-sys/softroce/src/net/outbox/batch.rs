@@ -82,8 +82,8 @@ pub(in crate::net) struct SendParameters {
     pub(in crate::net) batching: Batching,
 }
 
-/// Packet buffers ([`Batch`]) of an outbox. They are taken from the network's pool when the first
-/// packet is added, and returned to the pool when this value is dropped.
+/// Packet buffers ([`Batch`]) of an outbox. The buffers are taken from the network's pool when the
+/// first packet is added, and returned to the pool when this value is dropped.
 #[derive(Debug)]
 pub(super) struct PooledBatch<'a> {
     network: &'a Network,

@@ -38,6 +38,9 @@ const WITHOUT_ROOT: &[&str] = &[
     "--inh-caps=-all",
 ];
 const PORT: u16 = 7831;
+/// Seeds of the patterns of the messages, and of the last message of a connection.
+const SEED: u8 = 3;
+const LAST: u8 = 4;
 /// Name of the network interface of a container.
 const INTERFACE: &str = "eth0";
 
@@ -168,10 +171,16 @@ impl Role {
 
 async fn answer(server: &str, way: Way) {
     let connection = builder().listen((server, PORT)).await.unwrap();
-    let message = connection.receive().await.unwrap();
-    assert!(message.as_slice() == bytes(1 << 20, 3));
-    connection.send(&message).await.unwrap();
-    assert_way(&connection, way);
+    let mut is_last = false;
+    while !is_last {
+        let message = connection.receive().await.unwrap();
+        is_last = message.as_slice() == bytes(1 << 20, LAST);
+        assert!(is_last || message.as_slice() == bytes(1 << 20, SEED));
+        if is_last {
+            wait_for_way(&connection, way).await;
+        }
+        connection.send(&message).await.unwrap();
+    }
     connection.receive().await.unwrap_err();
 }
 
@@ -184,17 +193,38 @@ async fn ask(server: &str, way: Way) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
-    let sent = pattern(&connection, 1 << 20, 3);
-    connection.send(&sent).await.unwrap();
-    let message = connection.receive().await.unwrap();
-    assert!(message.as_slice() == sent.as_slice());
-    assert_way(&connection, way);
+    // Packets carry the messages until the processes have agreed to share memory.
+    loop {
+        echo(&connection, SEED).await;
+        let found = current_way(&connection);
+        if found == Some(way) {
+            break;
+        }
+        assert!(Instant::now() < end, "{found:?} instead of {way:?}");
+    }
+    echo(&connection, LAST).await;
     connection.close().await.unwrap();
 }
 
-fn assert_way(connection: &Rdma, way: Way) {
-    let found = softroce::path::way(connection.queue_pair().number());
-    assert_eq!(found, Some(way));
+/// Sends a message with the pattern `seed`, and checks the message that comes back.
+async fn echo(connection: &Rdma, seed: u8) {
+    let sent = pattern(connection, 1 << 20, seed);
+    connection.send(&sent).await.unwrap();
+    let message = connection.receive().await.unwrap();
+    assert!(message.as_slice() == sent.as_slice());
+}
+
+fn current_way(connection: &Rdma) -> Option<Way> {
+    softroce::path::way(connection.queue_pair().number())
+}
+
+async fn wait_for_way(connection: &Rdma, way: Way) {
+    let end = Instant::now() + LIMIT;
+    while current_way(connection) != Some(way) {
+        let found = current_way(connection);
+        assert!(Instant::now() < end, "{found:?} instead of {way:?}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 fn assert_succeeds(mut process: Child) {

@@ -118,9 +118,10 @@ pub use exchange::{Exchange, PreparedRdma};
 pub use lend::Lent;
 pub use listener::RdmaListener;
 pub use memory::{
-    GrantedMemory, LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess,
-    NotJoined, PoolOptions, PoolStatistics, RemoteMr, RemoteMrReadAccess, RemoteMrSlice,
-    RemoteMrSliceMut, RemoteMrWriteAccess, SharedRemoteMr,
+    CacheStatistics, GrantedMemory, LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut,
+    LocalMrWriteAccess, NotJoined, PoolOptions, PoolStatistics, RegistrationCache, RemoteMr,
+    RemoteMrReadAccess, RemoteMrSlice, RemoteMrSliceMut, RemoteMrWriteAccess, SharedLocalMr,
+    SharedRemoteMr,
 };
 pub use publish::{Announcer, Published, PublishedReader, ReaderRight};
 pub use rdma::Rdma;

@@ -121,13 +121,15 @@ impl RdmaDevice {
     ///
     /// # Errors
     ///
-    /// The errors of [`Self::new`].
+    /// The errors of [`Self::new`], and [`Error::InvalidArgument`] if the low
+    /// [watermark](PoolOptions::kept_watermarks) exceeds the high one.
     pub fn with_pool(context: &Context, options: &PoolOptions) -> Result<Self> {
+        options.check()?;
         let domain = context.protection_domain()?;
         Ok(Self {
             shared: Arc::new(Shared {
                 shards: Mutex::default(),
-                pool: Arc::new(Pool::new(&domain, options)),
+                pool: Pool::new(&domain, options),
                 ledger: Arc::default(),
                 #[cfg(feature = "metrics")]
                 metrics: Arc::new(crate::observe::Metrics::of(context.name())),
@@ -267,6 +269,26 @@ impl RdmaDevice {
     /// limit.
     pub fn pool_statistics(&self) -> PoolStatistics {
         self.shared.pool.statistics()
+    }
+
+    /// Frees memory of dropped regions until at most `kept` bytes stay registered for their next
+    /// use, for example after a period of high use. Returns the number of freed bytes.
+    ///
+    /// Large regions are freed first. Regions of less than 64 KiB share registrations, each of
+    /// which ends when all its regions are freed.
+    ///
+    /// ```
+    /// use std::alloc::Layout;
+    ///
+    /// let device = rdma_async::RdmaDevice::open_default()?;
+    /// drop(device.alloc_local_mr(Layout::new::<[u8; 1 << 20]>())?);
+    /// assert_eq!(device.trim_pool(0), 1 << 20);
+    /// assert_eq!(device.pool_statistics().kept, 0);
+    /// # Ok::<(), rdma_async::Error>(())
+    /// ```
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn trim_pool(&self, kept: usize) -> usize {
+        self.shared.pool.trim(kept)
     }
 
     /// Returns the amount of memory that all peers on the host with the address `peer` have

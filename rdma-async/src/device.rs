@@ -274,8 +274,8 @@ impl RdmaDevice {
     /// Frees memory of dropped regions until at most `kept` bytes stay registered for their next
     /// use, for example after a period of high use. Returns the number of freed bytes.
     ///
-    /// Large regions are freed first. Regions of less than 64 KiB share registrations, each of
-    /// which ends when all its regions are freed.
+    /// Large regions are freed first. Regions of less than 64 KiB, or of less than 2 MiB in huge
+    /// pages, share registrations, each of which ends when all its regions are freed.
     ///
     /// ```
     /// use std::alloc::Layout;

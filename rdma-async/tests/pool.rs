@@ -174,7 +174,7 @@ fn watermarks_hold_while_threads_take_and_drop_memory() {
         let device = with_watermarks(MIB, 4 * MIB);
         let use_memory = |seed: usize| {
             let mut held = VecDeque::new();
-            for round in 0..1000 {
+            for round in 0..300 {
                 let len = 64 << ((round * 7 + seed * 3) % 15);
                 held.push_back(device.alloc_local_mr_stale(layout(len)).unwrap());
                 if held.len() > 8 {

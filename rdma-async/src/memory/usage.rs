@@ -37,10 +37,10 @@ impl PoolOptions {
     /// memory until it does not exceed `low`. By default there are no watermarks, and the pool
     /// keeps about 16 MiB of regions of each size.
     ///
-    /// Large regions are freed first. Regions of less than 64 KiB share registrations, each of
-    /// which ends when all its regions are freed. A difference between `low` and `high` prevents
-    /// that the pool frees and registers memory in turn. `high` should exceed the size of the
-    /// regions that the program drops and takes again.
+    /// Large regions are freed first. Regions of less than 64 KiB, or of less than 2 MiB in huge
+    /// pages, share registrations, each of which ends when all its regions are freed. `high` should
+    /// exceed the size of all regions that the program drops and allocates again, so that the pool
+    /// does not free and register memory in turn.
     ///
     /// ```
     /// use std::alloc::Layout;

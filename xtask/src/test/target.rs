@@ -51,13 +51,14 @@ const ON_ALL_PATHS: [(&str, &str); 4] = [
 
 /// The test programs, each with its package, that also run on [`Target::Hosts`]: those that run
 /// servers and clients in separate processes.
-const BETWEEN_HOSTS: [(&str, &str); 8] = [
+const BETWEEN_HOSTS: [(&str, &str); 9] = [
     ("rdma-async", "board"),
     ("rdma-async", "first_program"),
     ("rdma-async", "key_value"),
     ("rdma-async", "loan"),
     ("rdma-async", "lock"),
     ("rdma-async", "rdma_cp"),
+    ("rdma-bench", "device"),
     ("rdma-rpc", "block_store"),
     ("rdma-rpc", "programs"),
 ];

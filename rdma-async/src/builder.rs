@@ -135,7 +135,7 @@ impl Default for RdmaBuilder {
                 granted: GrantLimits {
                     bytes: 256 << 20,
                     regions: 1 << 14,
-                    peer_bytes: usize::MAX,
+                    peer_bytes: 1 << 30,
                     time: None,
                 },
                 stream_buffer: 1 << 20,
@@ -262,7 +262,7 @@ impl RdmaBuilder {
 
     /// Sets the maximum memory, in bytes, that all peers on one host may request and hold, over all
     /// connections of the device. Regions count as in [`Self::remote_memory_limit`]. A host is
-    /// identified by its IP address. By default only the limit of each connection applies.
+    /// identified by its IP address. The default is 1 GiB.
     pub fn peer_memory_limit(mut self, bytes: usize) -> Self {
         self.settings.granted.peer_bytes = bytes;
         self

@@ -325,7 +325,7 @@ impl RdmaBuilder {
     /// At the maximum, if another peer waits, the listener ends the oldest handshake whose peer has
     /// not yet sent a valid hello and, if required, a valid token. Such a handshake gets at least
     /// 100 ms. If all peers have sent valid ones, the listener ends the oldest handshake, which
-    /// gets at least 500 ms.
+    /// gets at least 500 ms. Over TCP, the peer of an ended handshake gets the reason.
     pub fn half_open_limit(mut self, handshakes: usize) -> Self {
         self.settings.half_open_limit = handshakes.max(1);
         self

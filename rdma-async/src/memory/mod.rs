@@ -10,7 +10,7 @@ mod usage;
 
 pub use cache::{CacheStatistics, RegistrationCache};
 pub use ledger::GrantedMemory;
-pub(crate) use ledger::{Charge, Ledger};
+pub(crate) use ledger::{Amount, Charge, Exceeded, Ledger};
 pub use local::{
     LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess, NotJoined,
 };

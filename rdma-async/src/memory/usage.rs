@@ -76,8 +76,7 @@ impl PoolOptions {
         match &self.kept_watermarks {
             Some(watermarks) if watermarks.is_empty() => {
                 let (low, high) = (watermarks.start(), watermarks.end());
-                let reason =
-                    format!("the low one, {low} bytes, exceeds the high one, {high} bytes");
+                let reason = format!("low is {low} bytes, and high only {high} bytes");
                 Err(Error::invalid("watermarks of a pool", reason))
             }
             _ => Ok(()),

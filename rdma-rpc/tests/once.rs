@@ -11,7 +11,9 @@ use common::frames::{message, request};
 use common::held::Counter;
 use common::raw::Raw;
 use common::{client, connect, over_every_transport, transport, within};
-use rdma_rpc::{Address, CallError, Error, Metadata, Postcard, Request, Server, ServerHandle};
+use rdma_rpc::{
+    Address, Bulk, CallError, Error, Metadata, Postcard, Request, Server, ServerHandle,
+};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
@@ -19,6 +21,7 @@ over_every_transport! {
     a_call_whose_connection_ends_is_executed_once;
     results_and_errors_are_those_of_the_call;
     panics_and_long_metadata_fail_the_call;
+    a_bulk_in_a_result_is_refused;
     a_cancelled_call_counts_until_its_handler_ends;
     a_request_without_a_generated_client_is_executed_once;
 }
@@ -43,6 +46,9 @@ trait Account {
     async fn pay(&self, amount: u64, millis: u64) -> Result<u64, String>;
     #[rpc(once)]
     async fn wait(&self) -> Result<(), String>;
+    /// Returns a bulk, which the server cannot store.
+    #[rpc(once)]
+    async fn receipt(&self) -> Result<Option<Bulk>, String>;
     async fn balance(&self) -> Result<(u64, u64), String>;
 }
 
@@ -74,6 +80,11 @@ impl Account for Bank {
         self.0.waiting.add();
         self.0.release.notified().await;
         Ok(())
+    }
+
+    async fn receipt(&self) -> Result<Option<Bulk>, String> {
+        self.0.payments.add();
+        Ok(Some(Bulk::from(vec![1; 100_000])))
     }
 
     async fn balance(&self) -> Result<(u64, u64), String> {
@@ -209,6 +220,21 @@ async fn panics_and_long_metadata_fail_the_call(address: Address) {
     assert!(matches!(error, Some(Error::TooLarge { .. })), "{error:?}");
     let paid = within("a payment", client.pay(5, 0)).await.unwrap();
     assert_eq!((paid, ledger.payments.count()), (5, 2));
+    runtime.shutdown_background();
+}
+
+async fn a_bulk_in_a_result_is_refused(address: Address) {
+    let ledger = Arc::new(Ledger::default());
+    let (runtime, server) = serve(address, &ledger).await;
+    let client = AccountClient::new(connect(&server).await);
+    let refused = within("a receipt", client.receipt()).await.unwrap_err();
+    let is_clear = matches!(
+        refused.rpc(),
+        Some(Error::BadResponse { reason }) if reason.contains("cannot return a bulk")
+    );
+    assert!(is_clear);
+    let balance = within("the balance", client.balance()).await;
+    assert_eq!(balance.unwrap(), (0, 1));
     runtime.shutdown_background();
 }
 

@@ -32,7 +32,7 @@ pub(crate) use self::lease::{
 pub use self::memory::BulkMemory;
 #[cfg(feature = "reflection")]
 pub(crate) use self::scope::decode_in_scope;
-pub(crate) use self::scope::is_incomplete;
+pub(crate) use self::scope::{detect_bulks, is_incomplete};
 pub(crate) use self::table::BulkTable;
 use self::token::Token;
 use self::transfer::Direction;

@@ -100,9 +100,20 @@ async fn serve(address: Address, ledger: &Arc<Ledger>) -> (Runtime, ServerHandle
         .enable_all()
         .build()
         .unwrap();
-    let server = Server::new(AccountServer::new(Bank(Arc::clone(ledger)))).transport(transport());
-    let listening = runtime.spawn(async move { server.listen(address).await });
-    let server = within("listening", listening).await.unwrap().unwrap();
+    let ledger = Arc::clone(ledger);
+    let listening = runtime.spawn(async move {
+        loop {
+            let account = AccountServer::new(Bank(Arc::clone(&ledger)));
+            let server = Server::new(account).transport(transport());
+            match server.listen(address.clone()).await {
+                Ok(server) => return server,
+                // The runtime of an earlier server closes its socket in the background.
+                Err(error) => assert!(error.to_string().contains("in use"), "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    let server = within("listening", listening).await.unwrap();
     (runtime, server)
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::frames::{message, request};
+use common::frames::{frame, message, method, request};
 use common::held::Counter;
 use common::raw::Raw;
 use common::{client, connect, over_every_transport, transport, within};
@@ -28,7 +28,8 @@ over_every_transport! {
 
 mod restarts {
     pub(super) use super::{
-        a_request_without_a_number_is_refused, a_restarted_server_does_not_execute_repeated_calls,
+        a_number_belongs_to_a_call_of_one_method, a_request_without_a_number_is_refused,
+        a_restarted_server_does_not_execute_repeated_calls,
     };
     use crate::common::over_every_transport;
 
@@ -36,6 +37,7 @@ mod restarts {
         @rdma_and_tcp
         a_restarted_server_does_not_execute_repeated_calls;
         a_request_without_a_number_is_refused;
+        a_number_belongs_to_a_call_of_one_method;
     }
 }
 
@@ -283,5 +285,36 @@ async fn a_request_without_a_number_is_refused(address: Address) {
     let answer = within("the answer", raw.hear()).await.unwrap();
     assert_eq!((answer[4], answer[7]), (3, 2), "{answer:x?}");
     assert_eq!(ledger.payments.count(), 0);
+    runtime.shutdown_background();
+}
+
+async fn a_number_belongs_to_a_call_of_one_method(address: Address) {
+    let ledger = Arc::new(Ledger::default());
+    let (runtime, server) = serve(address, &ledger).await;
+    let (mut raw, settings) = Raw::connect_with_settings(&server).await;
+    // The settings end with the instance ID of the server.
+    let instance_id = settings.last_chunk::<8>().unwrap();
+    let number = [&[7; 16][..], &[0; 16], instance_id, &[0]].concat();
+    let metadata = [&[13][..], b"rdma-rpc-once", &[0, 41], &number].concat();
+    for (generation, name, body, kind) in [
+        (0, "Account.pay", &b"\x05\x00"[..], 2),
+        (1, "Account.wait", &b""[..], 3),
+        (2, "Account.pay", &b"\x05\x00"[..], 2),
+    ] {
+        let fields = [method(name), 0].map(u32::to_be_bytes).concat();
+        let rest = [&fields, &metadata, body].concat();
+        let call = frame(1, 1, metadata.len() as u16, (0, generation), &rest);
+        assert!(within("the call", raw.say(&message(&[call]))).await);
+        let answer = within("the answer", raw.hear()).await.unwrap();
+        assert_eq!(answer[4], kind, "{answer:x?}");
+        if kind == 3 {
+            let reason = String::from_utf8_lossy(&answer[20..]);
+            assert!(
+                answer[7] == 2 && reason.contains("another method"),
+                "{reason}"
+            );
+        }
+    }
+    assert_eq!((ledger.payments.count(), ledger.waiting.count()), (1, 0));
     runtime.shutdown_background();
 }

@@ -84,6 +84,10 @@ pub(crate) enum Refusal {
     Regions(u64),
     /// The peer lends at most this number of bytes to this end, on all connections together.
     PeerBytes(u64),
+    /// The peer lends at most this number of bytes to all its peers together.
+    AllPeersBytes(u64),
+    /// The peer's registered memory has reached its limit, this number of bytes.
+    PoolFull(u64),
 }
 
 impl Refusal {
@@ -96,6 +100,8 @@ impl Refusal {
             Self::Memory => (2, 0),
             Self::Regions(limit) => (3, limit),
             Self::PeerBytes(limit) => (4, limit),
+            Self::AllPeersBytes(limit) => (5, limit),
+            Self::PoolFull(limit) => (6, limit),
         }
     }
 
@@ -108,6 +114,8 @@ impl Refusal {
             2 => Self::Memory,
             3 => Self::Regions(limit),
             4 => Self::PeerBytes(limit),
+            5 => Self::AllPeersBytes(limit),
+            6 => Self::PoolFull(limit),
             _ => return None,
         })
     }
@@ -124,6 +132,15 @@ impl fmt::Display for Refusal {
                 f,
                 "it lends this peer at most {limit} bytes, on all connections together"
             ),
+            Self::AllPeersBytes(limit) => {
+                write!(f, "it lends at most {limit} bytes to all peers together")
+            }
+            Self::PoolFull(limit) => {
+                write!(
+                    f,
+                    "its registered memory has reached the limit of {limit} bytes"
+                )
+            }
         }
     }
 }
@@ -260,7 +277,7 @@ mod tests {
         rkey: 77,
     };
 
-    fn kinds() -> [Kind; 17] {
+    fn kinds() -> [Kind; 19] {
         [
             Kind::Data,
             Kind::Rendezvous {
@@ -290,6 +307,14 @@ mod tests {
             Kind::Refuse {
                 id: 5,
                 reason: Refusal::PeerBytes(u64::MAX),
+            },
+            Kind::Refuse {
+                id: 5,
+                reason: Refusal::AllPeersBytes(4),
+            },
+            Kind::Refuse {
+                id: 5,
+                reason: Refusal::PoolFull(5),
             },
             Kind::Refuse {
                 id: 5,

@@ -187,7 +187,7 @@ impl Connection {
         lease: u64,
         is_offered: bool,
     ) -> Option<Result<LocalMr, rdma_core::Error>> {
-        let ended = self.leases.remove(lease, is_offered)?.end();
+        let ended = self.leases.remove(lease, is_offered)?.region.end();
         if is_offered {
             self.send_control(Kind::Revoke { lease });
         }
@@ -197,8 +197,7 @@ impl Connection {
     /// Begins to end a lease like [`Self::end_lease`]. The access of the peer has ended when
     /// [`Self::finish_end`] returns.
     pub(crate) fn begin_end_lease(&self, lease: u64, is_offered: bool) -> Option<EndedAccess> {
-        let region = self.leases.remove(lease, is_offered)?;
-        let ended = self.begin_end(region);
+        let ended = self.begin_end(self.leases.remove(lease, is_offered)?.region);
         if is_offered {
             self.send_control(Kind::Revoke { lease });
         }
@@ -276,8 +275,10 @@ impl Connection {
     /// Waits until the peer returns memory that this end has lent, and returns the region to the
     /// application.
     pub(crate) async fn receive_returned(&self) -> Result<LocalMr> {
-        self.wait(&self.returned_arrived, || self.returned.pop())
-            .await
+        let (region, _charge) = self
+            .wait(&self.returned_arrived, || self.returned.pop())
+            .await?;
+        Ok(region)
     }
 }
 
@@ -299,8 +300,8 @@ struct EndUnlessSent<'c> {
 
 impl Drop for EndUnlessSent<'_> {
     fn drop(&mut self) {
-        let region = self.connection.leases.remove(self.lease, false);
-        drop(region.map(LentRegion::end));
+        let lease = self.connection.leases.remove(self.lease, false);
+        drop(lease.map(|lease| lease.region.end()));
     }
 }
 

@@ -74,8 +74,8 @@ impl LeaseTable {
 
 /// Memory that is lent to the peer.
 #[derive(Debug)]
-struct Lease {
-    region: LentRegion,
+pub(super) struct Lease {
+    pub(super) region: LentRegion,
     /// Charge of the memory to the peer, if the peer requested the memory.
     charge: Option<Charge>,
     /// Reservation that gets the memory back, if the lease belongs to a reservation.
@@ -112,8 +112,9 @@ impl LentRegion {
 /// Outcome when the peer ends a lease by returning or releasing the memory.
 #[derive(Debug)]
 pub(super) enum EndedLease {
-    /// Memory that the application gets back, or the error of the deregistration.
-    Memory(Result<LocalMr, rdma_core::Error>),
+    /// Memory that the application gets back, or the error of the deregistration, and the charge of
+    /// the memory to the peer.
+    Memory(Result<LocalMr, rdma_core::Error>, Option<Charge>),
     /// The memory was returned to its reservation.
     ToReservation,
     /// This end had revoked the lease before.
@@ -262,7 +263,7 @@ impl Leases {
                 reservation.put_back(begin_end(lease.region));
                 EndedLease::ToReservation
             }
-            None => EndedLease::Memory(lease.region.end()),
+            None => EndedLease::Memory(lease.region.end(), lease.charge),
         })
     }
 
@@ -279,10 +280,10 @@ impl Leases {
         self.table.lock().revoked.len()
     }
 
-    /// Removes a lease, and returns its region, to which the caller must end the access. Returns
+    /// Removes a lease, and returns it. The caller must end the access to its region. Returns
     /// `None` if the peer has already ended the lease. If `is_offered` is set, the lease counts as
     /// revoked until the peer returns or releases it.
-    pub(super) fn remove(&self, id: u64, is_offered: bool) -> Option<LentRegion> {
+    pub(super) fn remove(&self, id: u64, is_offered: bool) -> Option<Lease> {
         let mut table = self.table.lock();
         let lease = table.remove(id)?;
         if is_offered {
@@ -290,7 +291,7 @@ impl Leases {
             table.revoked.insert(id, is_requested);
             table.revoked_requests += usize::from(is_requested);
         }
-        Some(lease.region)
+        Some(lease)
     }
 }
 

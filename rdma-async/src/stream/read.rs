@@ -25,6 +25,9 @@ pub struct OwnedReadHalf {
     receiving: Receiving,
     is_receiving: bool,
     has_ended: bool,
+    /// Error of a failed receive. All later reads repeat the error, because bytes are missing after
+    /// it.
+    failure: Option<Error>,
     rdma: Arc<Rdma>,
 }
 
@@ -47,6 +50,7 @@ impl OwnedReadHalf {
             receiving: ReusableBoxFuture::new(receive(Arc::clone(&rdma))),
             is_receiving: true,
             has_ended: false,
+            failure: None,
             rdma,
         }
     }
@@ -75,17 +79,19 @@ impl OwnedReadHalf {
     /// necessary.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.chunk.is_none() && !self.has_ended {
+            if let Some(error) = &self.failure {
+                return Poll::Ready(Err(read_error(error.clone())));
+            }
             if !self.is_receiving {
                 self.receiving.set(receive(Arc::clone(&self.rdma)));
                 self.is_receiving = true;
             }
             let received = ready!(self.receiving.poll(cx));
             self.is_receiving = false;
-            let region = received.map_err(read_error)?;
-            if region.length() == 0 {
-                self.has_ended = true;
-            } else {
-                self.chunk = Some(StreamChunk { region, start: 0 });
+            match received {
+                Err(error) => self.failure = Some(error),
+                Ok(region) if region.length() == 0 => self.has_ended = true,
+                Ok(region) => self.chunk = Some(StreamChunk { region, start: 0 }),
             }
         }
         Poll::Ready(Ok(()))

@@ -148,7 +148,10 @@ impl Grant {
     /// gives access to every peer that is connected to the [device value](crate::RdmaDevice).
     ///
     /// The access is exclusive if the device has memory windows of type 2 and keeps them to their
-    /// bounds, which is tested.
+    /// bounds, which is tested, unless [`RdmaBuilder::exclusive_grants`] or the registration of the
+    /// memory forbids windows.
+    ///
+    /// [`RdmaBuilder::exclusive_grants`]: crate::RdmaBuilder::exclusive_grants
     pub fn is_exclusive(&self) -> bool {
         self.is_exclusive
     }

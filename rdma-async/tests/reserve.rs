@@ -9,7 +9,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-use common::{bytes, check, context, join, listen, pair, pattern, run};
+use common::{bytes, check, context, join, listen, pair, pair_with, pattern, run};
 use futures_util::future::join_all;
 use rdma_async::{Error, LocalMr, LocalMrReadAccess, Rdma, RemoteMr, Result};
 use rdma_core::memory::WindowType;
@@ -91,12 +91,22 @@ fn the_peer_writes_while_the_future_runs_and_the_region_is_returned() {
 
 #[test]
 fn a_late_writer_gets_a_remote_access_error_and_changes_nothing() {
+    check_late_writer(true);
+}
+
+#[test]
+fn a_late_writer_to_memory_with_its_own_registration_changes_nothing() {
+    check_late_writer(false);
+}
+
+fn check_late_writer(exclusive: bool) {
     run(async {
-        let (client, server) = pair().await;
+        let (client, server) = pair_with(|builder| builder.exclusive_grants(exclusive)).await;
         let region = pattern(&server, 64, 1);
         let begun = Instant::now();
         let token = Cell::new(None);
         let owner = server.reserve(region, SHORT, |grant| {
+            assert_eq!(grant.is_exclusive(), exclusive && has_exclusive_grants());
             token.set(Some(grant.token()));
             std::future::pending::<()>()
         });

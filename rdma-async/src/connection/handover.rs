@@ -87,7 +87,9 @@ impl Connection {
     ) -> Result<Loan> {
         self.check_open()?;
         let access = self.leases.access() & AccessFlags::REMOTE;
-        let uses_windows = !access.is_empty() && self.device.enforces_window_bounds().await;
+        let uses_windows = self.settings.exclusive_grants
+            && !access.is_empty()
+            && self.device.enforces_window_bounds().await;
         let region = region
             .into_parts()
             .map_err(|(_, error)| Error::from(error))?;

@@ -1,17 +1,16 @@
 //! Leases: memory of this end that the peer may access.
 
 use std::collections::{HashMap, VecDeque};
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use rdma_core::memory::SharedBuffer;
-use rdma_core::{AccessFlags, Buffer, ExposedMemory, RemoteMemory};
+use rdma_core::{AccessFlags, RemoteMemory};
 
+use super::exposed::ExposedRegion;
 use crate::device::RdmaDevice;
 use crate::error::Result;
-use crate::memory::{Charge, GrantedMemory, LocalMr, PieceLender, RegionParts};
+use crate::memory::{Charge, GrantedMemory, LocalMr};
 use crate::observe::LentBytes;
 use crate::reserve::GrantState;
 
@@ -72,15 +71,10 @@ impl LeaseTable {
     }
 }
 
-/// Memory that is lent to the peer, with the other parts of its registered buffer.
+/// Memory that is lent to the peer.
 #[derive(Debug)]
 struct Lease {
-    memory: ExposedMemory,
-    /// Part of the registered buffer after the lent region, kept until the parts are joined again.
-    tail: Option<Buffer>,
-    /// Part of the registered buffer before the lent region.
-    lead: Option<Buffer>,
-    lender: Option<Arc<PieceLender>>,
+    region: ExposedRegion,
     /// Charge of the memory to the peer, if the peer requested the memory.
     charge: Option<Charge>,
     /// Reservation that gets the memory back, if the lease belongs to a reservation.
@@ -176,37 +170,24 @@ impl Leases {
         reservation: Option<Arc<GrantState>>,
         device: &RdmaDevice,
     ) -> Result<(u64, RemoteMemory), (LocalMr, rdma_core::Error)> {
-        let RegionParts {
-            buffer,
-            range,
-            lender,
-        } = region.into_parts()?;
-        let (lead, memory, tail) = split_around(buffer, range);
-        match memory.expose(self.access & allowed) {
-            Ok(memory) => {
-                let (remote, len) = (memory.remote(), memory.len());
-                let mut table = self.table.lock();
-                let id = table.next_id();
-                if let Some(charge) = &charge {
-                    table.requested.bytes += charge.bytes();
-                    table.requested.regions += 1;
-                }
-                table.leases.insert(
-                    id,
-                    Lease {
-                        memory,
-                        tail,
-                        lead,
-                        lender,
-                        charge,
-                        reservation,
-                        _observed: LentBytes::of(device, len),
-                    },
-                );
-                Ok((id, remote))
-            }
-            Err(refused) => Err((join_parts(lead, refused.value, tail, lender), refused.error)),
+        let region = ExposedRegion::new(region, self.access & allowed)?;
+        let remote = region.memory().remote();
+        let mut table = self.table.lock();
+        let id = table.next_id();
+        if let Some(charge) = &charge {
+            table.requested.bytes += charge.bytes();
+            table.requested.regions += 1;
         }
+        table.leases.insert(
+            id,
+            Lease {
+                _observed: LentBytes::of(device, region.memory().len()),
+                region,
+                charge,
+                reservation,
+            },
+        );
+        Ok((id, remote))
     }
 
     /// Ends a lease that the peer returns or releases. Returns `None` for an id of which the peer
@@ -227,7 +208,7 @@ impl Leases {
             table.remove(id)?
         };
         let reservation = lease.reservation.clone();
-        let region = lease.end();
+        let region = lease.region.end();
         Some(match reservation {
             Some(reservation) => {
                 reservation.put_back(region);
@@ -268,7 +249,7 @@ impl Leases {
             }
             lease
         };
-        Some(lease.end())
+        Some(lease.region.end())
     }
 }
 
@@ -277,65 +258,7 @@ impl Drop for Leases {
     fn drop(&mut self) {
         for (_, lease) in self.table.get_mut().leases.drain() {
             // After an error the device may still access the memory, so the memory is not freed.
-            drop(lease.end());
+            drop(lease.region.end());
         }
     }
-}
-
-impl Lease {
-    /// Deregisters the memory to end the peer's access, and returns the memory.
-    fn end(self) -> Result<LocalMr, rdma_core::Error> {
-        let Self {
-            memory,
-            tail,
-            lead,
-            lender,
-            ..
-        } = self;
-        match memory.revoke() {
-            Ok(memory) => Ok(join_parts(lead, memory, tail, lender)),
-            // The device may still access the memory. Dropping the error does not free such memory.
-            Err(refused) => Err(refused.error),
-        }
-    }
-}
-
-/// Splits `buffer` into the part before `range`, the part in `range`, and the part after `range`.
-fn split_around(buffer: Buffer, range: Range<usize>) -> (Option<Buffer>, Buffer, Option<Buffer>) {
-    let len = buffer.len();
-    let (buffer, tail) = match range.end {
-        end if end == len => (buffer, None),
-        end => {
-            let (buffer, tail) = buffer.split_at(end);
-            (buffer, Some(tail))
-        }
-    };
-    match range.start {
-        0 => (None, buffer, tail),
-        start => {
-            let (lead, buffer) = buffer.split_at(start);
-            (Some(lead), buffer, tail)
-        }
-    }
-}
-
-/// Joins the parts that [`split_around`] has returned into a region of the original range.
-fn join_parts(
-    lead: Option<Buffer>,
-    memory: Buffer,
-    tail: Option<Buffer>,
-    lender: Option<Arc<PieceLender>>,
-) -> LocalMr {
-    let start = lead.as_ref().map_or(0, |lead| lead.len());
-    let range = start..start + memory.len();
-    let adjacent = "parts of one buffer are adjacent";
-    let whole = match lead {
-        Some(lead) => lead.join(memory).expect(adjacent),
-        None => memory,
-    };
-    let whole = match tail {
-        Some(tail) => whole.join(tail).expect(adjacent),
-        None => whole,
-    };
-    LocalMr::new(SharedBuffer::new(whole), range, lender)
 }

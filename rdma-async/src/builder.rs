@@ -135,7 +135,7 @@ impl Default for RdmaBuilder {
                 granted: GrantLimits {
                     bytes: 256 << 20,
                     regions: 1 << 14,
-                    peer_bytes: usize::MAX,
+                    peer_bytes: 1 << 30,
                     time: None,
                 },
                 stream_buffer: 1 << 20,
@@ -194,6 +194,8 @@ impl RdmaBuilder {
     }
 
     /// Sets the timeouts, retry counts and path parameters with which the queue pair is connected.
+    /// The [MTU](ConnectOptions::mtu) is an upper bound: both ends use the smallest of the MTUs
+    /// that the two ends set and the MTUs of the two ports.
     pub fn options(mut self, options: ConnectOptions) -> Self {
         self.settings.options = options;
         self
@@ -262,7 +264,7 @@ impl RdmaBuilder {
 
     /// Sets the maximum memory, in bytes, that all peers on one host may request and hold, over all
     /// connections of the device. Regions count as in [`Self::remote_memory_limit`]. A host is
-    /// identified by its IP address. By default only the limit of each connection applies.
+    /// identified by its IP address. The default is 1 GiB.
     pub fn peer_memory_limit(mut self, bytes: usize) -> Self {
         self.settings.granted.peer_bytes = bytes;
         self
@@ -325,7 +327,7 @@ impl RdmaBuilder {
     /// At the maximum, if another peer waits, the listener ends the oldest handshake whose peer has
     /// not yet sent a valid hello and, if required, a valid token. Such a handshake gets at least
     /// 100 ms. If all peers have sent valid ones, the listener ends the oldest handshake, which
-    /// gets at least 500 ms.
+    /// gets at least 500 ms. Over TCP, the peer of an ended handshake gets the reason.
     pub fn half_open_limit(mut self, handshakes: usize) -> Self {
         self.settings.half_open_limit = handshakes.max(1);
         self

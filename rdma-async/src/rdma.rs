@@ -533,7 +533,8 @@ impl Rdma {
     }
 
     /// Waits for memory that the peer returns: memory that the peer had requested, or memory lent
-    /// by [`Self::send_local_mr`]. The peer can no longer access the returned memory.
+    /// by [`Self::send_local_mr`]. The peer can no longer access the returned memory. Requested
+    /// memory counts towards the limits of the peer until this function returns it.
     ///
     /// # Errors
     ///

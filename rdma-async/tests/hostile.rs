@@ -99,7 +99,7 @@ fn invalid_frames_end_the_connection() {
             ("a grant cut off", frame(kind::GRANT, NONE, 1, &token(8))),
             (
                 "a refusal without reason",
-                frame(kind::REFUSE, NONE, 1, &[5, 0, 0, 0, 0, 0, 0, 0, 0]),
+                frame(kind::REFUSE, NONE, 1, &[7, 0, 0, 0, 0, 0, 0, 0, 0]),
             ),
             ("a refusal cut off", frame(kind::REFUSE, NONE, 1, &[0])),
             ("an offer cut off", frame(kind::OFFER, NONE, 1, &[0; 10])),
@@ -501,6 +501,8 @@ fn rings_that_are_advertised_twice_and_slots_returned_twice_end_the_connection()
         let (mut hostile, server) = victim(&mut listener).await;
         let mut stream = server.into_stream();
         hostile.send(&ring);
+        hostile.send(&frame(kind::DATA, NONE, 0, b"ring sent"));
+        stream.read_exact(&mut [0; 9]).await.unwrap();
         while stream.write_all(&[1; SLOT_LEN]).await.is_ok() {
             hostile.poll();
             tokio::task::yield_now().await;

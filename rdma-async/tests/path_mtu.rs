@@ -1,4 +1,5 @@
-//! Checks that a path that loses long packets is reported when a connection is established.
+//! Checks the path MTU of connections: the choice of both ends, and that a path that loses long
+//! packets is reported when a connection is established.
 
 mod common;
 
@@ -13,8 +14,9 @@ use common::namespace::{
     ROLE, add_address, again, ip, must_skip, parsed, report_ready, succeeds, wait_until,
     wait_until_ready,
 };
-use common::{LIMIT, builder, run};
-use rdma_async::Rdma;
+use common::{LIMIT, builder, bytes, layout, pattern, run};
+use rdma_async::{LocalMrReadAccess, Rdma, RdmaBuilder};
+use rdma_core::{ConnectOptions, Mtu};
 
 const TEST: &str = "a_path_that_loses_long_packets_is_reported_at_connect";
 /// Command that creates the namespaces of the near host, which has the long MTU.
@@ -154,4 +156,35 @@ async fn end(is_far: bool, connection: Rdma) {
 fn assert_succeeds(mut process: Child) {
     let status = process.wait().unwrap();
     assert!(status.success(), "{status}");
+}
+
+#[test]
+fn an_mtu_that_one_end_sets_applies_to_both() {
+    run(async {
+        let limited =
+            |builder: RdmaBuilder| builder.options(ConnectOptions::default().mtu(Mtu::Mtu256));
+        let mut plain_listener = common::listen(|builder| builder).await;
+        let mut limited_listener = common::listen(limited).await;
+        let ends = [
+            common::join(&mut plain_listener, limited).await,
+            common::join(&mut limited_listener, |builder| builder).await,
+        ];
+        // Longer than one packet of either MTU, in both directions.
+        let len = 10_000;
+        for (left, right) in ends
+            .iter()
+            .flat_map(|(one, other)| [(one, other), (other, one)])
+        {
+            let mut remote = left.request_remote_mr(layout(len)).await.unwrap();
+            let source = pattern(left, len, 3);
+            left.write(&source, &mut remote).await.unwrap();
+            let mut target = left.alloc_local_mr(layout(len)).unwrap();
+            left.read(&mut target, &remote).await.unwrap();
+            assert_eq!(target.as_slice(), bytes(len, 3));
+            let message = pattern(left, 4000, 4);
+            let (sent, received) = tokio::join!(left.send(&message), right.receive());
+            sent.unwrap();
+            assert_eq!(received.unwrap().as_slice(), bytes(4000, 4));
+        }
+    });
 }

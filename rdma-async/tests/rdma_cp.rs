@@ -12,7 +12,11 @@ use example::Example;
 const SIZE: usize = 9_000_001;
 
 fn start(words: &[&str], flags: &[&str]) -> Example {
-    Example::start("rdma_cp", &[words, flags, &["--quiet"]].concat())
+    let start = match words[0] {
+        "receive" => Example::start_server,
+        _ => Example::start,
+    };
+    start("rdma_cp", &[words, flags, &["--quiet"]].concat())
 }
 
 /// Copies a file to a directory, and returns the errors of the sender and of the receiver.

@@ -393,6 +393,25 @@ fn a_listener_is_a_stream_of_connections() {
 }
 
 #[test]
+fn a_reader_continues_to_fail_after_a_piece_that_it_cannot_receive() {
+    run(async {
+        let (mut writer, mut reader) = streams_with(|builder| builder.message_limit(100_000)).await;
+        writer.write_all(&bytes(50_000, 1)).await.unwrap();
+        writer.write_all(&bytes(200_000, 2)).await.unwrap();
+        writer.write_all(b"after the missing bytes").await.unwrap();
+        let mut received = vec![0; 50_000];
+        reader.read_exact(&mut received).await.unwrap();
+        assert!(received == bytes(50_000, 1));
+        let first = reader.read_u8().await.unwrap_err().to_string();
+        assert!(first.contains("100000"), "{first}");
+        for _ in 0..3 {
+            let next = reader.read_u8().await.unwrap_err();
+            assert_eq!(next.to_string(), first);
+        }
+    });
+}
+
+#[test]
 fn a_request_that_the_device_refuses_ends_the_stream_with_an_error() {
     const NAME: &str = "a_request_that_the_device_refuses_ends_the_stream_with_an_error";
     if std::env::var_os("SOFTROCE_FAIL").is_none() {

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::Parser;
+use rdma_bench::Error;
 use rdma_bench::compare::{Network, softroce_is_preloaded};
 use rdma_bench::limits::{
     Effort, Judge, MachineKind, Networks, Programs, Row, Summary, failed, heading, line, listing,
@@ -146,7 +147,10 @@ fn run(options: &Options) -> anyhow::Result<bool> {
             }
             Err(error) => {
                 println!("{}", failed(row, &error));
-                summary.not_measured(row);
+                match error {
+                    Error::NoNamespaces(_) => summary.impossible(row),
+                    _ => summary.not_measured(row),
+                }
             }
         }
     }

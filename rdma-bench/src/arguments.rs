@@ -76,7 +76,8 @@ struct Options {
     /// The port of the RDMA device [default: an active port].
     #[arg(short = 'i', long = "ib-port", value_name = "N")]
     port: Option<u8>,
-    /// The GID index [default: RDMA_GID_INDEX, else the index of a RoCE v2 GID, IPv4 preferred].
+    /// The GID index [default: RDMA_GID_INDEX, else the index of the RoCE v2 GID whose address this
+    /// end has in the control connection, else of any RoCE v2 GID, IPv4 preferred].
     #[arg(short = 'x', long, value_name = "N")]
     gid_index: Option<u32>,
     /// The TCP port to listen on or to connect to.

@@ -71,6 +71,10 @@ pub enum Error {
     #[error("{0}")]
     Unsupported(String),
 
+    /// The system does not allow network namespaces, which stand for hosts.
+    #[error("cannot create network namespaces: {0} (root rights and the program ip are needed)")]
+    NoNamespaces(String),
+
     /// A result could not be written.
     #[error("{what}: {source}")]
     Output {

@@ -87,8 +87,9 @@ xflags::xflags! {
             optional --device-only
             /// Test only this device: `softroce`; `packets` or `shared` (softroce, which sends
             /// messages within a process as packets, or through shared memory as between two
-            /// processes); `rxe` (the kernel's Soft-RoCE); `wire` (softroce and the kernel's
-            /// Soft-RoCE on one network); or the name of a device of this machine.
+            /// processes); `hosts` (softroce, between two network namespaces); `rxe` (the kernel's
+            /// Soft-RoCE); `wire` (softroce and the kernel's Soft-RoCE on one network); or the name
+            /// of a device of this machine.
             optional --device name: String
         }
         /// Run the benchmarks on this machine's RDMA device, or on softroce if there is none.

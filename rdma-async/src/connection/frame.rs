@@ -90,6 +90,10 @@ pub(crate) enum Refusal {
     Regions(u64),
     /// The peer lends at most this number of bytes to this end, on all connections together.
     PeerBytes(u64),
+    /// The peer lends at most this number of bytes to all its peers together.
+    AllPeersBytes(u64),
+    /// The peer's registered memory has reached its limit, this number of bytes.
+    PoolFull(u64),
 }
 
 impl Refusal {
@@ -102,6 +106,8 @@ impl Refusal {
             Self::Memory => (2, 0),
             Self::Regions(limit) => (3, limit),
             Self::PeerBytes(limit) => (4, limit),
+            Self::AllPeersBytes(limit) => (5, limit),
+            Self::PoolFull(limit) => (6, limit),
         }
     }
 
@@ -114,6 +120,8 @@ impl Refusal {
             2 => Self::Memory,
             3 => Self::Regions(limit),
             4 => Self::PeerBytes(limit),
+            5 => Self::AllPeersBytes(limit),
+            6 => Self::PoolFull(limit),
             _ => return None,
         })
     }
@@ -130,6 +138,15 @@ impl fmt::Display for Refusal {
                 f,
                 "it lends this peer at most {limit} bytes, on all connections together"
             ),
+            Self::AllPeersBytes(limit) => {
+                write!(f, "it lends at most {limit} bytes to all peers together")
+            }
+            Self::PoolFull(limit) => {
+                write!(
+                    f,
+                    "its registered memory has reached the limit of {limit} bytes"
+                )
+            }
         }
     }
 }
@@ -275,7 +292,7 @@ mod tests {
         rkey: 77,
     };
 
-    fn kinds() -> [Kind; 19] {
+    fn kinds() -> [Kind; 21] {
         [
             Kind::Data,
             Kind::Rendezvous {
@@ -305,6 +322,14 @@ mod tests {
             Kind::Refuse {
                 id: 5,
                 reason: Refusal::PeerBytes(u64::MAX),
+            },
+            Kind::Refuse {
+                id: 5,
+                reason: Refusal::AllPeersBytes(4),
+            },
+            Kind::Refuse {
+                id: 5,
+                reason: Refusal::PoolFull(5),
             },
             Kind::Refuse {
                 id: 5,

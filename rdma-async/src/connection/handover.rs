@@ -240,8 +240,10 @@ impl Connection {
     /// Waits until the peer returns memory that this end has lent, and returns the region to the
     /// application.
     pub(crate) async fn receive_returned(&self) -> Result<LocalMr> {
-        self.wait(&self.returned_arrived, || self.returned.pop())
-            .await
+        let (region, _charge) = self
+            .wait(&self.returned_arrived, || self.returned.pop())
+            .await?;
+        Ok(region)
     }
 }
 

@@ -85,8 +85,9 @@ struct Lease {
 /// Outcome when the peer ends a lease by returning or releasing the memory.
 #[derive(Debug)]
 pub(super) enum EndedLease {
-    /// Memory that the application gets back, or the error of the deregistration.
-    Memory(Result<LocalMr, rdma_core::Error>),
+    /// Memory that the application gets back, or the error of the deregistration, and the charge of
+    /// the memory to the peer.
+    Memory(Result<LocalMr, rdma_core::Error>, Option<Charge>),
     /// The memory was returned to its reservation.
     ToReservation,
     /// This end had revoked the lease before.
@@ -193,7 +194,7 @@ impl Leases {
     /// Ends a lease that the peer returns or releases. Returns `None` for an id of which the peer
     /// cannot know, a violation of the protocol.
     pub(super) fn end_by_peer(&self, id: u64) -> Option<EndedLease> {
-        let lease = {
+        let mut lease = {
             let mut table = self.table.lock();
             if table.forget_revoked(id) {
                 return Some(EndedLease::Revoked);
@@ -207,14 +208,14 @@ impl Leases {
             }
             table.remove(id)?
         };
-        let reservation = lease.reservation.clone();
+        let (reservation, charge) = (lease.reservation.clone(), lease.charge.take());
         let region = lease.region.end();
         Some(match reservation {
             Some(reservation) => {
                 reservation.put_back(region);
                 EndedLease::ToReservation
             }
-            None => EndedLease::Memory(region),
+            None => EndedLease::Memory(region, charge),
         })
     }
 

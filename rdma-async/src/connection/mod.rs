@@ -79,7 +79,7 @@ use crate::builder::Settings;
 use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
 use crate::memory::{
-    LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RemoteMr, claim_read, claim_write,
+    Charge, LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RemoteMr, claim_read, claim_write,
 };
 use crate::shard::{Reservation, Shard};
 
@@ -146,8 +146,9 @@ pub(crate) struct Connection {
     /// Memory that the peer has offered.
     offers: Inbox<RemoteMr>,
     borrowed: BorrowedLeases,
-    /// Lent memory that the peer has returned.
-    returned: SegQueue<LocalMr>,
+    /// Lent memory that the peer has returned. Memory that the peer had requested counts towards
+    /// the limits of the peer until the application receives the memory.
+    returned: SegQueue<(LocalMr, Option<Charge>)>,
     /// Tasks that wait for returned memory or for the end of the connection.
     returned_arrived: Waiters,
     /// Messages that the application receives before the messages in `messages`.

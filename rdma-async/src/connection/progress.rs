@@ -151,16 +151,16 @@ impl Connection {
                 }
             }
             Kind::Return { lease } => match self.leases.end_by_peer(lease) {
-                Some(EndedLease::Memory(Ok(region))) => {
-                    self.returned.push(region);
+                Some(EndedLease::Memory(Ok(region), charge)) => {
+                    self.returned.push((region, charge));
                     self.returned_arrived.wake();
                 }
-                Some(EndedLease::Memory(Err(error))) => self.fail(error.into()),
+                Some(EndedLease::Memory(Err(error), _)) => self.fail(error.into()),
                 Some(EndedLease::ToReservation | EndedLease::Revoked) => {}
                 None => self.fail_for_violation("the return of memory that was not lent"),
             },
             Kind::Release { lease } => match self.leases.end_by_peer(lease) {
-                Some(EndedLease::Memory(Err(error))) => self.fail(error.into()),
+                Some(EndedLease::Memory(Err(error), _)) => self.fail(error.into()),
                 Some(_) => {}
                 None => self.fail_for_violation("the release of memory that was not lent"),
             },

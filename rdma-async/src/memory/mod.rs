@@ -7,7 +7,7 @@ mod remote;
 mod usage;
 
 pub use ledger::GrantedMemory;
-pub(crate) use ledger::{Charge, Ledger};
+pub(crate) use ledger::{Amount, Charge, Exceeded, Ledger};
 pub use local::{
     LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess, NotJoined,
 };

@@ -69,6 +69,17 @@ impl Pool {
         self.usage.statistics(kept.sum())
     }
 
+    /// Returns the number of bytes that a region with this size and alignment uses.
+    pub(crate) fn piece_len(&self, layout: Layout) -> Result<usize> {
+        Ok(self.lender_of(layout)?.1.size())
+    }
+
+    /// Returns the maximum number of bytes that all peers together may use at their request, or
+    /// `None` if the pool has no limit.
+    pub(crate) fn limit_of_peers(&self) -> Option<usize> {
+        self.usage.limit_of_peers()
+    }
+
     /// Takes memory of `len` bytes, at most [`MIN_PIECE`], for the header of a message or the
     /// result of an atomic operation.
     pub(crate) fn take_header(&self, len: usize) -> Result<WriteClaim> {

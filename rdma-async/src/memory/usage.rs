@@ -25,6 +25,10 @@ impl PoolOptions {
     /// Sets the maximum number of bytes of local memory regions that exist at the same time. Each
     /// region counts with the size of its piece, a power of two up to 64 MiB. Kept memory of
     /// dropped regions, and receives of connections, do not count. By default there is no limit.
+    ///
+    /// The regions that peers have [requested](crate::Rdma::request_remote_mr) and hold use at most
+    /// three quarters of the limit. The rest remains for the program, even if hostile peers request
+    /// all memory.
     pub fn limit(mut self, bytes: usize) -> Self {
         self.limit = Some(bytes);
         self
@@ -90,6 +94,13 @@ impl Usage {
             limit,
             observed: PoolBytes::of(device),
         }
+    }
+
+    /// Returns the maximum number of bytes that all peers together may use at their request: three
+    /// quarters of the limit.
+    pub(super) fn limit_of_peers(&self) -> Option<usize> {
+        let limit = self.limit.as_ref()?.bytes;
+        Some(limit - limit / 4)
     }
 
     /// Counts a piece of `bytes` bytes as used. `bytes` is a multiple of [`UNIT`]. Fails if the

@@ -28,6 +28,9 @@ pub struct OwnedReadHalf {
     receiving: Receiving,
     is_receiving: bool,
     has_ended: bool,
+    /// Error of a failed receive. All later reads repeat the error, because bytes are missing after
+    /// it.
+    failure: Option<Error>,
     rdma: Arc<Rdma>,
 }
 
@@ -68,6 +71,7 @@ impl OwnedReadHalf {
             receiving: ReusableBoxFuture::new(receive(Arc::clone(&rdma))),
             is_receiving: true,
             has_ended: false,
+            failure: None,
             rdma,
         }
     }
@@ -114,17 +118,26 @@ impl OwnedReadHalf {
     /// necessary.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.unread.is_none() && !self.has_ended {
+            if let Some(error) = &self.failure {
+                return Poll::Ready(Err(read_error(error.clone())));
+            }
             if !self.is_receiving {
                 self.receiving.set(receive(Arc::clone(&self.rdma)));
                 self.is_receiving = true;
             }
             let received = ready!(self.receiving.poll(cx));
             self.is_receiving = false;
-            let piece = received.map_err(read_error)?;
-            if piece.len() == 0 {
-                self.has_ended = true;
-                break;
-            }
+            let piece = match received {
+                Err(error) => {
+                    self.failure = Some(error);
+                    continue;
+                }
+                Ok(piece) if piece.len() == 0 => {
+                    self.has_ended = true;
+                    break;
+                }
+                Ok(piece) => piece,
+            };
             self.is_long = matches!(piece, StreamPiece::Long(_));
             self.unread = Some(match piece {
                 StreamPiece::Message(region) | StreamPiece::Long(region) => {

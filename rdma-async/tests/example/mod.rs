@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::env;
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -27,7 +28,27 @@ impl Drop for Example {
 impl Example {
     /// Starts the example `name`, with pipes as its standard input, output and error.
     pub(crate) fn start(name: &str, words: &[&str]) -> Self {
-        let child = Command::new(program(name))
+        Self::spawn(Command::new(program(name)), words)
+    }
+
+    /// Starts the server of an example like [`Self::start`], on the host of the servers if the test
+    /// runs between two hosts. The address 127.0.0.1 in `words` then stands for that host.
+    pub(crate) fn start_server(name: &str, words: &[&str]) -> Self {
+        let (program, host) = (program(name), server_address());
+        let command = match env::var("RDMA_TEST_SERVER_NAMESPACE") {
+            Err(_) => Command::new(program),
+            Ok(namespace) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", &namespace]).arg(program);
+                command
+            }
+        };
+        let words = words.iter().map(|word| word.replace("127.0.0.1", &host));
+        Self::spawn(command, &words.collect::<Vec<_>>())
+    }
+
+    fn spawn(mut command: Command, words: &[impl AsRef<OsStr>]) -> Self {
+        let child = command
             .args(words)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -47,7 +68,7 @@ impl Example {
     /// Starts the server of the example like [`Self::serve`], with more options.
     pub(crate) fn serve_with(name: &str, more: &[&str]) -> (Self, BufReader<ChildStdout>, String) {
         let words = [&["serve", "--listen", "127.0.0.1:0"], more].concat();
-        let mut server = Self::start(name, &words);
+        let mut server = Self::start_server(name, &words);
         let mut output = server.output();
         let line = line(&mut output);
         let address = line.strip_prefix("listening at ").expect("its address");
@@ -95,6 +116,11 @@ pub(crate) fn line(output: &mut impl BufRead) -> String {
     let mut line = String::new();
     output.read_line(&mut line).expect("a line");
     line.trim_end().to_owned()
+}
+
+/// Returns the address of the host on which servers run: this host, or the other of two hosts.
+pub(crate) fn server_address() -> String {
+    env::var("RDMA_TEST_SERVER_ADDRESS").unwrap_or_else(|_| "127.0.0.1".into())
 }
 
 fn program(name: &str) -> PathBuf {

@@ -100,7 +100,7 @@ impl Connection {
             .address(AddressChoice {
                 port: settings.port,
                 gid_index: settings.gid_index,
-                ..AddressChoice::default()
+                source: Some(control.local_ip()?),
             })
             .send_completions(&sends.queue)
             .receive_completions(&receives.queue)

@@ -40,8 +40,8 @@ impl Hosts {
     ///
     /// # Errors
     ///
-    /// [`Error::Program`] if the system does not allow this, for example because the process is not
-    /// root.
+    /// [`Error::NoNamespaces`] if the system does not allow network namespaces, for example because
+    /// the process is not root; [`Error::Program`] if the program `ip` fails later.
     pub(super) fn create(mtu: usize) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -51,7 +51,7 @@ impl Hosts {
         };
         let [server, client] = &hosts.names;
         let mtu = mtu.to_string();
-        ip(&["netns", "add", server])?;
+        ip(&["netns", "add", server]).map_err(|error| Error::NoNamespaces(error.to_string()))?;
         ip(&["netns", "add", client])?;
         let pair = ["type", "veth", "peer", "name", "veth", "netns", client];
         ip(&[

@@ -17,6 +17,8 @@ enum Outcome {
     /// The verdict of a row that was measured; `None` if there were too few pairs for a verdict.
     Measured(Option<Verdict>),
     NotMeasured,
+    /// The system lacks what the row needs.
+    Impossible,
 }
 
 impl Summary {
@@ -30,7 +32,13 @@ impl Summary {
         self.outcomes.push((*row, Outcome::NotMeasured));
     }
 
-    /// Returns whether every row was measured and no row missed its goal.
+    /// Adds a row that needs what this system does not have. The row is not counted.
+    pub fn impossible(&mut self, row: &Row) {
+        self.outcomes.push((*row, Outcome::Impossible));
+    }
+
+    /// Returns whether every row that this system can measure was measured, and no row missed its
+    /// goal.
     pub fn is_success(&self) -> bool {
         let failures = [
             Outcome::Measured(Some(Verdict::Missed)),
@@ -51,7 +59,8 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let not_measured = self.count(Outcome::NotMeasured);
         let without_verdict = self.count(Outcome::Measured(None));
-        write!(f, "rows: {}", self.outcomes.len())?;
+        let impossible = self.count(Outcome::Impossible);
+        write!(f, "rows: {}", self.outcomes.len() - impossible)?;
         if without_verdict > 0 {
             write!(f, ", measured {without_verdict}")?;
         } else {
@@ -61,11 +70,18 @@ impl fmt::Display for Summary {
             }
         }
         writeln!(f, ", not measured {not_measured}")?;
+        if impossible > 0 {
+            writeln!(f, "impossible on this system and not counted: {impossible}")?;
+        }
         if without_verdict > 0 {
             writeln!(f, "too few pairs for verdicts: run without --quick")?;
         }
         for (row, outcome) in &self.outcomes {
-            if !matches!(outcome, Outcome::Measured(Some(Verdict::Met) | None)) {
+            let is_final = matches!(
+                outcome,
+                Outcome::Measured(Some(Verdict::Met) | None) | Outcome::Impossible
+            );
+            if !is_final {
                 writeln!(f, "{:<6}run again: {}", row.id, row.command())?;
             }
         }
@@ -95,6 +111,20 @@ mod tests {
         let mut broken = summary(&[met]);
         broken.not_measured(&row("G1"));
         assert!(!broken.is_success());
+    }
+
+    #[test]
+    fn rows_that_are_impossible_on_the_system_are_not_counted() {
+        let mut all = summary(&[Some(Verdict::Met)]);
+        all.impossible(&row("J1"));
+        assert!(all.is_success());
+        assert_eq!(
+            all.to_string(),
+            "\
+rows: 1, met 1, missed 0, undecided 0, not measured 0
+impossible on this system and not counted: 1
+"
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The examples as processes.
 
 use std::env;
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -33,8 +34,8 @@ impl Drop for Program {
     }
 }
 
-fn start(name: &str, words: &[&str]) -> Child {
-    Command::new(program(name))
+fn start(mut command: Command, words: &[impl AsRef<OsStr>]) -> Child {
+    command
         .args(words)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -42,9 +43,25 @@ fn start(name: &str, words: &[&str]) -> Child {
         .expect("the example runs")
 }
 
-/// Starts a server, and returns its address.
+/// Returns the address of the host on which servers run: this host, or the other of two hosts.
+fn server_address() -> String {
+    env::var("RDMA_TEST_SERVER_ADDRESS").unwrap_or_else(|_| "127.0.0.1".into())
+}
+
+/// Starts a server, on the host of the servers if the test runs between two hosts, and returns its
+/// address. The address 127.0.0.1 in `words` stands for that host.
 pub(crate) fn serve(name: &str, words: &[&str]) -> (Program, String) {
-    let mut child = start(name, words);
+    let (program, host) = (program(name), server_address());
+    let command = match env::var("RDMA_TEST_SERVER_NAMESPACE") {
+        Err(_) => Command::new(program),
+        Ok(namespace) => {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &namespace]).arg(program);
+            command
+        }
+    };
+    let words = words.iter().map(|word| word.replace("127.0.0.1", &host));
+    let mut child = start(command, &words.collect::<Vec<_>>());
     let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
     let mut line = String::new();
     output.read_line(&mut line).expect("its first line");
@@ -73,7 +90,7 @@ pub(crate) fn serve(name: &str, words: &[&str]) -> (Program, String) {
 /// Runs a program to its end, and returns what it printed.
 pub(crate) fn run(name: &str, words: &[&str]) -> String {
     let mut program = Program {
-        child: start(name, words),
+        child: start(Command::new(program(name)), words),
         _output: None,
     };
     let latest = Instant::now() + LIMIT;
@@ -104,13 +121,13 @@ pub(crate) fn run(name: &str, words: &[&str]) -> String {
     printed.trim_end().to_owned()
 }
 
-/// Returns addresses that are free now.
+/// Returns addresses of the host of the servers, with ports that are free on this host now.
 pub(crate) fn free(scheme: &str, count: usize) -> Vec<String> {
     let listeners = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
     let listeners: Vec<_> = listeners.collect();
     let address = |listener: &TcpListener| {
         let port = listener.local_addr().unwrap().port();
-        format!("{scheme}://127.0.0.1:{port}")
+        format!("{scheme}://{}:{port}", server_address())
     };
     listeners.iter().map(address).collect()
 }

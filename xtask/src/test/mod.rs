@@ -1,11 +1,13 @@
 //! `cargo xtask test`: runs every test of the workspace.
 //!
 //! Unit tests and documentation tests run on this machine, and use softroce if they need a device.
-//! Integration tests run on softroce, and then on the kernel's Soft-RoCE: on this machine if it has
-//! such a device, else all of them in one boot of the guest. The integration tests of `xtask` need
-//! no device, and run once, on this machine. The tests in `rdma-async/interop`, which is not part
-//! of the workspace, run like the integration tests, but not in the guest.
+//! Integration tests run on softroce, in part also between two network namespaces, and then on the
+//! kernel's Soft-RoCE: on this machine if it has such a device, else all of them in one boot of the
+//! guest. The integration tests of `xtask` need no device, and run once, on this machine. The tests
+//! in `rdma-async/interop`, which is not part of the workspace, run like the integration tests, but
+//! not in the guest.
 
+mod hosts;
 mod installed;
 mod libtest;
 mod nested;
@@ -26,6 +28,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use xshell::Shell;
 
+use self::hosts::Hosts;
 use self::installed::Installed;
 use self::place::{C_PROGRAMS, FOREIGN, Matches, Place};
 use self::program::{Outcome, Program};
@@ -158,7 +161,21 @@ fn run_at(
         Place::Host => None,
         Place::Device(target) => target.requirements(),
     };
+    let hosts = match place {
+        Place::Device(Target::Hosts) => match Hosts::create()? {
+            None => {
+                println!("left out: this system does not allow network namespaces");
+                return Ok(());
+            }
+            hosts => hosts,
+        },
+        _ => None,
+    };
     let outcomes = match requirements {
+        None if let Some(hosts) = &hosts => programs
+            .iter()
+            .map(|program| run_and_print(&hosts.place(program), &scratch.0))
+            .collect::<Result<_, _>>()?,
         None => programs
             .iter()
             .map(|program| run_and_print(program, &scratch.0))

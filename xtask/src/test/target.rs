@@ -18,6 +18,9 @@ pub(crate) enum Target {
     /// softroce, which is forced to send messages within one process through shared memory, as
     /// between two processes of a host.
     Shared,
+    /// softroce on two hosts (network namespaces of this machine): the servers of the tests run on
+    /// one, the tests and their clients on the other.
+    Hosts,
     /// The kernel's Soft-RoCE, on this machine or in the guest.
     Rxe,
     /// softroce and the kernel's Soft-RoCE on one network, in the guest.
@@ -46,6 +49,20 @@ const ON_ALL_PATHS: [(&str, &str); 4] = [
     ("rdma-core", "random_rounds"),
 ];
 
+/// The test programs, each with its package, that also run on [`Target::Hosts`]: those that run
+/// servers and clients in separate processes.
+const BETWEEN_HOSTS: [(&str, &str); 9] = [
+    ("rdma-async", "board"),
+    ("rdma-async", "first_program"),
+    ("rdma-async", "key_value"),
+    ("rdma-async", "loan"),
+    ("rdma-async", "lock"),
+    ("rdma-async", "rdma_cp"),
+    ("rdma-bench", "device"),
+    ("rdma-rpc", "block_store"),
+    ("rdma-rpc", "programs"),
+];
+
 /// The test program of softroce that exchanges packets with the kernel's Soft-RoCE, and so needs
 /// both.
 const INTEROP: &str = "interop";
@@ -61,17 +78,19 @@ const COMPILE_FAIL: &str = "compile_fail";
 impl Target {
     /// Returns the devices to test: only the device called `name` (the value of `--device`), if
     /// given, or the device named by `RDMA_DEVICE`. Without a name, returns softroce with each path
-    /// of its messages, the kernel's Soft-RoCE, and both on one network.
+    /// of its messages and on two hosts, the kernel's Soft-RoCE, and both on one network.
     pub(crate) fn chosen(name: Option<String>) -> Vec<Self> {
         match name.or_else(by_environment) {
             Some(name) if name == "packets" => vec![Self::Packets],
             Some(name) if name == "shared" => vec![Self::Shared],
+            Some(name) if name == "hosts" => vec![Self::Hosts],
             Some(name) if name == "wire" => vec![Self::Wire],
             Some(name) => vec![Self::named(name)],
             None => vec![
                 Self::Softroce,
                 Self::Packets,
                 Self::Shared,
+                Self::Hosts,
                 Self::Rxe,
                 Self::Wire,
             ],
@@ -95,6 +114,7 @@ impl Target {
             Self::Softroce => "softroce",
             Self::Packets => "packets",
             Self::Shared => "shared",
+            Self::Hosts => "hosts",
             Self::Rxe => "rxe",
             Self::Wire => "wire",
             Self::Named(name) => name,
@@ -121,6 +141,7 @@ impl Target {
         match self {
             Self::Softroce => !interop,
             Self::Packets | Self::Shared => ON_ALL_PATHS.contains(&(package, test)),
+            Self::Hosts => BETWEEN_HOSTS.contains(&(package, test)),
             Self::Rxe => {
                 !is_of_softroce && package != PROGRAMS_OVER_STREAMS && test != COMPILE_FAIL
             }
@@ -134,7 +155,7 @@ impl Target {
     pub(crate) fn requirements(&self) -> Option<Requirements> {
         let usual = Requirements::default();
         match self {
-            Self::Softroce | Self::Packets | Self::Shared => None,
+            Self::Softroce | Self::Packets | Self::Shared | Self::Hosts => None,
             Self::Rxe => Some(usual),
             Self::Wire => Some(Requirements {
                 guest: true,
@@ -151,7 +172,9 @@ impl Target {
     /// Returns the environment variables that tests on this device need.
     pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
         match self {
-            Self::Softroce => vec![(environment::DEVICE.into(), environment::SOFTROCE.into())],
+            Self::Softroce | Self::Hosts => {
+                vec![(environment::DEVICE.into(), environment::SOFTROCE.into())]
+            }
             Self::Packets | Self::Shared => {
                 let way = if *self == Self::Shared {
                     "shared"
@@ -180,6 +203,7 @@ impl fmt::Display for Target {
             Self::Softroce => f.write_str("softroce"),
             Self::Packets => f.write_str("softroce by packets"),
             Self::Shared => f.write_str("softroce by shared memory"),
+            Self::Hosts => f.write_str("softroce between hosts"),
             Self::Rxe => f.write_str("rxe"),
             Self::Wire => f.write_str("softroce and rxe"),
             Self::Named(name) => f.write_str(name),
@@ -208,6 +232,7 @@ mod tests {
             Target::Softroce,
             Target::Packets,
             Target::Shared,
+            Target::Hosts,
             Target::Rxe,
             Target::Wire,
             Target::Named("mlx5_0".into()),
@@ -230,6 +255,8 @@ mod tests {
         assert!(Target::Packets.has_test("ibverbs-sys", "conformance"));
         assert!(!Target::Packets.has_test("rdma-core", "atomics"));
         assert!(!Target::Wire.has_test("rdma-core", "messages"));
+        assert!(Target::Hosts.has_test("rdma-rpc", "programs"));
+        assert!(!Target::Hosts.has_test("rdma-rpc", "calls"));
         assert!(Target::Softroce.has_test(PROGRAMS_OVER_STREAMS, "axum"));
         assert!(!Target::Rxe.has_test(PROGRAMS_OVER_STREAMS, "axum"));
         assert!(!Target::Softroce.has_test(XTASK, "documentation"));

@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Write};
-use std::net::{IpAddr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::process;
 
 use super::gid_table::LocalAddress;
+use super::port_holder;
 use super::socket::{BoundAddress, HostAddress, Interface};
 use crate::address;
 use crate::config::Config;
@@ -113,8 +114,9 @@ fn bind_all(config: &Config, list: &[HostAddress], hosts: &[HostAddress]) -> io:
     let mut last = io::Error::from(ErrorKind::AddrInUse);
     let mut best: Option<Bound> = None;
     let mut group_port = None;
-    // Address whose first port is in use, although that port is free on other addresses.
-    let mut blocked = None;
+    // Address whose first port another program uses: an address of the host, although the port is
+    // free on other addresses, or the unspecified address for all addresses.
+    let mut blocked: Option<SocketAddr> = None;
     // Number of ports in use of each address.
     let mut ports_in_use: HashMap<IpAddr, usize> = HashMap::new();
     // Usually a port is free on all addresses or on none.
@@ -123,6 +125,9 @@ fn bind_all(config: &Config, list: &[HostAddress], hosts: &[HostAddress]) -> io:
             let loopback = match bind_loopback(list, port) {
                 Ok(loopback) => loopback,
                 Err(error) => {
+                    if slot == 0 && error.kind() == ErrorKind::AddrInUse {
+                        blocked = Some((Ipv4Addr::UNSPECIFIED, port).into());
+                    }
                     last = error;
                     continue;
                 }
@@ -151,16 +156,13 @@ fn bind_all(config: &Config, list: &[HostAddress], hosts: &[HostAddress]) -> io:
                 group_port,
             };
             let Some(taken) = taken else {
-                if let Some((ip, taken)) = blocked {
-                    report(format_args!(
-                        "the UDP port {taken} of {ip} is in use by another program, so this process uses the port {port}, at which \
-                         network cards and the kernel's Soft-RoCE do not reach it"
-                    ));
+                if let Some(blocked) = blocked {
+                    report_blocked(blocked, port);
                 }
                 return Ok(bound);
             };
             if slot == 0 && bound.all.len() > 1 {
-                blocked = Some((taken, port));
+                blocked = Some((taken, port).into());
             }
             if is_partial && (best.as_ref()).is_none_or(|best| best.all.len() < bound.all.len()) {
                 best = Some(bound);
@@ -195,11 +197,27 @@ impl Bound {
     }
 }
 
+/// Reports that this process uses the UDP port `port` instead of that of `blocked`, which another
+/// program uses.
+fn report_blocked(blocked: SocketAddr, port: u16) {
+    let holder = port_holder::describe(blocked);
+    let of_address = match blocked.ip() {
+        ip if ip.is_unspecified() => String::new(),
+        ip => format!(" of {ip}"),
+    };
+    report(format_args!(
+        "the UDP port {}{of_address} is in use by {holder}, so this process uses the port {port}, at which network cards and the \
+         kernel's Soft-RoCE do not reach it",
+        blocked.port()
+    ));
+}
+
 /// Reports that the address `ip` gets no GID, because its UDP port `port` is in use.
 pub(super) fn report_taken(ip: IpAddr, port: u16) {
+    let holder = port_holder::describe(SocketAddr::new(ip, port));
     report(format_args!(
-        "the address {ip} gets no GID: its UDP port {port} is in use by another process, and no other port of the device is free \
-         on all addresses"
+        "the address {ip} gets no GID: its UDP port {port} is in use by {holder}, and no other port of the device is free on all \
+         addresses"
     ));
 }
 

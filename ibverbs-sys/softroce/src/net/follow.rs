@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use super::bind::{bind_host, host_addresses, report_taken};
 use super::network::Network;
+use super::socket::InterfaceMonitor;
 use crate::address;
 
 impl Network {
@@ -35,14 +36,20 @@ impl Network {
         self.changes.as_ref().map(AsFd::as_fd)
     }
 
-    /// Reads the kernel's reports about changes of the host's interfaces and addresses, and updates
-    /// the GID table. Returns whether the table has changed.
+    /// Reads the kernel's reports about changes of the host's interfaces, addresses and routes, and
+    /// updates the GID table. After a change of routes, bursts to other hosts need a new trial.
+    /// Returns whether the table has changed.
     pub(crate) fn update_from_host(&self) -> bool {
-        let changes = self.changes.as_ref();
+        let Some(changes) = self.changes.as_ref().map(InterfaceMonitor::take) else {
+            return false;
+        };
+        if changes.routes {
+            self.trials.forget_all();
+        }
         let Some(port) = address::port_of_slot(self.base, self.slot()) else {
             return false;
         };
-        if !changes.is_some_and(|changes| changes.take()) {
+        if !changes.addresses {
             return false;
         }
         let hosts = host_addresses(&self.config);

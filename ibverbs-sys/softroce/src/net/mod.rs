@@ -34,6 +34,7 @@ mod network;
 mod outbox;
 mod path_mtu_checks;
 mod peers;
+mod port_holder;
 mod route;
 mod shared;
 mod socket;

@@ -11,8 +11,8 @@
 //! So bursts are sent over IPv4 to other hosts only after a trial: a burst of two packets whose
 //! opcode is reserved for manufacturers. A peer of this crate answers the second packet, which
 //! shows that it received the packet with an ICRC that it accepts. Other implementations drop both
-//! packets (IBTA 9.2.1, 9.7.2). A trial is repeated at intervals, because the route to the peer may
-//! change.
+//! packets (IBTA 9.2.1, 9.7.2). A trial is repeated after a change of the host's routes, and at
+//! intervals, because the route may also change elsewhere.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -76,8 +76,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
 /// Maximum time between two trials (test bursts) to a peer that does not answer.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Time after which an answered trial (test burst) is repeated, because the route to the peer may
-/// have changed.
+/// Time after which an answered trial (test burst) is repeated, because a router may have changed
+/// the path to the peer.
 const RENEWAL: Duration = Duration::from_secs(1);
 
 /// Number of unanswered trials after which no bursts are sent to the peer until a trial (test
@@ -94,6 +94,12 @@ impl Trials {
     pub(super) fn is_proven(&self, local: IpAddr, peer: IpAddr) -> bool {
         let trials = self.0.lock();
         (trials.get(&(local, peer))).is_some_and(|trial| trial.is_proven)
+    }
+
+    /// Forgets all trials (test bursts), so that bursts are sent only after new ones. An answer to
+    /// an earlier trial proves nothing.
+    pub(super) fn forget_all(&self) {
+        self.0.lock().clear();
     }
 
     /// Begins a trial (test burst) from the address `local` to `peer`, if a trial is due at `now`.
@@ -288,6 +294,19 @@ mod tests {
         // An old answer proves nothing.
         trials.record_answer(LOCAL, PEER, first + 1, at(10_000));
         assert!(!trials.is_proven(LOCAL, PEER));
+    }
+
+    #[test]
+    fn a_forgotten_trial_proves_nothing_and_the_next_is_due_at_once() {
+        let trials = Trials::default();
+        let first = trials.begin(LOCAL, PEER, at(0)).unwrap();
+        trials.record_answer(LOCAL, PEER, first + 1, at(1));
+        assert!(trials.is_proven(LOCAL, PEER));
+        trials.forget_all();
+        assert!(!trials.is_proven(LOCAL, PEER));
+        trials.record_answer(LOCAL, PEER, first + 1, at(2));
+        assert!(!trials.is_proven(LOCAL, PEER));
+        assert!(trials.begin(LOCAL, PEER, at(2)).is_some());
     }
 
     #[test]

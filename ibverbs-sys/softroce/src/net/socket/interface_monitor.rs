@@ -9,12 +9,14 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv,
 
 use crate::descriptor::Descriptor;
 
-/// Multicast groups of netlink messages (linux/rtnetlink.h) about interfaces, IPv4 addresses and
-/// IPv6 addresses.
-const RTNETLINK_GROUPS: u32 = 0x1 | 0x10 | 0x100;
+/// Multicast groups of netlink messages (linux/rtnetlink.h) about interfaces, IPv4 addresses, IPv4
+/// routes and IPv6 addresses.
+const RTNETLINK_GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x100;
+/// Types of netlink messages about new and removed routes (linux/rtnetlink.h).
+const ROUTE_MESSAGES: [u16; 2] = [24, 25];
 
-/// A netlink socket by which the kernel reports changes of the network interfaces and their
-/// addresses (`rtnetlink(7)`).
+/// A netlink socket by which the kernel reports changes of the network interfaces, their addresses
+/// and the IPv4 routes (`rtnetlink(7)`).
 #[derive(Debug)]
 pub(crate) struct InterfaceMonitor(Descriptor);
 
@@ -29,20 +31,39 @@ impl InterfaceMonitor {
         Ok(Self(socket))
     }
 
-    /// Discards all reports that have arrived. Returns whether there was at least one, so that the
-    /// caller must list the addresses again.
-    pub(crate) fn take(&self) -> bool {
-        let mut any = false;
+    /// Takes all reports that have arrived, and returns the changes that they report.
+    pub(crate) fn take(&self) -> HostChanges {
+        let mut changes = HostChanges::default();
         loop {
+            let mut report = [0; 64];
             // The end of a longer report is discarded.
-            match recv(&self.0, &mut [0_u8; 64], RecvFlags::DONTWAIT) {
+            match recv(&self.0, &mut report, RecvFlags::DONTWAIT) {
+                // Each report is one message. Its type follows the length of four bytes.
+                Ok(_) if ROUTE_MESSAGES.contains(&u16::from_ne_bytes([report[4], report[5]])) => {
+                    changes.routes = true;
+                }
                 // `ENOBUFS`: the kernel has discarded reports.
-                Ok(_) | Err(Errno::NOBUFS) => any = true,
+                Ok(_) | Err(Errno::NOBUFS) => {
+                    changes = HostChanges {
+                        addresses: true,
+                        routes: true,
+                    };
+                }
                 Err(Errno::INTR) => {}
-                Err(_) => return any,
+                Err(_) => return changes,
             }
         }
     }
+}
+
+/// Changes of the host that the kernel has reported.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct HostChanges {
+    /// Set if interfaces or addresses may have changed, so that the caller must list the addresses
+    /// again.
+    pub(crate) addresses: bool,
+    /// Set if routes may have changed.
+    pub(crate) routes: bool,
 }
 
 impl AsFd for InterfaceMonitor {

@@ -213,3 +213,23 @@ fn the_gid_table_follows_changes_of_the_host_addresses() {
     until(&[]);
     assert!(!network.update_from_host());
 }
+
+#[test]
+fn a_change_of_routes_ends_the_trials_of_bursts() {
+    if !is_inside("net::tests::host::a_change_of_routes_ends_the_trials_of_bursts") {
+        return;
+    }
+    add_interface();
+    let network = try_open(&config()).unwrap();
+    while network.update_from_host() {}
+    let (peer, now) = (IpAddr::from([10, 99, 0, 1]), network.timers.now());
+    let first = network.trials.begin(V4, peer, now).unwrap();
+    network.trials.record_answer(V4, peer, first + 1, now);
+    assert!(network.trials.is_proven(V4, peer));
+    ip("route add 10.99.0.0/24 dev veth0");
+    let end = Instant::now() + TIMEOUT;
+    while network.trials.is_proven(V4, peer) {
+        assert!(Instant::now() < end, "the trial is still valid");
+        network.update_from_host();
+    }
+}

@@ -1,0 +1,90 @@
+//! Two network namespaces that are joined by a veth pair, as two hosts: the servers of tests run on
+//! one, and the tests and their clients on the other.
+
+use std::ffi::OsString;
+use std::process::{self, Command, Stdio};
+
+use anyhow::{Context, ensure};
+
+use super::program::Program;
+
+/// Environment variable with the address of the host of the servers, for the tests.
+const SERVER_ADDRESS: &str = "RDMA_TEST_SERVER_ADDRESS";
+/// Environment variable with the network namespace in which tests start servers.
+const SERVER_NAMESPACE: &str = "RDMA_TEST_SERVER_NAMESPACE";
+/// Addresses of the hosts of the servers and of the clients.
+const ADDRESSES: [&str; 2] = ["10.84.0.1", "10.84.0.2"];
+
+/// The two namespaces, which are deleted when this value is dropped.
+#[derive(Debug)]
+pub(super) struct Hosts {
+    /// Names of the namespaces of the servers and of the clients.
+    names: [String; 2],
+}
+
+impl Hosts {
+    /// Creates the namespaces and joins them by interfaces with the MTU of Ethernet. Returns `None`
+    /// if the system does not allow namespaces, for example because this process is not root.
+    pub(super) fn create() -> anyhow::Result<Option<Self>> {
+        let hosts = Self {
+            names: ["server", "client"].map(|host| format!("rdma-test-{}-{host}", process::id())),
+        };
+        let [server, client] = &hosts.names;
+        if !succeeds(&format!("netns add {server}")) {
+            return Ok(None);
+        }
+        ip(&format!("netns add {client}"))?;
+        ip(&format!(
+            "-n {server} link add veth0 type veth peer name veth0 netns {client}"
+        ))?;
+        for (name, address) in hosts.names.iter().zip(ADDRESSES) {
+            ip(&format!("-n {name} address add {address}/24 dev veth0"))?;
+            ip(&format!("-n {name} link set veth0 up"))?;
+            ip(&format!("-n {name} link set lo up"))?;
+        }
+        Ok(Some(hosts))
+    }
+
+    /// Returns `program` as it runs on the host of the clients.
+    pub(super) fn place(&self, program: &Program) -> Program {
+        let [server, client] = &self.names;
+        let mut placed = program.clone();
+        let prefix = ["ip", "netns", "exec", client].map(OsString::from);
+        placed.command.splice(0..0, prefix);
+        placed.environment.extend([
+            (SERVER_ADDRESS.into(), ADDRESSES[0].into()),
+            (SERVER_NAMESPACE.into(), server.into()),
+        ]);
+        placed
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for name in &self.names {
+            // Fails if the namespace was not created.
+            succeeds(&format!("netns delete {name}"));
+        }
+    }
+}
+
+/// Runs `ip` with the words of `command`.
+fn ip(command: &str) -> anyhow::Result<()> {
+    let output = Command::new("ip").args(command.split(' ')).output();
+    let output = output.with_context(|| format!("running ip {command}"))?;
+    ensure!(
+        output.status.success(),
+        "ip {command}: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(())
+}
+
+/// Runs `ip` with the words of `command`. Returns whether the command succeeded.
+fn succeeds(command: &str) -> bool {
+    let status = Command::new("ip")
+        .args(command.split(' '))
+        .stderr(Stdio::null())
+        .status();
+    status.is_ok_and(|status| status.success())
+}

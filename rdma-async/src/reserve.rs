@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::memory::LocalMr;
+use crate::observe::observed;
 use crate::rdma::Rdma;
 
 impl Rdma {
@@ -141,9 +142,11 @@ impl Grant {
     /// was offered before, and the error that ended the connection.
     pub async fn offer(&self) -> Result<()> {
         let connection = self.connection.upgrade().ok_or(Error::LeaseEnded)?;
-        connection
-            .offer_lease(self.lease, self.memory, &self.state)
-            .await
+        observed!(&connection, OfferMemory, self.memory.len as usize, {
+            connection
+                .offer_lease(self.lease, self.memory, &self.state)
+                .await
+        })
     }
 
     /// Waits until the peer has returned or dropped the offered memory.

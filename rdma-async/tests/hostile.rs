@@ -99,7 +99,7 @@ fn invalid_frames_end_the_connection() {
             ("a grant cut off", frame(kind::GRANT, NONE, 1, &token(8))),
             (
                 "a refusal without reason",
-                frame(kind::REFUSE, NONE, 1, &[7, 0, 0, 0, 0, 0, 0, 0, 0]),
+                frame(kind::REFUSE, NONE, 1, &[255, 0, 0, 0, 0, 0, 0, 0, 0]),
             ),
             ("a refusal cut off", frame(kind::REFUSE, NONE, 1, &[0])),
             ("an offer cut off", frame(kind::OFFER, NONE, 1, &[0; 10])),

@@ -7,7 +7,7 @@ use std::future::{Future, poll_fn};
 use std::task::Poll;
 use std::time::Duration;
 
-use common::{bytes, check, join, listen, pair, pattern, poll_and_drop, run};
+use common::{bytes, check, eventually, join, listen, pair, pattern, poll_and_drop, run};
 use futures_util::future::join_all;
 use rdma_async::{Error, LocalMr, LocalMrReadAccess, Rdma, RemoteMr, Result};
 use rdma_core::WorkStatus;
@@ -137,6 +137,61 @@ fn a_borrower_gets_an_error_after_the_end_and_the_connection_remains_open() {
         };
         let (reserved, ()) = tokio::join!(owner, borrower);
         assert_eq!(reserved.unwrap().region.as_slice(), bytes(64, 1));
+        check(&client, &server).await;
+    });
+}
+
+#[test]
+fn a_borrower_gets_an_error_after_the_owner_has_ended_the_grant_early() {
+    run(async {
+        let (client, server) = pair().await;
+        let (server_end, client_end) = (&server, &client);
+        // The future of the reservation completes long before the limit, and drops its grant.
+        let owner = server.reserve(pattern(&server, 64, 1), LONG, |grant| async move {
+            grant.offer().await.unwrap();
+            server_end.receive().await.unwrap();
+        });
+        let borrower = async {
+            let mut remote = client_end.receive_remote_mr().await.unwrap();
+            let local = pattern(client_end, 64, 2);
+            client_end.write(&local, &mut remote).await.unwrap();
+            client_end.send(&pattern(client_end, 1, 0)).await.unwrap();
+            eventually(|| remote.has_ended().then_some(())).await;
+            let late = client_end.write(&local, &mut remote).await;
+            assert!(matches!(late, Err(Error::LeaseEnded)), "{late:?}");
+        };
+        let (reserved, ()) = tokio::join!(owner, borrower);
+        let reserved = reserved.unwrap();
+        assert!(reserved.output.is_some(), "the limit has not expired");
+        assert_eq!(reserved.region.as_slice(), bytes(64, 2));
+        check(&client, &server).await;
+    });
+}
+
+#[test]
+fn the_peer_writes_to_renewed_memory_after_the_original_limit() {
+    run(async {
+        let (client, server) = pair().await;
+        let begun = Instant::now();
+        let (server_end, client_end) = (&server, &client);
+        // The first poll renews the lease, before the original limit is checked.
+        let owner = server.reserve(pattern(&server, 64, 1), SHORT, |grant| async move {
+            grant.renew(LONG);
+            grant.offer().await.unwrap();
+            server_end.receive().await.unwrap();
+        });
+        let borrower = async {
+            let mut remote = client_end.receive_remote_mr().await.unwrap();
+            tokio::time::sleep_until(begun + SHORT * 4).await;
+            let local = pattern(client_end, 64, 2);
+            client_end.write(&local, &mut remote).await.unwrap();
+            assert!(!remote.has_ended());
+            client_end.send(&pattern(client_end, 1, 0)).await.unwrap();
+        };
+        let (reserved, ()) = tokio::join!(owner, borrower);
+        let reserved = reserved.unwrap();
+        assert!(reserved.output.is_some(), "the new limit has not expired");
+        assert_eq!(reserved.region.as_slice(), bytes(64, 2));
         check(&client, &server).await;
     });
 }

@@ -284,8 +284,8 @@ impl RdmaBuilder {
     }
 
     /// Sets the maximum number of written bytes of an [`RdmaStream`](crate::RdmaStream) that have
-    /// not reached the peer's memory. At the maximum, writers wait. The default is 1 MiB, the
-    /// minimum 64 KiB.
+    /// not reached the peer's memory or are unread in the peer's ring, where each piece counts as
+    /// 64 KiB. At the maximum, writers wait. The default is 1 MiB, the minimum 64 KiB.
     pub fn stream_buffer(mut self, bytes: usize) -> Self {
         self.settings.stream_buffer = bytes.max(64 << 10);
         self

@@ -27,6 +27,7 @@ mod rendezvous;
 mod replies;
 mod requests;
 mod results;
+mod ring;
 mod send_state;
 mod sender;
 mod sync;
@@ -64,10 +65,12 @@ use self::outbox::Outbox;
 use self::outgoing::Outgoing;
 pub use self::pipeline::Pipeline;
 use self::rendezvous::FrontQueue;
-pub(crate) use self::rendezvous::IncomingMessage;
+pub(crate) use self::rendezvous::{IncomingMessage, StreamPiece};
 use self::replies::PendingReplies;
 use self::requests::Requests;
 use self::results::ResultSlot;
+pub(crate) use self::ring::RingPiece;
+use self::ring::{OwnRing, PeerRing};
 use self::send_state::{AWAITED, AwaitedBy, NotAccepted, PostTime};
 use self::sender::Sender;
 use self::waiters::Waiters;
@@ -164,6 +167,10 @@ pub(crate) struct Connection {
     close_notice: Arc<CloseNotice>,
     /// Outgoing bytes of a stream, set only if the connection is used as a stream.
     outgoing: OnceLock<Outgoing>,
+    /// Ring for long pieces of a stream that this end has advertised.
+    own_ring: OnceLock<OwnRing>,
+    /// Ring for long pieces of a stream that the peer has advertised.
+    peer_ring: OnceLock<PeerRing>,
 
     /// Approximate number of polls of this connection's futures.
     polls: AtomicU32,
@@ -215,6 +222,8 @@ impl Connection {
             outbox: Outbox::new(),
             close_notice: Arc::default(),
             outgoing: OnceLock::new(),
+            own_ring: OnceLock::new(),
+            peer_ring: OnceLock::new(),
             polls: AtomicU32::new(0),
             withholds_memory: AtomicBool::new(false),
             failure: OnceLock::new(),

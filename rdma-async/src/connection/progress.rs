@@ -32,7 +32,14 @@ impl Connection {
         }
         if completion.opcode() == WorkOpcode::ReceiveWriteImmediate {
             let immediate = completion.immediate().unwrap_or_default();
-            if !self.write_immediates.push(immediate) {
+            if self.has_own_ring() {
+                match self.accept_written(immediate) {
+                    Some(piece) => self.deliver(IncomingMessage::InRing(piece)),
+                    None => self.fail_for_violation(
+                        "a piece of a stream in a slot that it may not use, or of an invalid length",
+                    ),
+                }
+            } else if !self.write_immediates.push(immediate) {
                 self.fail_for_violation("more writes with immediate data than it had credits for");
             }
             return Some(memory);
@@ -159,6 +166,8 @@ impl Connection {
             },
             Kind::Revoke { lease } => self.borrowed.mark_ended(lease),
             Kind::Close => self.close_notice.record_arrival(),
+            Kind::Ring { memory } => self.record_peer_ring(memory),
+            Kind::Returned { slots } => self.take_back_slots(slots),
             Kind::Credit | Kind::Data | Kind::Rendezvous { .. } | Kind::Offer { .. } => {}
         }
     }

@@ -69,6 +69,12 @@ pub(crate) enum Kind {
     /// Close of the connection: the sender sends no further messages. Used only by [in-band
     /// links](super::link); other links announce the close by other means.
     Close,
+    /// Advertisement of the [ring](super::ring) of the sender of this message: memory into which
+    /// the receiver may write long pieces of a stream.
+    Ring { memory: RemoteMemory },
+    /// Return of slots of the receiver's peer, which the sender of this message has read. Bit `n` is
+    /// set for the slot `n`.
+    Returned { slots: u64 },
 }
 
 /// Reason why a request for memory was refused.
@@ -162,6 +168,8 @@ impl Frame {
             Kind::Credit => (10, 0),
             Kind::Revoke { lease } => (11, lease),
             Kind::Close => (12, 0),
+            Kind::Ring { .. } => (13, 0),
+            Kind::Returned { slots } => (14, slots),
         };
         let (header, body) = buffer[..MAX_FRAME_LEN].split_at_mut(HEADER_LEN);
         header.fill(0);
@@ -174,7 +182,9 @@ impl Frame {
             HEADER_LEN + bytes.len()
         };
         match self.kind {
-            Kind::Rendezvous { memory, .. } | Kind::Offer { memory, .. } => put(&memory.to_bytes()),
+            Kind::Rendezvous { memory, .. }
+            | Kind::Offer { memory, .. }
+            | Kind::Ring { memory } => put(&memory.to_bytes()),
             Kind::Grant { lease, memory, .. } => {
                 // The body has four bytes for the id of the lease, which is less than 2^32.
                 let mut bytes = [0; RemoteMemory::ENCODED_LEN + 4];
@@ -200,6 +210,7 @@ impl Frame {
             | Kind::Release { .. }
             | Kind::Revoke { .. }
             | Kind::Close
+            | Kind::Returned { .. }
             | Kind::Credit => HEADER_LEN,
         }
     }
@@ -255,6 +266,10 @@ impl Frame {
             (10, []) => Kind::Credit,
             (11, []) => Kind::Revoke { lease: id },
             (12, []) => Kind::Close,
+            (13, body) => Kind::Ring {
+                memory: memory(body)?,
+            },
+            (14, []) => Kind::Returned { slots: id },
             _ => return None,
         };
         Some(Self {
@@ -277,7 +292,7 @@ mod tests {
         rkey: 77,
     };
 
-    fn kinds() -> [Kind; 19] {
+    fn kinds() -> [Kind; 21] {
         [
             Kind::Data,
             Kind::Rendezvous {
@@ -333,6 +348,8 @@ mod tests {
             Kind::Revoke { lease: 9 },
             Kind::Credit,
             Kind::Close,
+            Kind::Ring { memory: MEMORY },
+            Kind::Returned { slots: 1 << 63 },
         ]
     }
 

@@ -177,6 +177,25 @@ mod tests {
     use crate::RdmaBuilder;
 
     #[tokio::test]
+    async fn an_unauthenticated_peer_gets_no_memory() {
+        let builder = || RdmaBuilder::default().device("softroce0");
+        let mut listener = builder().bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_address().unwrap();
+        let (client, server) = tokio::join!(builder().connect(address), listener.accept());
+        let (client, server) = (client.unwrap(), server.unwrap());
+        server.connection().withhold_memory();
+        let layout = Layout::new::<[u8; 64]>();
+        let error = client.request_remote_mr(layout).await.unwrap_err();
+        let reason = error.to_string();
+        assert!(reason.contains("at most 0 bytes"), "{reason}");
+        assert_eq!(server.granted_memory().regions, 0);
+        assert_eq!(server.device().pool_statistics().in_use, 0);
+        // The connection remains open, and grants memory once the peer is authenticated.
+        server.connection().release_memory();
+        client.request_remote_mr(layout).await.unwrap();
+    }
+
+    #[tokio::test]
     async fn memory_is_granted_by_the_control_task_and_not_by_the_poll_that_finds_the_request() {
         let builder = || RdmaBuilder::default().device("softroce0");
         let mut listener = builder().bind("127.0.0.1:0").await.unwrap();

@@ -299,9 +299,13 @@ impl Connection {
     /// Ends the connection with `error`: the device flushes the requests in flight, and all waiting
     /// tasks are woken. Does nothing if the connection has already ended.
     pub(crate) fn fail(&self, error: Error) {
-        if self.failure.set(error).is_err() {
-            return;
+        if self.failure.set(error).is_ok() {
+            self.end_after_failure();
         }
+    }
+
+    /// Ends all waits of the connection, whose failure was just set.
+    fn end_after_failure(&self) {
         tracing::debug!(parent: &self.span, queue_pair = self.queue_pair.number(), error = ?self.failure(), "connection ended");
         let moved = self.queue_pair.fail();
         self.sender.cancel_staged();
@@ -335,15 +339,19 @@ impl Connection {
         self.shard.wake_driver();
     }
 
-    /// Ends the connection because the device reported that a request failed with `error`.
-    fn fail_with(&self, error: WorkError) {
-        self.fail(match error.status {
+    /// Sets the failure of the connection, because the device reported that a request failed with
+    /// `error`. Returns `false` if the connection has failed before; else the caller must call
+    /// [`Self::end_after_failure`].
+    #[cold]
+    fn set_work_failure(&self, error: WorkError) -> bool {
+        let failure = match error.status {
             // The request was only flushed. The device has not reported the cause.
             WorkStatus::Flushed => Error::disconnected(
                 "the device flushed its requests, for example after it refused an access of the peer",
             ),
             _ => error.into(),
-        });
+        };
+        self.failure.set(failure).is_ok()
     }
 
     /// Returns whether any future waits for the completion of a request of this connection.

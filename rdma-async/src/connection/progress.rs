@@ -27,7 +27,9 @@ impl Connection {
         memory: WriteClaim,
     ) -> Option<WriteClaim> {
         if let Err(error) = completion.result() {
-            self.fail_with(error);
+            if self.set_work_failure(error) {
+                self.end_after_failure();
+            }
             return Some(memory);
         }
         if completion.opcode() == WorkOpcode::ReceiveWriteImmediate {

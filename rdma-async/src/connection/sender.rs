@@ -372,6 +372,10 @@ impl Connection {
     #[inline]
     pub(crate) fn complete(&self, completion: &WorkCompletion, wakes: &mut Vec<Waker>) {
         let outcome = completion.result();
+        // Set first, so that whoever learns of a failed request finds the connection ended.
+        let must_fail = outcome
+            .as_ref()
+            .is_err_and(|error| self.set_work_failure(*error));
         let has_ended = self.sender.end(outcome.is_ok(), |state| {
             let recycle = |memory| self.recycle(memory);
             let ended = state.complete(completion, &self.sender.results, wakes, recycle);
@@ -380,11 +384,11 @@ impl Connection {
             }
             ended
         });
+        if must_fail {
+            self.end_after_failure();
+        }
         if !has_ended {
             return;
-        }
-        if let Err(error) = outcome {
-            self.fail_with(error);
         }
         // Control messages are sent first, because they return credits to the peer.
         self.flush_outbox_into_room();

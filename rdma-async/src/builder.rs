@@ -52,6 +52,7 @@ pub(crate) struct Settings {
     pub(crate) granted: GrantLimits,
     pub(crate) stream_buffer: usize,
     pub(crate) remote_access: AccessFlags,
+    pub(crate) exclusive_grants: bool,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
     pub(crate) keep_alive: Duration,
@@ -135,11 +136,12 @@ impl Default for RdmaBuilder {
                 granted: GrantLimits {
                     bytes: 256 << 20,
                     regions: 1 << 14,
-                    peer_bytes: usize::MAX,
+                    peer_bytes: 1 << 30,
                     time: None,
                 },
                 stream_buffer: 1 << 20,
                 remote_access: AccessFlags::REMOTE,
+                exclusive_grants: true,
                 connect_timeout: Duration::from_secs(10),
                 response_timeout: Duration::from_secs(10),
                 keep_alive: Duration::from_secs(20),
@@ -194,6 +196,9 @@ impl RdmaBuilder {
     }
 
     /// Sets the timeouts, retry counts and path parameters with which the queue pair is connected.
+    /// The [MTU](ConnectOptions::mtu) is an upper bound: both ends use the smallest of the MTUs
+    /// that the two ends set, the MTUs of the two ports and, if RDMA takes the route of the TCP
+    /// connection, the MTU of the route.
     pub fn options(mut self, options: ConnectOptions) -> Self {
         self.settings.options = options;
         self
@@ -262,7 +267,7 @@ impl RdmaBuilder {
 
     /// Sets the maximum memory, in bytes, that all peers on one host may request and hold, over all
     /// connections of the device. Regions count as in [`Self::remote_memory_limit`]. A host is
-    /// identified by its IP address. By default only the limit of each connection applies.
+    /// identified by its IP address. The default is 1 GiB.
     pub fn peer_memory_limit(mut self, bytes: usize) -> Self {
         self.settings.granted.peer_bytes = bytes;
         self
@@ -279,8 +284,8 @@ impl RdmaBuilder {
     }
 
     /// Sets the maximum number of written bytes of an [`RdmaStream`](crate::RdmaStream) that have
-    /// not reached the peer's memory. At the maximum, writers wait. The default is 1 MiB, the
-    /// minimum 64 KiB.
+    /// not reached the peer's memory or are unread in the peer's ring, where each piece counts as
+    /// 64 KiB. At the maximum, writers wait. The default is 1 MiB, the minimum 64 KiB.
     pub fn stream_buffer(mut self, bytes: usize) -> Self {
         self.settings.stream_buffer = bytes.max(64 << 10);
         self
@@ -291,6 +296,18 @@ impl RdmaBuilder {
     #[doc(alias = "max_rmr_access")]
     pub fn remote_access(mut self, access: AccessFlags) -> Self {
         self.settings.remote_access = access;
+        self
+    }
+
+    /// Sets whether [`Rdma::reserve`](crate::Rdma::reserve) uses memory windows, so that only the
+    /// peer of the connection can access the memory ([`Grant::is_exclusive`]). The default is
+    /// `true`. Without windows, the device registers the memory for each reservation, which takes
+    /// less time on softroce, and every peer of the [device](crate::RdmaDevice) that gets the token
+    /// has access.
+    ///
+    /// [`Grant::is_exclusive`]: crate::Grant::is_exclusive
+    pub fn exclusive_grants(mut self, exclusive: bool) -> Self {
+        self.settings.exclusive_grants = exclusive;
         self
     }
 
@@ -325,7 +342,7 @@ impl RdmaBuilder {
     /// At the maximum, if another peer waits, the listener ends the oldest handshake whose peer has
     /// not yet sent a valid hello and, if required, a valid token. Such a handshake gets at least
     /// 100 ms. If all peers have sent valid ones, the listener ends the oldest handshake, which
-    /// gets at least 500 ms.
+    /// gets at least 500 ms. Over TCP, the peer of an ended handshake gets the reason.
     pub fn half_open_limit(mut self, handshakes: usize) -> Self {
         self.settings.half_open_limit = handshakes.max(1);
         self

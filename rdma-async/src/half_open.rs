@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -26,7 +27,8 @@ const MIN_PROVED_HANDSHAKE_TIME: Duration = Duration::from_millis(500);
 /// oldest handshake ends, so that peers that connect and send nothing do not block other peers.
 #[derive(Debug)]
 pub(crate) struct HalfOpen {
-    tasks: JoinSet<Result<Rdma>>,
+    /// Tasks of the handshakes. The outcome is `None` if the listener has ended the handshake.
+    tasks: JoinSet<Option<Result<Rdma>>>,
     /// Handshakes, oldest first.
     entries: VecDeque<Entry>,
     limit: usize,
@@ -39,8 +41,37 @@ pub(crate) struct HalfOpen {
 struct Entry {
     task: AbortHandle,
     begun: Instant,
-    /// Set once the peer has sent a valid hello and, if required, a valid token.
-    has_proved: Arc<AtomicBool>,
+    state: Arc<HandshakeState>,
+}
+
+/// State of a handshake that the listener and the task of the handshake share.
+#[derive(Debug, Default)]
+pub(crate) struct HandshakeState {
+    has_proved: AtomicBool,
+    is_evicted: AtomicBool,
+    eviction: Notify,
+}
+
+impl HandshakeState {
+    /// Records that the peer has sent a valid hello and, if required, a valid token.
+    pub(crate) fn set_proved(&self) {
+        self.has_proved.store(true, Ordering::Relaxed);
+    }
+
+    fn has_proved(&self) -> bool {
+        self.has_proved.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the listener ends the handshake in favor of a waiting peer. Must be awaited by
+    /// one task only.
+    pub(crate) async fn evicted(&self) {
+        self.eviction.notified().await;
+    }
+
+    fn evict(&self) {
+        self.is_evicted.store(true, Ordering::Relaxed);
+        self.eviction.notify_one();
+    }
 }
 
 impl HalfOpen {
@@ -62,11 +93,12 @@ impl HalfOpen {
             };
             self.entries.retain(|entry| !entry.task.is_finished());
             match ended {
-                Ok(outcome) => return Poll::Ready(Some(outcome)),
+                Ok(Some(outcome)) => return Poll::Ready(Some(outcome)),
+                Ok(None) => {}
                 Err(stopped) if stopped.is_panic() => {
                     std::panic::resume_unwind(stopped.into_panic())
                 }
-                // `poll_capacity` has aborted the handshake.
+                // The runtime has ended.
                 Err(_) => {}
             }
         }
@@ -78,7 +110,7 @@ impl HalfOpen {
         if self.entries.len() < self.limit {
             return Poll::Ready(());
         }
-        let has_not_proved = |entry: &Entry| !entry.has_proved.load(Ordering::Relaxed);
+        let has_not_proved = |entry: &Entry| !entry.state.has_proved();
         let oldest = self.entries.iter().position(has_not_proved).unwrap_or(0);
         let Some(entry) = self.entries.get(oldest) else {
             return Poll::Ready(());
@@ -95,23 +127,29 @@ impl HalfOpen {
         }
         if let Some(entry) = self.entries.remove(oldest) {
             tracing::debug!(limit = self.limit, "handshake ended: another peer waits");
-            entry.task.abort();
+            entry.state.evict();
         }
         Poll::Ready(())
     }
 
-    /// Begins a handshake in a new task. `handshake` creates the future of the task from a flag,
-    /// which the future sets once the peer has sent a valid hello and, if required, a valid token.
-    pub(crate) fn begin<F>(&mut self, handshake: impl FnOnce(Arc<AtomicBool>) -> F)
+    /// Begins a handshake in a new task. `handshake` creates the future of the task, which calls
+    /// [`HandshakeState::set_proved`], and which must end soon after [`HandshakeState::evicted`].
+    pub(crate) fn begin<F>(&mut self, handshake: impl FnOnce(Arc<HandshakeState>) -> F)
     where
         F: Future<Output = Result<Rdma>> + Send + 'static,
     {
-        let has_proved = Arc::new(AtomicBool::new(false));
-        let task = self.tasks.spawn(handshake(Arc::clone(&has_proved)));
+        let state = Arc::<HandshakeState>::default();
+        let handshake = handshake(Arc::clone(&state));
+        let task_state = Arc::clone(&state);
+        let task = self.tasks.spawn(async move {
+            let outcome = handshake.await;
+            let is_evicted = task_state.is_evicted.load(Ordering::Relaxed);
+            (outcome.is_ok() || !is_evicted).then_some(outcome)
+        });
         self.entries.push_back(Entry {
             task,
             begun: Instant::now(),
-            has_proved,
+            state,
         });
     }
 }

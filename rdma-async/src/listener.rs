@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll, ready};
 
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
-use tokio::time::timeout;
 
 use crate::builder::Template;
 use crate::error::{Error, Result};
@@ -97,14 +96,7 @@ impl RdmaListener {
     /// Starts the task that performs the handshake of an accepted TCP connection.
     fn begin_handshake(&mut self, stream: TcpStream, peer: SocketAddr) {
         let template = Template::clone(&self.template);
-        let limit = template.settings.connect_timeout;
-        self.half_open.begin(|has_proved| async move {
-            timeout(
-                limit,
-                handshake::accept(template, stream, peer, &has_proved),
-            )
-            .await
-            .unwrap_or_else(|_| Err(handshake::too_slow(peer, limit)))
-        });
+        self.half_open
+            .begin(|state| async move { handshake::accept(template, stream, peer, &state).await });
     }
 }

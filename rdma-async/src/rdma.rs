@@ -357,7 +357,9 @@ impl Rdma {
     /// The error that ended the connection.
     #[doc(alias = "receive_write_imm")]
     pub async fn receive_write_immediate(&self) -> Result<u32> {
-        self.connection.receive_write_immediate().await
+        observed!(&self.connection, ReceiveWriteImmediate, 0, {
+            self.connection.receive_write_immediate().await
+        })
     }
 
     /// Fills `local` with the bytes at the start of `remote` by RDMA, and waits until the read has
@@ -518,7 +520,9 @@ impl Rdma {
     /// [`Error::Verbs`] if an operation is still using the memory or the device cannot register it,
     /// and the error that ended the connection.
     pub async fn send_local_mr(&self, region: LocalMr) -> Result<()> {
-        self.connection.offer(region).await
+        observed!(&self.connection, OfferMemory, region.length(), {
+            self.connection.offer(region).await
+        })
     }
 
     /// Returns memory to the peer, which receives it by [`Self::receive_local_mr`]. If the future
@@ -529,17 +533,25 @@ impl Rdma {
     /// [`Error::InvalidArgument`] for memory that was not lent on this connection, and the error
     /// that ended the connection.
     pub async fn send_remote_mr(&self, region: RemoteMr) -> Result<()> {
-        self.connection.give_back(region).await
+        observed!(&self.connection, ReturnMemory, region.length(), {
+            self.connection.give_back(region).await
+        })
     }
 
     /// Waits for memory that the peer returns: memory that the peer had requested, or memory lent
-    /// by [`Self::send_local_mr`]. The peer can no longer access the returned memory.
+    /// by [`Self::send_local_mr`]. The peer can no longer access the returned memory. Requested
+    /// memory counts towards the limits of the peer until this function returns it.
     ///
     /// # Errors
     ///
     /// The error that ended the connection.
     pub async fn receive_local_mr(&self) -> Result<LocalMr> {
-        self.connection.receive_returned().await
+        observed_arrival!(
+            &self.connection,
+            ReceiveReturnedMemory,
+            LocalMrReadAccess::length,
+            { self.connection.receive_returned().await }
+        )
     }
 
     /// Waits for memory that the peer lends with [`Self::send_local_mr`] or
@@ -549,7 +561,12 @@ impl Rdma {
     ///
     /// The error that ended the connection.
     pub async fn receive_remote_mr(&self) -> Result<RemoteMr> {
-        self.connection.receive_offer().await
+        observed_arrival!(
+            &self.connection,
+            ReceiveOfferedMemory,
+            RemoteMrReadAccess::length,
+            { self.connection.receive_offer().await }
+        )
     }
 }
 

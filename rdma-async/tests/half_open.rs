@@ -10,13 +10,15 @@ use common::hostile::{hello, prepared};
 use common::{builder, check, eventually, join, listen, run};
 use rdma_async::{Rdma, RdmaBuilder, RdmaListener};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::io::{AsyncWriteExt, copy_bidirectional};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// Returns the number of half-open connections to create.
 fn half_open_connections() -> usize {
-    // An emulated machine takes ten times as long.
+    // Other devices are tested in a guest whose processor is emulated, and whose TCP connections take
+    // ten times as long. 2000 connections are twice the limit of the listener, so that it ends
+    // handshakes there, too.
     match common::context().name() {
         "softroce0" => 10_000,
         _ => 2000,
@@ -97,6 +99,50 @@ fn ten_thousand_half_open_connections_are_limited_and_do_not_block_others() {
         let (client, server) = connect(address, &mut connections).await;
         check(&client, &server).await;
         check(&old_server, &old).await;
+    });
+}
+
+/// Waits until the listener has ended a half-open connection, and returns the reason in its
+/// rejection.
+async fn rejection(mut stream: TcpStream) -> String {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).await.unwrap();
+    let reason = bytes.strip_prefix(b"RDMAdeny").expect("a rejection");
+    assert_eq!(reason[..2], (reason.len() as u16 - 2).to_be_bytes());
+    String::from_utf8(reason[2..].to_vec()).unwrap()
+}
+
+#[test]
+fn a_silent_peer_gets_the_reason_when_its_handshake_ends_for_another_peer() {
+    run(async {
+        let listener = listen(|builder| builder.half_open_limit(1)).await;
+        let address = listener.local_address().unwrap();
+        let mut connections = serve(listener);
+        for sent in [0, 5] {
+            let mut silent = TcpStream::connect(address).await.unwrap();
+            silent.write_all(&b"RDMAsync"[..sent]).await.unwrap();
+            let (client, server) = connect(address, &mut connections).await;
+            check(&client, &server).await;
+            let reason = rejection(silent).await;
+            assert_eq!(
+                reason,
+                "another peer waits, and the limit of 1 handshakes is reached"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_silent_peer_gets_the_reason_when_its_handshake_takes_too_long() {
+    run(async {
+        let limit = Duration::from_millis(300);
+        let mut listener = listen(|builder| builder.connect_timeout(limit)).await;
+        let address = listener.local_address().unwrap();
+        let silent = TcpStream::connect(address).await.unwrap();
+        let (ended, reason) = tokio::join!(listener.accept(), rejection(silent));
+        assert_eq!(reason, "the handshake took longer than 300ms");
+        let error = ended.unwrap_err().to_string();
+        assert!(error.ends_with(&reason), "{error}");
     });
 }
 

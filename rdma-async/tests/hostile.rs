@@ -3,14 +3,17 @@
 mod common;
 
 use std::future::Future;
+use std::io::ErrorKind;
 use std::task::{Context, Waker};
 
 use common::hostile::{Hostile, frame, kind};
-use common::{assert_gone, check, join, layout, listen, pattern, poll_and_drop, run};
+use common::{assert_gone, bytes, check, join, layout, listen, pattern, poll_and_drop, run};
 use rdma_async::{
-    Error, LocalMrReadAccess, LocalMrWriteAccess, Rdma, RdmaBuilder, RdmaListener, RemoteMr,
+    Error, LocalMrReadAccess, LocalMrWriteAccess, Rdma, RdmaBuilder, RdmaListener, RdmaStream,
+    RemoteMr,
 };
-use rdma_core::RemoteMemory;
+use rdma_core::{AccessFlags, ExposedMemory, RemoteMemory};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const NONE: (u16, u16) = (0, 0);
 
@@ -58,7 +61,7 @@ fn invalid_frames_end_the_connection() {
             ("a short message", vec![1, 0, 0]),
             ("one byte", vec![kind::CREDIT]),
             ("kind 0", frame(0, NONE, 0, &[])),
-            ("kind 13", frame(13, NONE, 0, &[])),
+            ("kind 15", frame(15, NONE, 0, &[])),
             ("kind 255", frame(255, NONE, 0, &[9; 40])),
             ("credit with a body", frame(kind::CREDIT, NONE, 0, &[1])),
             (
@@ -96,11 +99,29 @@ fn invalid_frames_end_the_connection() {
             ("a grant cut off", frame(kind::GRANT, NONE, 1, &token(8))),
             (
                 "a refusal without reason",
-                frame(kind::REFUSE, NONE, 1, &[5, 0, 0, 0, 0, 0, 0, 0, 0]),
+                frame(kind::REFUSE, NONE, 1, &[255, 0, 0, 0, 0, 0, 0, 0, 0]),
             ),
             ("a refusal cut off", frame(kind::REFUSE, NONE, 1, &[0])),
             ("an offer cut off", frame(kind::OFFER, NONE, 1, &[0; 10])),
             ("a request cut off", frame(kind::REQUEST, NONE, 1, &[0; 15])),
+            ("a ring cut off", frame(kind::RING, NONE, 0, &[0; 19])),
+            (
+                "a ring without slots",
+                frame(kind::RING, NONE, 0, &token(0)),
+            ),
+            (
+                "a ring with a part of a slot",
+                frame(kind::RING, NONE, 0, &token((64 << 10) + 1)),
+            ),
+            (
+                "a ring with too many slots",
+                frame(kind::RING, NONE, 0, &token(65 << 16)),
+            ),
+            (
+                "slots returned without a ring",
+                frame(kind::RETURNED, NONE, 1, &[]),
+            ),
+            ("a return with a body", frame(kind::RETURNED, NONE, 1, &[0])),
             (
                 "a doubtful outcome",
                 frame(kind::RENDEZVOUS_DONE, NONE, 1, &[2]),
@@ -379,5 +400,143 @@ fn more_control_messages_than_credits_end_the_connection() {
         }
         assert_ends(&server, "grants without credits").await;
         check(&good, &good_server).await;
+    });
+}
+
+const SLOT_LEN: usize = 64 << 10;
+
+/// Returns the immediate data that announces a piece in a slot of a ring.
+fn announcement(slot: u32, len: usize) -> u32 {
+    slot << 18 | len as u32
+}
+
+/// Returns the part of a ring that is the slot with this number.
+fn slot(ring: RemoteMemory, number: u32) -> RemoteMemory {
+    RemoteMemory {
+        address: ring.address + u64::from(number) * SLOT_LEN as u64,
+        len: SLOT_LEN as u64,
+        rkey: ring.rkey,
+    }
+}
+
+/// Returns a hostile peer, the stream of its victim, the ring of the victim, and memory that must
+/// exist until the end of the test.
+async fn victim_with_ring(
+    listener: &mut RdmaListener,
+) -> (Hostile, RdmaStream, RemoteMemory, ExposedMemory) {
+    let (mut hostile, server) = victim(listener).await;
+    let mut stream = server.into_stream();
+    let mut memory = hostile.domain.allocate(8000).unwrap();
+    memory.copy_from_slice(&bytes(8000, 1));
+    let memory = memory.expose(AccessFlags::REMOTE_READ).unwrap();
+    let place = memory.remote().to_bytes();
+    hostile.send(&frame(kind::RENDEZVOUS, NONE, 1, &place));
+    let mut found = vec![0; 8000];
+    stream.read_exact(&mut found).await.unwrap();
+    assert!(found == bytes(8000, 1));
+    let ring = loop {
+        let message = hostile.receive().await;
+        if message[0] == kind::RING {
+            break RemoteMemory::from_bytes(message[16..36].try_into().unwrap());
+        }
+    };
+    assert_eq!(ring.len, 16 * SLOT_LEN as u64);
+    (hostile, stream, ring, memory)
+}
+
+#[test]
+fn pieces_in_other_slots_or_of_invalid_lengths_end_only_their_connection() {
+    run(async {
+        let mut listener = listen(plain).await;
+        let (good, good_server) = join(&mut listener, plain).await;
+        let wrong = [
+            ("a slot behind the ring", vec![announcement(16, 100)]),
+            ("the last slot of any ring", vec![announcement(63, 100)]),
+            ("no such slot", vec![announcement(64, 100)]),
+            ("the highest bit", vec![1 << 31 | announcement(0, 100)]),
+            ("no bytes", vec![announcement(0, 0)]),
+            ("too long a piece", vec![announcement(0, SLOT_LEN + 1)]),
+            (
+                "a slot twice",
+                vec![announcement(3, 100), announcement(3, 100)],
+            ),
+        ];
+        for (what, announcements) in wrong {
+            let (mut hostile, stream, ring, _memory) = victim_with_ring(&mut listener).await;
+            for immediate in announcements {
+                hostile.write(&[1; 100], slot(ring, 0), immediate);
+            }
+            assert_ends(stream.rdma(), what).await;
+        }
+        let (mut hostile, mut stream, ring, _memory) = victim_with_ring(&mut listener).await;
+        // Beyond the end of the ring, the device refuses the write.
+        hostile.write(&[1; 100], slot(ring, 16), announcement(0, 100));
+        while hostile.in_flight() > 0 {
+            hostile.poll();
+            tokio::task::yield_now().await;
+        }
+        drop(hostile);
+        stream.rdma().ended().await;
+        assert!(stream.read(&mut [0; 100]).await.is_err());
+        check(&good, &good_server).await;
+    });
+}
+
+#[test]
+fn rings_that_are_advertised_twice_and_slots_returned_twice_end_the_connection() {
+    run(async {
+        let mut listener = listen(plain).await;
+        let (mut hostile, server) = victim(&mut listener).await;
+        let ring = frame(kind::RING, NONE, 0, &token(2 * SLOT_LEN as u64));
+        hostile.send(&ring);
+        hostile.send(&ring);
+        assert_ends(&server, "a second ring").await;
+        for mask in [0, 1 << 2, 1 << 63, u64::MAX] {
+            let (mut hostile, server) = victim(&mut listener).await;
+            hostile.send(&ring);
+            hostile.send(&frame(kind::RETURNED, NONE, mask, &[]));
+            assert_ends(&server, "slots that were not in use").await;
+        }
+        // The write of the victim has a key that does not exist, which the device refuses.
+        let (mut hostile, server) = victim(&mut listener).await;
+        let mut stream = server.into_stream();
+        hostile.send(&ring);
+        hostile.send(&frame(kind::DATA, NONE, 0, b"ring sent"));
+        stream.read_exact(&mut [0; 9]).await.unwrap();
+        while stream.write_all(&[1; SLOT_LEN]).await.is_ok() {
+            hostile.poll();
+            tokio::task::yield_now().await;
+        }
+        stream.rdma().ended().await;
+    });
+}
+
+#[test]
+fn pieces_that_have_arrived_in_the_ring_are_read_after_the_peer_is_lost() {
+    run(async {
+        let mut listener = listen(plain).await;
+        let (mut hostile, mut stream, ring, _memory) = victim_with_ring(&mut listener).await;
+        let pieces = [(5, 40_000), (0, SLOT_LEN), (15, 1)];
+        for (number, len) in pieces {
+            let piece = bytes(len, number as u8);
+            hostile.write(&piece, slot(ring, number), announcement(number, len));
+        }
+        hostile.send(&frame(kind::DATA, NONE, 0, b"end"));
+        while hostile.in_flight() > 0 {
+            hostile.poll();
+            tokio::task::yield_now().await;
+        }
+        drop(hostile);
+        stream.rdma().ended().await;
+        for (number, len) in pieces {
+            let mut found = vec![0; len];
+            stream.read_exact(&mut found).await.unwrap();
+            assert!(found == bytes(len, number as u8), "slot {number}");
+        }
+        let mut found = [0; 3];
+        stream.read_exact(&mut found).await.unwrap();
+        assert_eq!(&found, b"end");
+        let error = stream.read(&mut found).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
     });
 }

@@ -2,11 +2,17 @@
 
 mod common;
 
+use std::alloc::Layout;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use common::{builder, context, eventually, layout, pattern, run};
-use rdma_async::{Error, GrantedMemory, Rdma, RdmaBuilder, RdmaDevice, RdmaListener, RemoteMr};
+use common::{builder, check, context, eventually, layout, pattern, run};
+use rdma_async::{
+    Error, GrantedMemory, PoolOptions, Rdma, RdmaBuilder, RdmaDevice, RdmaListener, RemoteMr,
+};
 use rdma_core::WorkStatus;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpSocket};
 
 fn held(granted: GrantedMemory) -> (usize, usize) {
     (granted.bytes, granted.regions)
@@ -24,9 +30,32 @@ async fn join(listener: &mut RdmaListener) -> (Rdma, Rdma) {
     common::join(listener, |builder| builder).await
 }
 
+/// Creates a connection whose connecting end has another IP address than the other connections of
+/// the tests, by passing its TCP connection on from that address.
+async fn join_from_other_host(listener: &mut RdmaListener) -> (Rdma, Rdma) {
+    let address = listener.local_address().unwrap();
+    let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let there = proxy.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut client, _) = proxy.accept().await.unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from(([127, 0, 0, 2], 0))).unwrap();
+        let mut server = socket.connect(address).await.unwrap();
+        copy_bidirectional(&mut client, &mut server).await
+    });
+    let (client, server) = tokio::join!(builder().connect(there), listener.accept());
+    let (client, server) = (client.unwrap(), server.unwrap());
+    assert_eq!(server.peer_address().ip().to_string(), "127.0.0.2");
+    (client, server)
+}
+
 /// Requests memory that the peer refuses, and returns the reason.
 async fn refusal(rdma: &Rdma, bytes: usize) -> String {
-    match rdma.request_remote_mr(layout(bytes)).await {
+    refusal_of(rdma, layout(bytes)).await
+}
+
+async fn refusal_of(rdma: &Rdma, layout: Layout) -> String {
+    match rdma.request_remote_mr(layout).await {
         Err(Error::Refused { reason, .. }) => reason.into_owned(),
         other => panic!("{other:?}"),
     }
@@ -149,5 +178,129 @@ fn expired_regions_count_until_the_peer_has_released_them() {
             // The release may arrive after the request.
             assert!(matches!(error, Error::Refused { .. }), "{error}");
         }
+    });
+}
+
+#[test]
+fn by_default_one_host_gets_a_limited_amount_on_all_its_connections() {
+    run(async {
+        let (_device, mut listener) = owner(|builder| builder).await;
+        // Counts with its alignment, 256 MiB, but uses little memory.
+        let aligned = Layout::from_size_align(64, 256 << 20).unwrap();
+        let mut held = Vec::new();
+        for _ in 0..4 {
+            let (client, server) = join(&mut listener).await;
+            let region = client.request_remote_mr(aligned).await.unwrap();
+            held.push((region, client, server));
+        }
+        let (client, _server) = join(&mut listener).await;
+        let reason = refusal(&client, 8).await;
+        let limit = format!("at most {} bytes, on all connections", 1 << 30);
+        assert!(reason.contains(&limit), "{reason}");
+        let (other, other_server) = join_from_other_host(&mut listener).await;
+        check(&other, &other_server).await;
+    });
+}
+
+#[test]
+fn peers_that_request_all_memory_of_a_limited_pool_leave_a_share_to_its_owner() {
+    run(async {
+        let limit = 1 << 20;
+        let options = PoolOptions::default().limit(limit);
+        let device = RdmaDevice::with_pool(&context(), &options).unwrap();
+        let builder = builder().on(&device).peer_memory_limit(limit / 2);
+        let mut listener = builder.bind("127.0.0.1:0").await.unwrap();
+        let mut greedy = Vec::new();
+        for _ in 0..16 {
+            greedy.push(join(&mut listener).await);
+        }
+        // Small regions use more memory than their bytes.
+        let small = Layout::from_size_align(33, 1).unwrap();
+        let (mut held, mut reasons) = (Vec::new(), Vec::new());
+        for (client, _) in &greedy {
+            loop {
+                match client.request_remote_mr(layout(48 << 10)).await {
+                    Ok(region) => held.push(region),
+                    Err(error) => break reasons.push(error.to_string()),
+                }
+            }
+        }
+        let expected = format!("at most {} bytes, on all connections", limit / 2);
+        for reason in &reasons {
+            assert!(reason.contains(&expected), "{reason}");
+        }
+        assert_eq!(reasons.len(), greedy.len());
+
+        // Another host gets memory, until all peers together have three quarters of the limit.
+        let (other, other_server) = join_from_other_host(&mut listener).await;
+        check(&other, &other_server).await;
+        let reason = loop {
+            match other.request_remote_mr(small).await {
+                Ok(region) => held.push(region),
+                Err(error) => break error.to_string(),
+            }
+        };
+        let expected = format!("at most {} bytes to all peers together", limit / 4 * 3);
+        assert!(reason.contains(&expected), "{reason}");
+
+        // The owner allocates the rest. Then the limit of the pool itself refuses a peer.
+        let in_use = device.pool_statistics().in_use;
+        assert!(in_use <= limit / 4 * 3, "{in_use} bytes");
+        let mut own = Vec::new();
+        while let Ok(region) = device.alloc_local_mr(layout(16 << 10)) {
+            own.push(region);
+        }
+        assert!(own.len() >= limit / 4 / (16 << 10), "{} regions", own.len());
+        held.clear();
+        eventually(|| (device.pool_statistics().in_use == own.len() * (16 << 10)).then_some(()))
+            .await;
+        while let Ok(region) = device.alloc_local_mr(layout(16 << 10)) {
+            own.push(region);
+        }
+        let reason = refusal(&other, 64).await;
+        let expected = format!("registered memory has reached the limit of {limit} bytes");
+        assert!(reason.contains(&expected), "{reason}");
+        own.clear();
+        let (client, server) = &greedy[0];
+        check(client, server).await;
+    });
+}
+
+#[test]
+fn returned_memory_counts_until_the_owner_has_received_it() {
+    run(async {
+        let configure = |builder: RdmaBuilder| builder.peer_memory_limit(1000);
+        let (device, mut listener) = owner(configure).await;
+        let (client, server) = join(&mut listener).await;
+        let host = server.peer_address().ip();
+        for returned in 1..=2 {
+            let region = client.request_remote_mr(layout(500)).await.unwrap();
+            client.send_remote_mr(region).await.unwrap();
+            eventually(|| (server.granted_memory().regions == 0).then_some(())).await;
+            assert_eq!(
+                held(device.granted_memory(host)),
+                (500 * returned, returned)
+            );
+        }
+        let reason = refusal(&client, 8).await;
+        assert!(reason.contains("at most 1000 bytes, on all"), "{reason}");
+        server.receive_local_mr().await.unwrap();
+        client.request_remote_mr(layout(500)).await.unwrap();
+    });
+}
+
+#[test]
+fn regions_that_the_owner_has_not_received_count_towards_the_limit_of_regions() {
+    run(async {
+        let (_device, mut listener) = owner(|builder| builder.remote_region_limit(2)).await;
+        let (client, server) = join(&mut listener).await;
+        for _ in 0..2 {
+            let region = client.request_remote_mr(layout(8)).await.unwrap();
+            client.send_remote_mr(region).await.unwrap();
+        }
+        let reason = refusal(&client, 8).await;
+        assert!(reason.contains("at most 2 regions"), "{reason}");
+        server.receive_local_mr().await.unwrap();
+        client.request_remote_mr(layout(8)).await.unwrap();
     });
 }

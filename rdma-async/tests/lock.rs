@@ -1,11 +1,19 @@
 //! Checks the example `lock`: mutual exclusion, and the end of a lease whose holder has died.
 
+mod common;
 mod example;
+#[path = "../examples/lock/lease.rs"]
+mod lease;
 
+use std::collections::HashSet;
 use std::io::BufReader;
 use std::process::ChildStdout;
+use std::time::Duration;
 
 use example::Example;
+use lease::Lock;
+use rdma_async::RemoteMr;
+use rdma_core::AccessFlags;
 
 const NAME: &str = "lock";
 
@@ -47,4 +55,30 @@ fn the_lock_of_a_dead_holder_is_taken_after_its_lease() {
     let worker = work(&server.2, 2, &options);
     worker.finish().expect("the worker succeeds");
     assert_eq!(counter(server), 10);
+}
+
+/// A waiting worker that reads the word of several leases of one holder must not read the same word
+/// twice: it would count the leases as one unchanged lease, and take a lock that is held.
+#[test]
+fn each_lease_has_another_word() {
+    common::run(async {
+        let (client, server) = common::pair().await;
+        let memory = server.device().protection_domain().allocate(8).unwrap();
+        let memory = memory.expose(AccessFlags::REMOTE).unwrap();
+        let word = RemoteMr::from_token(memory.remote());
+        let mut lock = Lock::new(&client, word, 7, Duration::from_secs(600));
+        let mut words = HashSet::new();
+        for _ in 0..4 {
+            let mut held = lock.take().await.unwrap();
+            assert!(words.insert(memory.load_u64(0).unwrap()), "taken");
+            for _ in 0..2 {
+                held.renew().await.unwrap();
+                held.check().unwrap();
+                assert!(words.insert(memory.load_u64(0).unwrap()), "renewed");
+            }
+            held.release().await.unwrap();
+            assert_eq!(memory.load_u64(0).unwrap(), 0);
+        }
+        assert!(words.iter().all(|word| word >> 32 == 7), "{words:x?}");
+    });
 }

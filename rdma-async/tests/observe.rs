@@ -176,6 +176,69 @@ fn metrics_count_operations_bytes_connections_and_leases() {
 }
 
 #[test]
+fn metrics_count_waits_for_credits_and_operations_on_memory() {
+    let recorded = Recorded::default();
+    let device = metrics::with_local_recorder(&recorded, || RdmaDevice::new(&context()).unwrap());
+    let seen = recorded.clone();
+    run(async move {
+        let shallow = builder().on(&device).receive_depth(2);
+        let mut listener = shallow.bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_address().unwrap();
+        let connecting = builder().on(&device).connect(address);
+        let (client, server) = tokio::join!(connecting, listener.accept());
+        let (client, server) = (client.unwrap(), server.unwrap());
+        let waits = "rdma_async_credit_waits_total";
+        let message = pattern(&client, 8, 1);
+        for _ in 0..2 {
+            client.send(&message).await.unwrap();
+        }
+        assert_eq!(seen.value(waits), 0.0);
+        // The third message has no credit until the server has received a message.
+        let receive_all = async {
+            common::eventually(|| (seen.value(waits) == 1.0).then_some(())).await;
+            for _ in 0..3 {
+                server.receive().await.unwrap();
+            }
+        };
+        let (sent, ()) = tokio::join!(client.send(&message), receive_all);
+        sent.unwrap();
+
+        // Memory that is requested and returned, and memory that is offered and returned.
+        let requested = client.request_remote_mr(layout(64)).await.unwrap();
+        client.send_remote_mr(requested).await.unwrap();
+        let region = server.receive_local_mr().await.unwrap();
+        server.send_local_mr(region).await.unwrap();
+        let mut offered = client.receive_remote_mr().await.unwrap();
+        let written = client.write_with_immediate(&message, &mut offered, 5);
+        let (written, immediate) = tokio::join!(written, server.receive_write_immediate());
+        written.unwrap();
+        assert_eq!(immediate.unwrap(), 5);
+        client.send_remote_mr(offered).await.unwrap();
+        let region = server.receive_local_mr().await.unwrap();
+        let reserved = server.reserve(region, common::LIMIT, |grant| async move {
+            grant.offer().await.unwrap();
+        });
+        reserved.await.unwrap();
+        for (operation, count, bytes) in [
+            ("return_memory", 2.0, 128.0),
+            ("receive_returned_memory", 2.0, 128.0),
+            ("offer_memory", 2.0, 128.0),
+            ("receive_offered_memory", 1.0, 64.0),
+            ("receive_write_immediate", 1.0, 0.0),
+        ] {
+            let total = seen.value(&format!(
+                "rdma_async_operations_total {operation} succeeded"
+            ));
+            let sum = seen.value(&format!("rdma_async_bytes_total {operation}"));
+            assert_eq!((total, sum), (count, bytes), "{operation}: {seen:?}");
+        }
+        let mut values = seen.0.lock().unwrap().clone();
+        values.retain(|name, value| name.contains("in_flight") && *value != 0.0);
+        assert!(values.is_empty(), "{values:?}");
+    });
+}
+
+#[test]
 fn metrics_count_the_pieces_and_bytes_of_streams() {
     let recorded = Recorded::default();
     let device = metrics::with_local_recorder(&recorded, || RdmaDevice::new(&context()).unwrap());

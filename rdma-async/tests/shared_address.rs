@@ -1,5 +1,5 @@
-//! Checks that processes on one address lose nothing while other processes on the address start and
-//! are killed at any time.
+//! Checks that processes on one address lose nothing while other processes on the address, also the
+//! first one, start and are killed at any time.
 //!
 //! The environment variable `SEED` repeats the random choices of a run; `PROCESSES` is the number
 //! of processes that are killed.
@@ -15,8 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::namespace::{ROLE, again, must_skip, report_ready, wait_until_ready};
-use common::{builder, bytes, pattern, run_within, two_threads, variable};
-use rdma_async::{LocalMrReadAccess, Rdma};
+use common::{LIMIT, builder, bytes, pattern, run_within, two_threads, variable};
+use rdma_async::{LocalMrReadAccess, Rdma, RdmaDevice};
 use tokio::sync::mpsc::Sender;
 
 const TEST: &str = "killed_processes_do_not_disturb_others_on_their_address";
@@ -41,6 +41,7 @@ fn killed_processes_do_not_disturb_others_on_their_address() {
     match env::var(ROLE).as_deref() {
         Ok("server") => run_within(limit, two_threads(), serve()),
         Ok("client") => run_within(limit, two_threads(), exchange_until_input_ends()),
+        Ok("first") => run_within(limit, two_threads(), open_first()),
         Ok(_) => run_within(limit, two_threads(), exchange_until_killed()),
         Err(_) if must_skip(&["true"]) => {}
         Err(_) => supervise(processes),
@@ -59,7 +60,8 @@ fn start(role: &str, by_packets: bool) -> Child {
     command.spawn().unwrap()
 }
 
-/// Starts the server, the persistent client, and all short-lived processes, which are killed.
+/// Starts the first process on the address, the server, the persistent client, and all short-lived
+/// processes. Kills the short-lived processes, and the first process after half of them.
 fn supervise(processes: u64) {
     let seed = variable("SEED", 1);
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -69,6 +71,8 @@ fn supervise(processes: u64) {
         random ^= random << 17;
         (random >> 16) % limit
     };
+    let mut first = Some(start("first", below(2) == 0));
+    let _from_first = first.as_mut().map(wait_until_ready);
     let mut server = start("server", below(2) == 0);
     let from_server = wait_until_ready(&mut server);
     let mut client = start("client", false);
@@ -91,6 +95,11 @@ fn supervise(processes: u64) {
             }
             !is_over
         });
+        if let Some(mut process) = first.take_if(|_| started > processes / 2) {
+            assert!(process.try_wait().unwrap().is_none(), "seed {seed}");
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
         for permanent in [&mut server, &mut client] {
             assert!(permanent.try_wait().unwrap().is_none(), "seed {seed}");
         }
@@ -167,6 +176,27 @@ async fn exchange_until_input_ends() {
     println!("{number} messages of the persistent client");
 }
 
+/// Opens the device as the first process on the address, and then exchanges messages with the
+/// server until this process is killed.
+async fn open_first() {
+    let device = RdmaDevice::open("softroce0").unwrap();
+    report_ready();
+    let end = Instant::now() + LIMIT;
+    let connection = loop {
+        match device.builder().connect((ADDRESS, PORT)).await {
+            Ok(connection) => break connection,
+            Err(error) => assert!(Instant::now() < end, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    // The highest bits are the index of the port.
+    assert_eq!(connection.queue_pair().number() >> 20, 0);
+    introduce(&connection, 0).await;
+    for number in 0.. {
+        exchange(&connection, number).await;
+    }
+}
+
 /// Exchanges messages with the server until this process is killed.
 async fn exchange_until_killed() {
     let connection = connect(0).await;
@@ -178,9 +208,14 @@ async fn exchange_until_killed() {
 /// Connects to the server, and sends a message that contains `kind`.
 async fn connect(kind: u8) -> Rdma {
     let connection = builder().connect((ADDRESS, PORT)).await.unwrap();
-    let first = pattern(&connection, 1, kind);
-    connection.send(&first).await.unwrap();
+    introduce(&connection, kind).await;
     connection
+}
+
+/// Sends the first message of a connection, which contains `kind`.
+async fn introduce(connection: &Rdma, kind: u8) {
+    let first = pattern(connection, 1, kind);
+    connection.send(&first).await.unwrap();
 }
 
 /// Sends the message with the number `number`, and receives it again.

@@ -1,7 +1,5 @@
 //! The client commands: `get` reads one-sided, `put` sends a message.
 
-use std::io::stdin;
-
 use anyhow::{Context as _, ensure};
 use rdma_async::{LocalMrReadAccess, PublishedReader, Rdma, RdmaBuilder};
 use rdma_core::RemoteMemory;
@@ -60,21 +58,10 @@ pub(crate) async fn put(server: &str, key: &str, value: &str) -> anyhow::Result<
     change(&rdma, key, value.as_bytes()).await
 }
 
-/// Prints the values of keys, one per line, or an empty line for a key without a value. With
-/// `wait`, first prints `connected` and waits for a line on standard input.
-pub(crate) async fn get(server: &str, keys: &[String], wait: bool) -> anyhow::Result<()> {
+/// Prints the values of keys, one per line, or an empty line for a key without a value.
+pub(crate) async fn get(server: &str, keys: &[String]) -> anyhow::Result<()> {
     let (rdma, tokens) = connect(server).await?;
     let mut values = Values::new(&rdma, tokens)?;
-    if wait {
-        // Before the first read, the device sets up memory that it shares with the server's
-        // process, which must be running. Later reads do not need the process.
-        for &token in &values.tokens {
-            values.reader.switch_to(token)?;
-            values.reader.read().await?;
-        }
-        println!("connected");
-        stdin().read_line(&mut String::new())?;
-    }
     for key in keys {
         let value = values.get(key.as_bytes()).await?.unwrap_or_default();
         println!("{}", String::from_utf8_lossy(value));

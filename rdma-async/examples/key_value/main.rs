@@ -51,9 +51,6 @@ enum Request {
         /// Address of the server.
         server: String,
         keys: Vec<String>,
-        /// Connect, print `connected`, and wait for a line on standard input before reading.
-        #[arg(long)]
-        wait: bool,
     },
     /// Sets some values, reads them again and again, and prints the number of reads per second.
     Measure {
@@ -76,9 +73,7 @@ async fn main() -> ExitCode {
         CommandLine::Client(Request::Put { server, key, value }) => {
             client::put(&server, &key, &value).await
         }
-        CommandLine::Client(Request::Get { server, keys, wait }) => {
-            client::get(&server, &keys, wait).await
-        }
+        CommandLine::Client(Request::Get { server, keys }) => client::get(&server, &keys).await,
         CommandLine::Client(Request::Measure { server, time, raw }) => {
             measure::measure(&server, Duration::from_millis(time), raw).await
         }

@@ -1,9 +1,9 @@
 //! The lock: a word in the server's memory that identifies the holder.
 //!
 //! The word is 0 while the lock is free. Otherwise, its upper half is the number of the holder, and
-//! its lower half changes each time the holder renews its lease. A worker that has read an
-//! unchanged word for the duration of the lease takes the lock: the holder has died, or no longer
-//! uses the lock. The clocks of the hosts need not be synchronized; they must only run at about the
+//! its lower half changes each time the holder takes the lock or renews its lease, so that a word
+//! does not recur in a later lease. A worker that has read an unchanged word for the duration of
+//! the lease takes the lock: the holder has died, or no longer uses the lock. The clocks of the hosts need not be synchronized; they must only run at about the
 //! same speed.
 
 use std::time::{Duration, Instant};
@@ -19,10 +19,12 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// server's memory, the number of the worker, and the duration of the lease.
 #[derive(Debug)]
 pub(crate) struct Lock<'a> {
-    pub(crate) rdma: &'a Rdma,
-    pub(crate) word: RemoteMr,
-    pub(crate) id: u32,
-    pub(crate) lease: Duration,
+    rdma: &'a Rdma,
+    word: RemoteMr,
+    id: u32,
+    lease: Duration,
+    /// Number of leases that this worker has begun or renewed. Wraps to 0.
+    leases: u32,
 }
 
 /// Proof that this worker holds the lock, until its lease ends or [`Self::release`] is called.
@@ -35,9 +37,27 @@ pub(crate) struct Held<'l, 'a> {
 }
 
 impl<'a> Lock<'a> {
+    /// Returns the lock whose word is `word`, for the worker with the number `id`.
+    pub(crate) fn new(rdma: &'a Rdma, word: RemoteMr, id: u32, lease: Duration) -> Self {
+        Self {
+            rdma,
+            word,
+            id,
+            lease,
+            leases: 0,
+        }
+    }
+
+    /// Returns a word that identifies this worker, and that differs from the words of its last
+    /// leases.
+    fn next_word(&mut self) -> u64 {
+        self.leases = self.leases.wrapping_add(1);
+        u64::from(self.id) << 32 | u64::from(self.leases)
+    }
+
     /// Takes the lock, after waiting until it is free or the lease of its holder has expired.
     pub(crate) async fn take(&mut self) -> anyhow::Result<Held<'_, 'a>> {
-        let own = u64::from(self.id) << 32;
+        let own = self.next_word();
         let mut seen = (0, Instant::now());
         loop {
             // The lease is measured from before the attempt, so that it ends at this worker before
@@ -80,8 +100,7 @@ impl Held<'_, '_> {
     /// has taken the lock.
     pub(crate) async fn renew(&mut self) -> anyhow::Result<()> {
         let begun = Instant::now();
-        // The lower half of the word wraps without changing the upper half.
-        let next = (self.word & !0xffff_ffff) | (self.word.wrapping_add(1) & 0xffff_ffff);
+        let next = self.lock.next_word();
         self.replace(next).await?;
         self.renewed = begun;
         Ok(())

@@ -29,12 +29,7 @@ pub(crate) async fn work(
     let memory = RemoteMemory::from_bytes(message.as_slice().try_into()?);
     let word = memory.slice(..COUNTER)?;
     let mut counter = RemoteMr::from_token(memory.slice(COUNTER..)?);
-    let mut lock = Lock {
-        rdma: &rdma,
-        word: RemoteMr::from_token(word),
-        id,
-        lease,
-    };
+    let mut lock = Lock::new(&rdma, RemoteMr::from_token(word), id, lease);
     let mut number = rdma.alloc_local_mr(Layout::new::<u64>())?;
     for _ in 0..count {
         let mut held = lock.take().await?;

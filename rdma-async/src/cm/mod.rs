@@ -14,7 +14,6 @@ use std::fmt;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -35,7 +34,7 @@ use crate::connection::{Attached, Connection, ControlTask, Link};
 use crate::connector::{Connector, Listener};
 use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
-use crate::half_open::HalfOpen;
+use crate::half_open::{HalfOpen, HandshakeState};
 use crate::handshake::{self, LocalEnd, ReservedRoom, refused};
 use crate::rdma::Rdma;
 
@@ -153,7 +152,7 @@ impl CmConnector {
 
         let template = self.devices.template(&id)?;
         let own = PrivateData::of(&template);
-        let LocalEnd { prepared, room } =
+        let LocalEnd { prepared, room, .. } =
             LocalEnd::prepare_by(template, |builder| id.prepare(builder))?;
         let parameters = ConnectionParameters::default().private_data(own.encode());
         id.connect(&prepared, &parameters)?;
@@ -286,24 +285,29 @@ impl CmListener {
     fn begin_handshake(&mut self, request: ConnectionRequest) {
         let devices = self.devices.clone();
         let limit = devices.builder.connect_limit();
+        let handshakes = devices.builder.max_half_open();
         let peer = request.peer_address();
         let peer = peer.unwrap_or_else(|| SocketAddr::from(([0; 4], 0)));
-        self.half_open.begin(|has_proved| async move {
-            timeout(limit, accept(&devices, request, peer, &has_proved))
-                .await
-                .unwrap_or_else(|_| Err(handshake::too_slow(peer, limit)))
+        self.half_open.begin(|state| async move {
+            // A peer that is ended here has already been accepted, so that it gets no reason.
+            tokio::select! {
+                outcome = timeout(limit, accept(&devices, request, peer, &state)) => {
+                    outcome.unwrap_or_else(|_| Err(handshake::too_slow(peer, limit)))
+                }
+                () = state.evicted() => Err(handshake::evicted(peer, handshakes)),
+            }
         });
     }
 }
 
 /// Performs the handshake of the accepting end for a connect request, and returns the new
-/// connection. Sets `has_proved` once the peer has sent valid private data and, if required, a
-/// valid token.
+/// connection. Calls [`HandshakeState::set_proved`] once the peer has sent valid private data and,
+/// if required, a valid token.
 async fn accept(
     devices: &Devices,
     request: ConnectionRequest,
     peer: SocketAddr,
-    has_proved: &AtomicBool,
+    state: &HandshakeState,
 ) -> Result<Rdma> {
     let template = devices.template(request.id())?;
     let own = PrivateData::of(&template);
@@ -317,10 +321,12 @@ async fn accept(
         }
     };
     // Without authentication, the peer sends no proof.
-    has_proved.store(!own.authenticates, Ordering::Relaxed);
+    if !own.authenticates {
+        state.set_proved();
+    }
     let events = AsyncEventChannel::new()?;
     request.id().migrate(events.channel())?;
-    let LocalEnd { prepared, room } =
+    let LocalEnd { prepared, room, .. } =
         LocalEnd::prepare_by(template, |builder| request.prepare(builder))?;
     let parameters = ConnectionParameters::default().private_data(own.encode());
     let pair = request.connect_queue_pair(prepared, &parameters)?;
@@ -336,6 +342,6 @@ async fn accept(
     let task = ControlTask::spawn(attached, link);
     let rdma = Rdma::new(connection, task, own.address.unwrap_or(peer), peer);
     let rdma = authentication::run(rdma, End::Accepting, own, theirs).await?;
-    has_proved.store(true, Ordering::Relaxed);
+    state.set_proved();
     Ok(rdma)
 }

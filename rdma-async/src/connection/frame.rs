@@ -69,6 +69,12 @@ pub(crate) enum Kind {
     /// Close of the connection: the sender sends no further messages. Used only by [in-band
     /// links](super::link); other links announce the close by other means.
     Close,
+    /// Advertisement of the [ring](super::ring) of the sender of this message: memory into which
+    /// the receiver may write long pieces of a stream.
+    Ring { memory: RemoteMemory },
+    /// Return of slots of the receiver's peer, which the sender of this message has read. Bit `n` is
+    /// set for the slot `n`.
+    Returned { slots: u64 },
 }
 
 /// Reason why a request for memory was refused.
@@ -84,6 +90,10 @@ pub(crate) enum Refusal {
     Regions(u64),
     /// The peer lends at most this number of bytes to this end, on all connections together.
     PeerBytes(u64),
+    /// The peer lends at most this number of bytes to all its peers together.
+    AllPeersBytes(u64),
+    /// The peer's registered memory has reached its limit, this number of bytes.
+    PoolFull(u64),
 }
 
 impl Refusal {
@@ -96,6 +106,8 @@ impl Refusal {
             Self::Memory => (2, 0),
             Self::Regions(limit) => (3, limit),
             Self::PeerBytes(limit) => (4, limit),
+            Self::AllPeersBytes(limit) => (5, limit),
+            Self::PoolFull(limit) => (6, limit),
         }
     }
 
@@ -108,6 +120,8 @@ impl Refusal {
             2 => Self::Memory,
             3 => Self::Regions(limit),
             4 => Self::PeerBytes(limit),
+            5 => Self::AllPeersBytes(limit),
+            6 => Self::PoolFull(limit),
             _ => return None,
         })
     }
@@ -124,6 +138,15 @@ impl fmt::Display for Refusal {
                 f,
                 "it lends this peer at most {limit} bytes, on all connections together"
             ),
+            Self::AllPeersBytes(limit) => {
+                write!(f, "it lends at most {limit} bytes to all peers together")
+            }
+            Self::PoolFull(limit) => {
+                write!(
+                    f,
+                    "its registered memory has reached the limit of {limit} bytes"
+                )
+            }
         }
     }
 }
@@ -145,6 +168,8 @@ impl Frame {
             Kind::Credit => (10, 0),
             Kind::Revoke { lease } => (11, lease),
             Kind::Close => (12, 0),
+            Kind::Ring { .. } => (13, 0),
+            Kind::Returned { slots } => (14, slots),
         };
         let (header, body) = buffer[..MAX_FRAME_LEN].split_at_mut(HEADER_LEN);
         header.fill(0);
@@ -157,7 +182,9 @@ impl Frame {
             HEADER_LEN + bytes.len()
         };
         match self.kind {
-            Kind::Rendezvous { memory, .. } | Kind::Offer { memory, .. } => put(&memory.to_bytes()),
+            Kind::Rendezvous { memory, .. }
+            | Kind::Offer { memory, .. }
+            | Kind::Ring { memory } => put(&memory.to_bytes()),
             Kind::Grant { lease, memory, .. } => {
                 // The body has four bytes for the id of the lease, which is less than 2^32.
                 let mut bytes = [0; RemoteMemory::ENCODED_LEN + 4];
@@ -183,6 +210,7 @@ impl Frame {
             | Kind::Release { .. }
             | Kind::Revoke { .. }
             | Kind::Close
+            | Kind::Returned { .. }
             | Kind::Credit => HEADER_LEN,
         }
     }
@@ -238,6 +266,10 @@ impl Frame {
             (10, []) => Kind::Credit,
             (11, []) => Kind::Revoke { lease: id },
             (12, []) => Kind::Close,
+            (13, body) => Kind::Ring {
+                memory: memory(body)?,
+            },
+            (14, []) => Kind::Returned { slots: id },
             _ => return None,
         };
         Some(Self {
@@ -260,7 +292,7 @@ mod tests {
         rkey: 77,
     };
 
-    fn kinds() -> [Kind; 17] {
+    fn kinds() -> [Kind; 21] {
         [
             Kind::Data,
             Kind::Rendezvous {
@@ -293,6 +325,14 @@ mod tests {
             },
             Kind::Refuse {
                 id: 5,
+                reason: Refusal::AllPeersBytes(4),
+            },
+            Kind::Refuse {
+                id: 5,
+                reason: Refusal::PoolFull(5),
+            },
+            Kind::Refuse {
+                id: 5,
                 reason: Refusal::Layout,
             },
             Kind::Refuse {
@@ -308,6 +348,8 @@ mod tests {
             Kind::Revoke { lease: 9 },
             Kind::Credit,
             Kind::Close,
+            Kind::Ring { memory: MEMORY },
+            Kind::Returned { slots: 1 << 63 },
         ]
     }
 

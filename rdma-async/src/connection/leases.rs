@@ -1,22 +1,22 @@
 //! Leases: memory of this end that the peer may access.
 
 use std::collections::{HashMap, VecDeque};
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use rdma_core::memory::SharedBuffer;
-use rdma_core::{AccessFlags, Buffer, ExposedMemory, RemoteMemory};
+use rdma_core::{AccessFlags, RemoteMemory};
 
+use super::exposed::ExposedRegion;
+use super::windows::{EndedAccess, WindowedRegion};
 use crate::device::RdmaDevice;
 use crate::error::Result;
-use crate::memory::{Charge, GrantedMemory, LocalMr, PieceLender, RegionParts};
+use crate::memory::{Charge, GrantedMemory, LocalMr};
 use crate::observe::LentBytes;
 use crate::reserve::GrantState;
 
 /// Memory that this end lends to the peer of a connection. Each lease has its own memory
-/// registration, so that deregistration ends the peer's access.
+/// registration or memory window, whose end ends the peer's access.
 #[derive(Debug)]
 pub(super) struct Leases {
     table: Mutex<LeaseTable>,
@@ -72,15 +72,10 @@ impl LeaseTable {
     }
 }
 
-/// Memory that is lent to the peer, with the other parts of its registered buffer.
+/// Memory that is lent to the peer.
 #[derive(Debug)]
-struct Lease {
-    memory: ExposedMemory,
-    /// Part of the registered buffer after the lent region, kept until the parts are joined again.
-    tail: Option<Buffer>,
-    /// Part of the registered buffer before the lent region.
-    lead: Option<Buffer>,
-    lender: Option<Arc<PieceLender>>,
+pub(super) struct Lease {
+    pub(super) region: LentRegion,
     /// Charge of the memory to the peer, if the peer requested the memory.
     charge: Option<Charge>,
     /// Reservation that gets the memory back, if the lease belongs to a reservation.
@@ -88,11 +83,38 @@ struct Lease {
     _observed: LentBytes,
 }
 
+/// Region of local memory that is lent to the peer.
+#[derive(Debug)]
+pub(super) enum LentRegion {
+    /// Region with a registration of its own, whose key is valid for every peer of the device.
+    Registered(ExposedRegion),
+    /// Region with a memory window, whose key is valid only on this connection.
+    Windowed(WindowedRegion),
+}
+
+impl LentRegion {
+    fn len(&self) -> usize {
+        match self {
+            Self::Registered(region) => region.memory().len(),
+            Self::Windowed(region) => region.len(),
+        }
+    }
+
+    /// Ends the peer's access at the device, without waiting for a request, and returns the memory.
+    pub(super) fn end(self) -> Result<LocalMr, rdma_core::Error> {
+        match self {
+            Self::Registered(region) => region.end(),
+            Self::Windowed(region) => region.end().map_err(|refused| refused.error),
+        }
+    }
+}
+
 /// Outcome when the peer ends a lease by returning or releasing the memory.
 #[derive(Debug)]
 pub(super) enum EndedLease {
-    /// Memory that the application gets back, or the error of the deregistration.
-    Memory(Result<LocalMr, rdma_core::Error>),
+    /// Memory that the application gets back, or the error of the deregistration, and the charge of
+    /// the memory to the peer.
+    Memory(Result<LocalMr, rdma_core::Error>, Option<Charge>),
     /// The memory was returned to its reservation.
     ToReservation,
     /// This end had revoked the lease before.
@@ -105,6 +127,11 @@ impl Leases {
             table: Mutex::default(),
             access,
         }
+    }
+
+    /// Returns the access rights of the peer to the memory that this end lends.
+    pub(super) fn access(&self) -> AccessFlags {
+        self.access
     }
 
     /// Returns the amount of memory that is lent at the request of the peer.
@@ -176,42 +203,47 @@ impl Leases {
         reservation: Option<Arc<GrantState>>,
         device: &RdmaDevice,
     ) -> Result<(u64, RemoteMemory), (LocalMr, rdma_core::Error)> {
-        let RegionParts {
-            buffer,
-            range,
-            lender,
-        } = region.into_parts()?;
-        let (lead, memory, tail) = split_around(buffer, range);
-        match memory.expose(self.access & allowed) {
-            Ok(memory) => {
-                let (remote, len) = (memory.remote(), memory.len());
-                let mut table = self.table.lock();
-                let id = table.next_id();
-                if let Some(charge) = &charge {
-                    table.requested.bytes += charge.bytes();
-                    table.requested.regions += 1;
-                }
-                table.leases.insert(
-                    id,
-                    Lease {
-                        memory,
-                        tail,
-                        lead,
-                        lender,
-                        charge,
-                        reservation,
-                        _observed: LentBytes::of(device, len),
-                    },
-                );
-                Ok((id, remote))
-            }
-            Err(refused) => Err((join_parts(lead, refused.value, tail, lender), refused.error)),
+        let region = ExposedRegion::new(region, self.access & allowed)?;
+        let remote = region.memory().remote();
+        let region = LentRegion::Registered(region);
+        Ok((self.insert(region, charge, reservation, device), remote))
+    }
+
+    /// Adds a lease of a region that the peer can access, and returns the id of the lease. The
+    /// other arguments are those of [`Self::lend`].
+    pub(super) fn insert(
+        &self,
+        region: LentRegion,
+        charge: Option<Charge>,
+        reservation: Option<Arc<GrantState>>,
+        device: &RdmaDevice,
+    ) -> u64 {
+        let mut table = self.table.lock();
+        let id = table.next_id();
+        if let Some(charge) = &charge {
+            table.requested.bytes += charge.bytes();
+            table.requested.regions += 1;
         }
+        table.leases.insert(
+            id,
+            Lease {
+                _observed: LentBytes::of(device, region.len()),
+                region,
+                charge,
+                reservation,
+            },
+        );
+        id
     }
 
     /// Ends a lease that the peer returns or releases. Returns `None` for an id of which the peer
-    /// cannot know, a violation of the protocol.
-    pub(super) fn end_by_peer(&self, id: u64) -> Option<EndedLease> {
+    /// cannot know, a violation of the protocol. Calls `begin_end` to end the access to memory that
+    /// belongs to a reservation.
+    pub(super) fn end_by_peer(
+        &self,
+        id: u64,
+        begin_end: impl FnOnce(LentRegion) -> EndedAccess,
+    ) -> Option<EndedLease> {
         let lease = {
             let mut table = self.table.lock();
             if table.forget_revoked(id) {
@@ -226,14 +258,12 @@ impl Leases {
             }
             table.remove(id)?
         };
-        let reservation = lease.reservation.clone();
-        let region = lease.end();
-        Some(match reservation {
+        Some(match lease.reservation {
             Some(reservation) => {
-                reservation.put_back(region);
+                reservation.put_back(begin_end(lease.region));
                 EndedLease::ToReservation
             }
-            None => EndedLease::Memory(region),
+            None => EndedLease::Memory(lease.region.end(), lease.charge),
         })
     }
 
@@ -250,25 +280,18 @@ impl Leases {
         self.table.lock().revoked.len()
     }
 
-    /// Ends a lease, and returns the memory. Returns `None` if the peer has already ended the
-    /// lease. If `is_offered` is set, the lease counts as revoked until the peer returns or
-    /// releases it.
-    pub(super) fn end(
-        &self,
-        id: u64,
-        is_offered: bool,
-    ) -> Option<Result<LocalMr, rdma_core::Error>> {
-        let lease = {
-            let mut table = self.table.lock();
-            let lease = table.remove(id)?;
-            if is_offered {
-                let is_requested = lease.charge.is_some();
-                table.revoked.insert(id, is_requested);
-                table.revoked_requests += usize::from(is_requested);
-            }
-            lease
-        };
-        Some(lease.end())
+    /// Removes a lease, and returns it. The caller must end the access to its region. Returns
+    /// `None` if the peer has already ended the lease. If `is_offered` is set, the lease counts as
+    /// revoked until the peer returns or releases it.
+    pub(super) fn remove(&self, id: u64, is_offered: bool) -> Option<Lease> {
+        let mut table = self.table.lock();
+        let lease = table.remove(id)?;
+        if is_offered {
+            let is_requested = lease.charge.is_some();
+            table.revoked.insert(id, is_requested);
+            table.revoked_requests += usize::from(is_requested);
+        }
+        Some(lease)
     }
 }
 
@@ -277,65 +300,7 @@ impl Drop for Leases {
     fn drop(&mut self) {
         for (_, lease) in self.table.get_mut().leases.drain() {
             // After an error the device may still access the memory, so the memory is not freed.
-            drop(lease.end());
+            drop(lease.region.end());
         }
     }
-}
-
-impl Lease {
-    /// Deregisters the memory to end the peer's access, and returns the memory.
-    fn end(self) -> Result<LocalMr, rdma_core::Error> {
-        let Self {
-            memory,
-            tail,
-            lead,
-            lender,
-            ..
-        } = self;
-        match memory.revoke() {
-            Ok(memory) => Ok(join_parts(lead, memory, tail, lender)),
-            // The device may still access the memory. Dropping the error does not free such memory.
-            Err(refused) => Err(refused.error),
-        }
-    }
-}
-
-/// Splits `buffer` into the part before `range`, the part in `range`, and the part after `range`.
-fn split_around(buffer: Buffer, range: Range<usize>) -> (Option<Buffer>, Buffer, Option<Buffer>) {
-    let len = buffer.len();
-    let (buffer, tail) = match range.end {
-        end if end == len => (buffer, None),
-        end => {
-            let (buffer, tail) = buffer.split_at(end);
-            (buffer, Some(tail))
-        }
-    };
-    match range.start {
-        0 => (None, buffer, tail),
-        start => {
-            let (lead, buffer) = buffer.split_at(start);
-            (Some(lead), buffer, tail)
-        }
-    }
-}
-
-/// Joins the parts that [`split_around`] has returned into a region of the original range.
-fn join_parts(
-    lead: Option<Buffer>,
-    memory: Buffer,
-    tail: Option<Buffer>,
-    lender: Option<Arc<PieceLender>>,
-) -> LocalMr {
-    let start = lead.as_ref().map_or(0, |lead| lead.len());
-    let range = start..start + memory.len();
-    let adjacent = "parts of one buffer are adjacent";
-    let whole = match lead {
-        Some(lead) => lead.join(memory).expect(adjacent),
-        None => memory,
-    };
-    let whole = match tail {
-        Some(tail) => whole.join(tail).expect(adjacent),
-        None => whole,
-    };
-    LocalMr::new(SharedBuffer::new(whole), range, lender)
 }

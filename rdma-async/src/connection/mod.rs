@@ -8,6 +8,7 @@ mod borrowed;
 mod close_notice;
 mod control;
 mod credits;
+mod exposed;
 mod frame;
 mod handler;
 mod handover;
@@ -26,10 +27,12 @@ mod rendezvous;
 mod replies;
 mod requests;
 mod results;
+mod ring;
 mod send_state;
 mod sender;
 mod sync;
 mod waiters;
+mod windows;
 mod work;
 
 use std::future::poll_fn;
@@ -53,6 +56,7 @@ use self::credits::CreditCounter;
 pub(crate) use self::frame::{HEADER_LEN, MAX_FRAME_LEN};
 use self::handler::Handler;
 pub use self::handler::{Message, Poster};
+pub(crate) use self::handover::Loan;
 use self::inbox::Inbox;
 use self::leases::Leases;
 pub(crate) use self::link::Link;
@@ -61,13 +65,17 @@ use self::outbox::Outbox;
 use self::outgoing::Outgoing;
 pub use self::pipeline::Pipeline;
 use self::rendezvous::FrontQueue;
-pub(crate) use self::rendezvous::IncomingMessage;
+pub(crate) use self::rendezvous::{IncomingMessage, StreamPiece};
 use self::replies::PendingReplies;
 use self::requests::Requests;
 use self::results::ResultSlot;
+pub(crate) use self::ring::RingPiece;
+use self::ring::{OwnRing, PeerRing};
 use self::send_state::{AWAITED, AwaitedBy, NotAccepted, PostTime};
 use self::sender::Sender;
 use self::waiters::Waiters;
+pub(crate) use self::windows::EndedAccess;
+use self::windows::Windows;
 use self::work::Memory;
 pub(crate) use self::work::{Push, Work};
 use crate::authentication::Authenticator;
@@ -75,7 +83,7 @@ use crate::builder::Settings;
 use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
 use crate::memory::{
-    LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RemoteMr, claim_read, claim_write,
+    Charge, LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RemoteMr, claim_read, claim_write,
 };
 use crate::shard::{Reservation, Shard};
 
@@ -114,6 +122,8 @@ pub(crate) struct ConnectionParts {
 pub(crate) struct Connection {
     // Dropped first, because requests may be using memory that other fields own.
     sender: Sender,
+    // Dropped before the queue pair, to which memory windows are bound.
+    leases: Leases,
     queue_pair: QueuePair,
     /// Maximum number of bytes that the device copies into a request (inline data).
     inline: usize,
@@ -142,19 +152,25 @@ pub(crate) struct Connection {
     /// Memory that the peer has offered.
     offers: Inbox<RemoteMr>,
     borrowed: BorrowedLeases,
-    /// Lent memory that the peer has returned.
-    returned: SegQueue<LocalMr>,
+    /// Lent memory that the peer has returned. Memory that the peer had requested counts towards
+    /// the limits of the peer until the application receives the memory.
+    returned: SegQueue<(LocalMr, Option<Charge>)>,
     /// Tasks that wait for returned memory or for the end of the connection.
     returned_arrived: Waiters,
     /// Messages that the application receives before the messages in `messages`.
     front: FrontQueue,
-    leases: Leases,
+    // Dropped after the queue pair, because requests in flight use windows.
+    windows: Arc<Windows>,
     requests: Requests,
     replies: PendingReplies,
     outbox: Outbox,
     close_notice: Arc<CloseNotice>,
     /// Outgoing bytes of a stream, set only if the connection is used as a stream.
     outgoing: OnceLock<Outgoing>,
+    /// Ring for long pieces of a stream that this end has advertised.
+    own_ring: OnceLock<OwnRing>,
+    /// Ring for long pieces of a stream that the peer has advertised.
+    peer_ring: OnceLock<PeerRing>,
 
     /// Approximate number of polls of this connection's futures.
     polls: AtomicU32,
@@ -181,6 +197,7 @@ impl Connection {
             peer_address,
         } = parts;
         let own = settings.depths();
+        let control_wakeup: Arc<Notify> = Arc::default();
         Arc::new_cyclic(|weak| Self {
             sender: Sender::new(queue_pair.send_queue(), settings.send_depth as usize),
             inline: queue_pair.inline_limit(),
@@ -199,15 +216,18 @@ impl Connection {
             returned_arrived: Waiters::default(),
             front: FrontQueue::default(),
             leases: Leases::new(settings.remote_access),
+            windows: Arc::new(Windows::new(Arc::clone(&control_wakeup))),
             requests: Requests::default(),
             replies: PendingReplies::default(),
             outbox: Outbox::new(),
             close_notice: Arc::default(),
             outgoing: OnceLock::new(),
+            own_ring: OnceLock::new(),
+            peer_ring: OnceLock::new(),
             polls: AtomicU32::new(0),
             withholds_memory: AtomicBool::new(false),
             failure: OnceLock::new(),
-            control_wakeup: Arc::default(),
+            control_wakeup,
             weak: weak.clone(),
             span: tracing::info_span!(
                 "rdma_connection",

@@ -1,10 +1,11 @@
 //! Outgoing bytes of a stream: pieces that are sent when credits and room in the send queue are
 //! available.
 //!
-//! A piece that fits into a receive of the peer is sent as a message. A longer piece is sent by
-//! [rendezvous](super::rendezvous): the peer reads the piece from this end's memory. The pieces are
-//! sent without a task of the application, as soon as credits and room are available. An empty
-//! message marks the end of the stream.
+//! A piece that fits into a receive of the peer is sent as a message. A longer piece is written
+//! directly into the [ring](super::ring) of the peer. Until the peer advertises a ring, and for
+//! regions of the application, a longer piece is sent by [rendezvous](super::rendezvous): the peer
+//! reads the piece from this end's memory. The pieces are sent without a task of the application,
+//! as soon as credits and room are available. An empty message marks the end of the stream.
 
 use std::alloc::Layout;
 use std::collections::VecDeque;
@@ -18,15 +19,16 @@ use super::Connection;
 use super::credits::Credit;
 use super::frame::{HEADER_LEN, Kind};
 use super::messages::Payload;
+use super::ring::SLOT_LEN;
 use super::send_state::{NotAccepted, UNAWAITED};
 use super::waiters::Waiters;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, claim_read};
 
-/// Length, in bytes, from which the bytes of one write, if too long for one message, are sent by
-/// [rendezvous](super::rendezvous): the peer reads them from this end's memory by RDMA. Shorter
-/// writes are split into messages, because a rendezvous takes an additional round trip.
-const RENDEZVOUS_LEN: usize = 32 << 10;
+/// Length, in bytes, from which the bytes of one write, if too long for one message, are written to
+/// the peer's [ring](super::ring), or are sent by [rendezvous](super::rendezvous). Shorter writes
+/// are split into messages, because a rendezvous takes an additional round trip.
+const LONG_LEN: usize = 32 << 10;
 /// Maximum length, in bytes, of a piece (buffer with bytes of a stream) that is copied from a
 /// write. A longer write becomes several pieces, so that no large registered buffer is needed.
 const MAX_PIECE_LEN: usize = 256 << 10;
@@ -42,7 +44,8 @@ pub(super) struct Outgoing {
     has_any: AtomicBool,
     /// Set once pieces were dropped without being posted, because the connection ended.
     has_lost: AtomicBool,
-    /// Number of accepted bytes at which writers wait. Bytes count until the peer has read them.
+    /// Number of accepted bytes at which writers wait. Bytes count until the peer has read them. A
+    /// slot of the peer's ring counts as a whole, until the peer has returned the slot.
     limit: usize,
     /// Tasks that wait until the stream accepts more bytes.
     room: Waiters,
@@ -139,6 +142,11 @@ impl Connection {
         let len = slices.iter().map(|slice| slice.len()).sum();
         if len == 0 {
             return Ok(Some(0));
+        }
+        if len >= LONG_LEN && self.peer_ring.get().is_some() && !self.sender.lock().is_idle() {
+            // A device in software writes a piece to the ring when the piece is posted, if the peer
+            // has acknowledged the piece before. Polling delivers the acknowledgement.
+            self.shard.poll();
         }
         let mut pieces = outgoing.pieces.lock();
         if !self.has_outgoing_room() {
@@ -239,8 +247,8 @@ impl Connection {
         self.outgoing().room.wait_for(attempt).await;
     }
 
-    /// Returns the number of accepted bytes that are not posted, or that the peer has not yet read.
-    /// Returns 0 if the connection is not a stream.
+    /// Returns the number of accepted bytes that are not posted, or that the peer has not yet read
+    /// from this end's memory. Returns 0 if the connection is not a stream.
     pub(super) fn unsent_bytes(&self) -> usize {
         self.outgoing.get().map_or(0, |outgoing| {
             outgoing.bytes.load(Ordering::Relaxed) + self.replies.lent_bytes()
@@ -274,9 +282,14 @@ impl Connection {
     }
 
     /// Returns whether the stream accepts more bytes: fewer bytes than the limit have not reached
-    /// the peer.
+    /// the peer or are in slots of its ring, and the ring has a free slot.
     fn has_outgoing_room(&self) -> bool {
-        self.unsent_bytes() < self.outgoing().limit
+        let in_ring = match self.peer_ring.get() {
+            Some(ring) if !ring.has_free() => return false,
+            Some(ring) => ring.bytes_in_use(),
+            None => 0,
+        };
+        self.unsent_bytes() + in_ring < self.outgoing().limit
     }
 
     /// Sends the `len` bytes of `slices` as one message. Returns `false`, and sends nothing, if no
@@ -304,8 +317,9 @@ impl Connection {
             .map(|number| number.is_some())
     }
 
-    /// Copies bytes into pieces until all bytes are copied, the buffer is full, or no memory is
-    /// available. Returns the number of copied bytes, or an error if no byte was copied.
+    /// Copies bytes into the peer's ring or into pieces, until all bytes are copied, the buffer is
+    /// full, or no memory is available. Returns the number of copied bytes, or an error if no byte
+    /// was copied.
     fn add_bytes(
         &self,
         outgoing: &Outgoing,
@@ -314,7 +328,15 @@ impl Connection {
     ) -> Result<usize> {
         let before = bytes.len();
         while !bytes.is_empty() && self.has_outgoing_room() {
-            let len = if bytes.len() >= RENDEZVOUS_LEN && bytes.len() > self.peer_payload {
+            let len = if bytes.len() >= LONG_LEN && bytes.len() > self.peer_payload {
+                let written = match self.write_to_ring(outgoing, pieces, bytes) {
+                    Err(_) if bytes.len() < before => break,
+                    written => written?,
+                };
+                if written > 0 {
+                    bytes = &bytes[written..];
+                    continue;
+                }
                 let len = bytes.len().min(MAX_PIECE_LEN);
                 let mut piece = match self.alloc_piece(len) {
                     Err(_) if bytes.len() < before => break,
@@ -346,8 +368,40 @@ impl Connection {
         Ok(before - bytes.len())
     }
 
+    /// Writes the first bytes of `bytes`, at most [`SLOT_LEN`], into a free slot of the peer's
+    /// ring, after sending all pieces. Returns the number of written bytes. Returns 0, and writes
+    /// nothing, if there is no ring, no credit, no free slot, no room in the send queue or no
+    /// memory. An error ends the connection.
+    fn write_to_ring(
+        &self,
+        outgoing: &Outgoing,
+        pieces: &mut Pieces,
+        bytes: &[u8],
+    ) -> Result<usize> {
+        let Some(ring) = self.peer_ring.get() else {
+            return Ok(0);
+        };
+        pieces.close();
+        let bytes = &bytes[..bytes.len().min(SLOT_LEN)];
+        let sent = self.send_pieces(outgoing, pieces);
+        let written = sent.and_then(|()| {
+            // A piece must not overtake pieces that are still queued. If the ring or the buffer is
+            // now full, the writer waits for the slot.
+            let must_return = || !self.has_outgoing_room();
+            Ok(pieces.is_empty() && self.try_write_to_slot(ring, bytes, must_return)?)
+        });
+        match written {
+            Ok(true) => Ok(bytes.len()),
+            Ok(false) => Ok(0),
+            Err(error) => {
+                self.fail(error.clone());
+                Err(error)
+            }
+        }
+    }
+
     /// Allocates registered memory for a piece of `len` bytes.
-    fn alloc_piece(&self, len: usize) -> Result<LocalMr> {
+    pub(super) fn alloc_piece(&self, len: usize) -> Result<LocalMr> {
         let layout = Layout::from_size_align(len, 1)
             .map_err(|_| Error::invalid("piece of a stream", "the length is too large"))?;
         self.device.alloc_local_mr_stale(layout)
@@ -368,14 +422,27 @@ impl Connection {
         if includes_open {
             pieces.close();
         }
+        let before = pieces.queue.len();
+        let outcome = self.send_pieces(outgoing, &mut pieces);
+        let has_sent = pieces.queue.len() < before;
+        drop(pieces);
+        if has_sent {
+            outgoing.room.wake();
+        }
+        if let Err(error) = outcome {
+            self.fail(error);
+        }
+    }
+
+    /// Posts queued pieces, and the end of the stream after the last piece, while credits and room
+    /// are available.
+    fn send_pieces(&self, outgoing: &Outgoing, pieces: &mut Pieces) -> Result<()> {
         let mut outcome = Ok(true);
-        let mut has_sent = false;
         while let Some(piece) = pieces.queue.front() {
             outcome = self.try_send_piece(piece);
             if !matches!(outcome, Ok(true)) {
                 break;
             }
-            has_sent = true;
             outgoing.bytes.fetch_sub(piece.length(), Ordering::Relaxed);
             pieces.queue.pop_front();
         }
@@ -387,13 +454,7 @@ impl Connection {
         }
         let is_empty = pieces.is_empty() && pieces.end != StreamEnd::Waiting;
         outgoing.has_any.store(!is_empty, Ordering::Release);
-        drop(pieces);
-        if has_sent {
-            outgoing.room.wake();
-        }
-        if let Err(error) = outcome {
-            self.fail(error);
-        }
+        outcome.map(drop)
     }
 
     /// Sends a piece as a message, or by rendezvous if it is longer than a receive of the peer.

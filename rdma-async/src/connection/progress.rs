@@ -32,7 +32,14 @@ impl Connection {
         }
         if completion.opcode() == WorkOpcode::ReceiveWriteImmediate {
             let immediate = completion.immediate().unwrap_or_default();
-            if !self.write_immediates.push(immediate) {
+            if self.has_own_ring() {
+                match self.accept_written(immediate) {
+                    Some(piece) => self.deliver(IncomingMessage::InRing(piece)),
+                    None => self.fail_for_violation(
+                        "a piece of a stream in a slot that it may not use, or of an invalid length",
+                    ),
+                }
+            } else if !self.write_immediates.push(immediate) {
                 self.fail_for_violation("more writes with immediate data than it had credits for");
             }
             return Some(memory);
@@ -143,24 +150,33 @@ impl Connection {
                     }
                 }
             }
-            Kind::Return { lease } => match self.leases.end_by_peer(lease) {
-                Some(EndedLease::Memory(Ok(region))) => {
-                    self.returned.push(region);
+            Kind::Return { lease } => match self.end_lease_by_peer(lease) {
+                Some(EndedLease::Memory(Ok(region), charge)) => {
+                    self.returned.push((region, charge));
                     self.returned_arrived.wake();
                 }
-                Some(EndedLease::Memory(Err(error))) => self.fail(error.into()),
+                Some(EndedLease::Memory(Err(error), _)) => self.fail(error.into()),
                 Some(EndedLease::ToReservation | EndedLease::Revoked) => {}
                 None => self.fail_for_violation("the return of memory that was not lent"),
             },
-            Kind::Release { lease } => match self.leases.end_by_peer(lease) {
-                Some(EndedLease::Memory(Err(error))) => self.fail(error.into()),
+            Kind::Release { lease } => match self.end_lease_by_peer(lease) {
+                Some(EndedLease::Memory(Err(error), _)) => self.fail(error.into()),
                 Some(_) => {}
                 None => self.fail_for_violation("the release of memory that was not lent"),
             },
             Kind::Revoke { lease } => self.borrowed.mark_ended(lease),
             Kind::Close => self.close_notice.record_arrival(),
+            Kind::Ring { memory } => self.record_peer_ring(memory),
+            Kind::Returned { slots } => self.take_back_slots(slots),
             Kind::Credit | Kind::Data | Kind::Rendezvous { .. } | Kind::Offer { .. } => {}
         }
+    }
+
+    /// Ends a lease that the peer returns or releases, see
+    /// [`Leases::end_by_peer`](super::leases::Leases::end_by_peer).
+    fn end_lease_by_peer(&self, lease: u64) -> Option<EndedLease> {
+        let begin_end = |region| self.begin_end(region);
+        self.leases.end_by_peer(lease, begin_end)
     }
 
     /// Ends the connection because the peer violated the protocol. `what` completes the message

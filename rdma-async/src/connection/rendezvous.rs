@@ -16,10 +16,11 @@ use super::Connection;
 use super::frame::Kind;
 use super::messages::Payload;
 use super::replies::Reply;
+use super::ring::RingPiece;
 use super::send_state::{AWAITED, AwaitedBy, PostTime, UNAWAITED};
 use super::work::Work;
 use crate::error::{Error, Result};
-use crate::memory::{LocalMr, claim_write};
+use crate::memory::{LocalMr, LocalMrReadAccess, claim_write};
 
 /// Maximum number of long messages whose bytes are read from the peer before the application
 /// receives them. Bounds the number of their requests in the send queue.
@@ -55,6 +56,29 @@ pub(crate) enum IncomingMessage {
         outcome: Result<LocalMr>,
         immediate: Option<u32>,
     },
+    /// Piece of a stream in the [ring](super::ring) of this end.
+    InRing(RingPiece),
+}
+
+/// Received piece of a stream.
+#[derive(Debug)]
+pub(crate) enum StreamPiece {
+    /// Piece that arrived as a message.
+    Message(LocalMr),
+    /// Long piece that was read from the peer's memory.
+    Long(LocalMr),
+    /// Long piece in the ring of this end.
+    InRing(RingPiece),
+}
+
+impl StreamPiece {
+    /// Returns the length of the piece in bytes.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Message(region) | Self::Long(region) => region.length(),
+            Self::InRing(piece) => piece.len(),
+        }
+    }
 }
 
 /// Queue of the messages that the application receives before those in the inbox: messages that are
@@ -126,14 +150,43 @@ impl Connection {
 
     /// Waits for the next message of the peer, and returns it with its immediate data.
     pub(crate) async fn receive(&self) -> Result<(LocalMr, Option<u32>)> {
-        let attempt = || self.front.pop().or_else(|| self.messages.pop());
-        match self.wait(self.messages.waiters(), attempt).await? {
+        match self.next_message().await? {
             IncomingMessage::Message { region, immediate } => {
                 self.owe_data_credit();
                 Ok((region, immediate))
             }
+            IncomingMessage::InRing(piece) => {
+                self.owe_data_credit();
+                let region = self.region_from_ring(&piece, 0);
+                self.free_slot(piece);
+                Ok((region?, None))
+            }
             long => self.receive_long(long).await,
         }
+    }
+
+    /// Waits for the next piece of the stream that the peer writes.
+    pub(crate) async fn receive_piece(&self) -> Result<StreamPiece> {
+        match self.next_message().await? {
+            IncomingMessage::Message { region, .. } => {
+                self.owe_data_credit();
+                Ok(StreamPiece::Message(region))
+            }
+            IncomingMessage::InRing(piece) => {
+                self.owe_data_credit();
+                Ok(StreamPiece::InRing(piece))
+            }
+            long => {
+                let (region, _) = self.receive_long(long).await?;
+                Ok(StreamPiece::Long(region))
+            }
+        }
+    }
+
+    /// Waits for the next message of the peer, which may still be in the peer's memory.
+    async fn next_message(&self) -> Result<IncomingMessage> {
+        let attempt = || self.front.pop().or_else(|| self.messages.pop());
+        self.wait(self.messages.waiters(), attempt).await
     }
 
     /// Receives a long message: reads it from the peer's memory, unless the read has already begun,

@@ -15,7 +15,8 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::Connection;
 use super::frame::{Kind, Refusal};
-use crate::memory::Charge;
+use crate::error::Error;
+use crate::memory::{Amount, Charge, Exceeded};
 
 /// Maximum number of queued requests of a peer. Bounds the memory of the queue: the connection of a
 /// peer that sends more ends.
@@ -96,22 +97,29 @@ impl Connection {
             return Err(Refusal::Bytes(0));
         }
         // Memory with an alignment greater than its size occupies as many bytes as its alignment.
-        let charge = size.max(align);
+        let bytes = size.max(align);
         let limits = &self.settings.granted;
         let held = self.leases.granted();
         // An ended lease counts until the peer has returned or released it, because its id is still
-        // in use.
-        if held.regions + self.leases.unreturned_regions() >= limits.regions {
+        // in use. A returned region counts until the application receives it.
+        let regions = held.regions + self.leases.unreturned_regions() + self.returned.len();
+        if regions >= limits.regions {
             return Err(Refusal::Regions(limits.regions as u64));
         }
-        let sum = held.bytes.checked_add(charge);
+        let sum = held.bytes.checked_add(bytes);
         if sum.is_none_or(|sum| sum > limits.bytes) {
             return Err(Refusal::Bytes(limits.bytes as u64));
         }
+        let pool = self.device.pool();
+        let pool_bytes = pool.piece_len(layout).map_err(|_| Refusal::Layout)?;
+        let amount = Amount { bytes, pool_bytes };
         let ledger = self.device.ledger();
         let charge = ledger
-            .charge(self.peer, charge, limits.peer_bytes)
-            .ok_or(Refusal::PeerBytes(limits.peer_bytes as u64))?;
+            .charge(self.peer, amount, limits.peer_bytes, pool.limit_of_peers())
+            .map_err(|exceeded| match exceeded {
+                Exceeded::Peer(limit) => Refusal::PeerBytes(limit as u64),
+                Exceeded::AllPeers(limit) => Refusal::AllPeersBytes(limit as u64),
+            })?;
         Ok((layout, charge))
     }
 
@@ -139,7 +147,10 @@ impl Connection {
         let region = self
             .device
             .alloc_local_mr(layout)
-            .map_err(|error| refuse(&error))?;
+            .map_err(|error| match error {
+                Error::PoolFull { limit, .. } => Refusal::PoolFull(limit as u64),
+                error => refuse(&error),
+            })?;
         let lent = self
             .leases
             .lend(region, Some(charge), None, &self.device)
@@ -164,6 +175,25 @@ mod tests {
 
     use super::*;
     use crate::RdmaBuilder;
+
+    #[tokio::test]
+    async fn an_unauthenticated_peer_gets_no_memory() {
+        let builder = || RdmaBuilder::default().device("softroce0");
+        let mut listener = builder().bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_address().unwrap();
+        let (client, server) = tokio::join!(builder().connect(address), listener.accept());
+        let (client, server) = (client.unwrap(), server.unwrap());
+        server.connection().withhold_memory();
+        let layout = Layout::new::<[u8; 64]>();
+        let error = client.request_remote_mr(layout).await.unwrap_err();
+        let reason = error.to_string();
+        assert!(reason.contains("at most 0 bytes"), "{reason}");
+        assert_eq!(server.granted_memory().regions, 0);
+        assert_eq!(server.device().pool_statistics().in_use, 0);
+        // The connection remains open, and grants memory once the peer is authenticated.
+        server.connection().release_memory();
+        client.request_remote_mr(layout).await.unwrap();
+    }
 
     #[tokio::test]
     async fn memory_is_granted_by_the_control_task_and_not_by_the_poll_that_finds_the_request() {

@@ -8,7 +8,7 @@ use crate::connection::Depths;
 pub(crate) const MAGIC: [u8; 8] = *b"RDMAsync";
 /// Version of the handshake and of the message format, sent in each hello. Ends with different
 /// versions refuse each other.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 
 /// Limits of one end that its peer must respect: how many messages, and how long messages, the end
 /// accepts. Numbers are in network byte order.
@@ -140,7 +140,7 @@ mod tests {
             Hello::decode(&bytes).unwrap_err()
         };
         assert_eq!(spoiled(0, b'x'), "it does not use this protocol");
-        assert_eq!(spoiled(9, 2), "it uses version 2, and this end 1");
+        assert_eq!(spoiled(9, 1), "it uses version 1, and this end 2");
         assert_eq!(spoiled(11, 0), "it accepts too few messages in flight");
         assert!(spoiled(18 + 26, 0).contains("no such path MTU"));
     }

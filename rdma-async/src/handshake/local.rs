@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use rdma_core::{AddressChoice, Endpoint, PreparedQueuePair, QueuePair, QueuePairBuilder};
+use rdma_core::{AddressChoice, Endpoint, Mtu, PreparedQueuePair, QueuePair, QueuePairBuilder};
 
 use super::hello::{EndLimits, Hello};
 use crate::builder::Template;
@@ -22,6 +22,8 @@ const INLINE_DATA: u32 = 64;
 pub(crate) struct LocalEnd {
     pub(crate) prepared: PreparedQueuePair,
     pub(crate) room: ReservedRoom,
+    /// Path MTU that the route to the peer allows; `None` if the route is not known.
+    pub(crate) route_mtu: Option<Mtu>,
 }
 
 /// Room in the completion queue and receives that are reserved for a connection, with the device
@@ -68,25 +70,34 @@ impl LocalEnd {
                 reservation,
                 template,
             },
+            route_mtu: None,
         })
     }
 
-    /// Returns the hello of this end, the first message of the handshake.
+    /// Returns the hello of this end, the first message of the handshake. Its MTU is the smallest of
+    /// the MTUs of the port, of the route and of the options.
     pub(crate) fn hello(&self) -> Hello {
+        let Template { settings, .. } = &self.room.template;
+        let mut endpoint = self.prepared.endpoint();
+        let limits = [settings.options.path_mtu(), self.route_mtu];
+        for mtu in limits.into_iter().flatten() {
+            endpoint.mtu = endpoint.mtu.min(mtu);
+        }
         Hello {
             limits: self.room.template.limits(),
-            endpoint: self.prepared.endpoint(),
+            endpoint,
         }
     }
 
-    /// Connects the queue pair to the endpoint of the peer. Returns the queue pair, and the
-    /// reserved room, from which the connection is created.
+    /// Connects the queue pair to the endpoint of the peer, with the smaller MTU of the two hellos.
+    /// Returns the queue pair, and the reserved room, from which the connection is created.
     pub(crate) fn connect(
         self,
         endpoint: &Endpoint,
     ) -> rdma_core::Result<(QueuePair, ReservedRoom)> {
-        let options = &self.room.template.settings.options;
-        let queue_pair = self.prepared.connect(endpoint, options)?;
+        let mtu = self.hello().endpoint.mtu.min(endpoint.mtu);
+        let options = self.room.template.settings.options.mtu(mtu);
+        let queue_pair = self.prepared.connect(endpoint, &options)?;
         Ok((queue_pair, self.room))
     }
 }
@@ -110,5 +121,41 @@ impl ReservedRoom {
             peer_payload: peer.payload as usize,
             peer_address: address,
         })
+    }
+}
+
+#[cfg(all(test, not(loom_models)))]
+mod tests {
+    use rdma_core::ConnectOptions;
+
+    use super::*;
+    use crate::builder::RdmaBuilder;
+
+    #[tokio::test]
+    async fn both_ends_use_the_smallest_mtu_of_their_options_and_ports() {
+        let end = |mtu: Option<Mtu>| {
+            let options = ConnectOptions::default();
+            let options = mtu.map_or(options, |mtu| options.mtu(mtu));
+            let builder = RdmaBuilder::default().device("softroce0").options(options);
+            let end = LocalEnd::prepare(builder.template().unwrap(), AddressChoice::default());
+            end.unwrap()
+        };
+        let port = end(None).hello().endpoint.mtu;
+        assert!(port > Mtu::Mtu512, "{port}");
+        for (left, right, expected) in [
+            (None, None, port),
+            (Some(Mtu::Mtu512), None, Mtu::Mtu512),
+            (None, Some(Mtu::Mtu512), Mtu::Mtu512),
+            (Some(Mtu::Mtu256), Some(Mtu::Mtu512), Mtu::Mtu256),
+        ] {
+            let (left, right) = (end(left), end(right));
+            let (to_right, to_left) = (left.hello().endpoint, right.hello().endpoint);
+            let (left, _left_room) = left.connect(&to_left).unwrap();
+            let (right, _right_room) = right.connect(&to_right).unwrap();
+            for pair in [left, right] {
+                let used = pair.attributes().unwrap().path_mtu();
+                assert_eq!(used, Some(expected));
+            }
+        }
     }
 }

@@ -13,23 +13,26 @@
 mod authentication;
 mod hello;
 mod local;
+mod path_mtu;
 mod rejection;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::pin::pin;
 use std::time::Duration;
 
 use rdma_core::AddressChoice;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::sleep;
 
 pub(crate) use self::hello::{EndLimits, HELLO_LEN, Hello};
 pub(crate) use self::local::{LocalEnd, ReservedRoom};
 use crate::builder::Template;
 use crate::connection::{Attached, ControlTask, Link};
 use crate::error::{Error, Result};
+use crate::half_open::HandshakeState;
 use crate::rdma::Rdma;
 
 /// Byte that each end sends once its queue pair is connected and can receive messages. The value is
@@ -56,21 +59,54 @@ pub(crate) async fn connect(
 }
 
 /// Performs the handshake of the accepting end over the TCP connection `stream`, and returns the
-/// new connection. Sets `has_proved` once the peer has sent a valid [`Hello`] and, if the settings
-/// have an authenticator, a valid proof. Creates the queue pair only afterwards.
+/// new connection. Sends a rejection with the reason if the handshake exceeds its time limit, or if
+/// the listener ends the handshake, unless this end is already waiting for [`READY`].
 pub(crate) async fn accept(
     template: Template,
     mut stream: TcpStream,
     peer: SocketAddr,
-    has_proved: &AtomicBool,
+    state: &HandshakeState,
 ) -> Result<Rdma> {
+    let limit = template.settings.connect_timeout;
+    let handshakes = template.settings.half_open_limit;
+    let mut end = pin!(async {
+        tokio::select! {
+            () = sleep(limit) => too_slow(peer, limit),
+            () = state.evicted() => evicted(peer, handshakes),
+        }
+    });
+    let (local, remote) = tokio::select! {
+        agreed = exchange_hellos(template, &mut stream, peer, state) => agreed?,
+        error = &mut end => {
+            if let Error::Handshake { reason, .. } = &error {
+                rejection::send_now(&stream, reason);
+            }
+            return Err(error);
+        }
+    };
+    tokio::select! {
+        outcome = complete_handshake(local, stream, peer, remote) => outcome,
+        error = end => Err(error),
+    }
+}
+
+/// Receives the hello of the connecting end, and replies with the hello of this end. Returns the
+/// local end, and the hello of the peer. Calls [`HandshakeState::set_proved`] once the peer
+/// has sent a valid [`Hello`] and, if the settings have an authenticator, a valid proof. Creates
+/// the queue pair only afterwards.
+async fn exchange_hellos(
+    template: Template,
+    stream: &mut TcpStream,
+    peer: SocketAddr,
+    state: &HandshakeState,
+) -> Result<(LocalEnd, Hello)> {
     let failed = |source| io_error(peer, &source);
-    configure(&stream, template.settings.keep_alive).map_err(failed)?;
-    let theirs = read_hello(&mut stream, peer).await?;
+    configure(stream, template.settings.keep_alive).map_err(failed)?;
+    let theirs = read_hello(stream, peer).await?;
     let remote = match Hello::decode(&theirs) {
         Ok(remote) => remote,
         Err(reason) => {
-            rejection::send(&mut stream, &reason).await;
+            rejection::send(stream, &reason).await;
             return Err(refused(peer, reason));
         }
     };
@@ -78,22 +114,22 @@ pub(crate) async fn accept(
     let proved = match authenticator.as_deref() {
         Some(authenticator) => Some((
             authenticator,
-            authentication::challenge(&mut stream, peer, &theirs, authenticator).await?,
+            authentication::challenge(stream, peer, &theirs, authenticator).await?,
         )),
         None => None,
     };
-    has_proved.store(true, Ordering::Relaxed);
-    let local = match prepare(template, &stream) {
+    state.set_proved();
+    let local = match prepare(template, stream) {
         Ok(local) => local,
         Err(error) => {
-            rejection::send(&mut stream, "it could not create a queue pair").await;
+            rejection::send(stream, "it could not create a queue pair").await;
             return Err(error.into_error(peer));
         }
     };
     let own = local.hello().encode();
     let reply = authentication::reply(peer, &own, proved);
     stream.write_all(&reply).await.map_err(failed)?;
-    complete_handshake(local, stream, peer, remote).await
+    Ok((local, remote))
 }
 
 /// Disables Nagle's algorithm, and enables TCP keep-alive probes, which detect that the peer's host
@@ -111,14 +147,20 @@ fn configure(stream: &TcpStream, keep_alive: Duration) -> io::Result<()> {
 }
 
 /// Creates the queue pair of this end. Selects the GID of the local address of the TCP connection,
-/// from which the peer is reachable.
+/// from which the peer is reachable. If the device has this GID, its packets take the route of the
+/// TCP connection, whose MTU then limits the path MTU.
 fn prepare(template: Template, stream: &TcpStream) -> Result<LocalEnd, PrepareError> {
     let tcp = stream.local_addr().map_err(PrepareError::Tcp)?;
     let choice = AddressChoice {
         source: Some(tcp.ip()),
         ..template.settings.address
     };
-    LocalEnd::prepare(template, choice).map_err(PrepareError::Device)
+    let mut local = LocalEnd::prepare(template, choice).map_err(PrepareError::Device)?;
+    let gid = local.prepared.address().gid.to_ip();
+    if gid == tcp.ip().to_canonical() {
+        local.route_mtu = path_mtu::of_route(stream);
+    }
+    Ok(local)
 }
 
 /// Reason why the queue pair of this end could not be created: an error of the TCP connection or of
@@ -221,7 +263,14 @@ pub(crate) fn refused(peer: SocketAddr, reason: impl Into<String>) -> Error {
 
 /// Returns the error of a handshake that has exceeded its time limit.
 pub(crate) fn too_slow(peer: SocketAddr, limit: Duration) -> Error {
-    refused(peer, format!("it took longer than {limit:?}"))
+    refused(peer, format!("the handshake took longer than {limit:?}"))
+}
+
+/// Returns the error of a handshake that the listener has ended in favor of a waiting peer, because
+/// its limit of concurrent handshakes is reached.
+pub(crate) fn evicted(peer: SocketAddr, handshakes: usize) -> Error {
+    let reason = format!("another peer waits, and the limit of {handshakes} handshakes is reached");
+    refused(peer, reason)
 }
 
 /// Returns the error of a handshake whose TCP connection has failed.

@@ -5,8 +5,9 @@
 //!      magic   length   reason in UTF-8
 //! ```
 
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -21,11 +22,23 @@ const MAX_REASON_LEN: usize = 200;
 /// Sends a rejection with this reason. Ignores errors, because the caller closes the TCP connection
 /// in any case.
 pub(super) async fn send(stream: &mut TcpStream, reason: &str) {
+    drop(stream.write_all(&encode(reason)).await);
+    drop(stream.shutdown().await);
+}
+
+/// Sends a rejection like [`send`], but without waiting: sends nothing, or a part of the rejection,
+/// if the socket cannot take all of it.
+pub(super) fn send_now(stream: &TcpStream, reason: &str) {
+    let socket = SockRef::from(stream);
+    drop(socket.send(&encode(reason)));
+    drop(socket.shutdown(Shutdown::Write));
+}
+
+/// Returns the encoding of a rejection with this reason.
+fn encode(reason: &str) -> Vec<u8> {
     let reason = &reason.as_bytes()[..reason.len().min(MAX_REASON_LEN)];
     let len = u16::try_from(reason.len()).expect("the limit has 16 bits");
-    let message = [&MAGIC[..], &len.to_be_bytes(), reason].concat();
-    drop(stream.write_all(&message).await);
-    drop(stream.shutdown().await);
+    [&MAGIC[..], &len.to_be_bytes(), reason].concat()
 }
 
 /// Reads a rejection, whose magic number was already read, and converts it to an error.

@@ -1,4 +1,4 @@
-//! The ledger of a device: the amount of memory that is granted to each peer.
+//! The ledger of a device: the amount of memory that is granted to each peer, and to all peers.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,7 +7,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 /// Amount of memory that a peer has [requested](crate::Rdma::request_remote_mr) from this end and
-/// not yet returned.
+/// not yet returned. The amount of all connections of a host includes memory that the peer has
+/// returned and that the program has not yet [received](crate::Rdma::receive_local_mr).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GrantedMemory {
@@ -17,69 +18,107 @@ pub struct GrantedMemory {
     pub regions: usize,
 }
 
-/// Amounts of memory that the device has lent to peers at their request, by the IP address of the
-/// peer.
+/// Amounts of memory that the device has lent to peers at their request.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    peers: Mutex<HashMap<IpAddr, GrantedMemory>>,
+    accounts: Mutex<Accounts>,
+}
+
+#[derive(Debug, Default)]
+struct Accounts {
+    /// Amounts of memory by the IP address of the peer.
+    peers: HashMap<IpAddr, GrantedMemory>,
+    /// Number of bytes of the device's pool that all peers together hold.
+    pool_bytes: usize,
+}
+
+/// Sizes of a region that a peer requests.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Amount {
+    /// Number of bytes that count towards the limit of the peer.
+    pub(crate) bytes: usize,
+    /// Number of bytes of the device's pool that the region uses.
+    pub(crate) pool_bytes: usize,
+}
+
+/// A limit that a request would exceed, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exceeded {
+    /// Limit of one peer.
+    Peer(usize),
+    /// Limit of all peers together.
+    AllPeers(usize),
 }
 
 impl Ledger {
     /// Returns the amount of memory that a peer holds on all its connections.
     pub(crate) fn granted(&self, peer: IpAddr) -> GrantedMemory {
-        let peers = self.peers.lock();
-        peers.get(&peer.to_canonical()).copied().unwrap_or_default()
+        let accounts = self.accounts.lock();
+        let granted = accounts.peers.get(&peer.to_canonical());
+        granted.copied().unwrap_or_default()
     }
 
-    /// Counts `bytes` of a region as held by a peer, until the returned value is dropped. Returns
-    /// `None` if the peer would then hold more than `limit` bytes.
+    /// Counts a region as held by a peer, until the returned value is dropped. Fails if the peer
+    /// would then hold more than `peer_limit` bytes, or all peers more than `pool_limit` bytes of
+    /// the pool.
     pub(crate) fn charge(
         self: &Arc<Self>,
         peer: IpAddr,
-        bytes: usize,
-        limit: usize,
-    ) -> Option<Charge> {
+        amount: Amount,
+        peer_limit: usize,
+        pool_limit: Option<usize>,
+    ) -> Result<Charge, Exceeded> {
         let peer = peer.to_canonical();
-        let mut peers = self.peers.lock();
-        let held = peers.get(&peer).copied().unwrap_or_default();
-        let sum = held.bytes.checked_add(bytes).filter(|&sum| sum <= limit)?;
+        let accounts = &mut *self.accounts.lock();
+        let held = accounts.peers.get(&peer).copied().unwrap_or_default();
+        let bytes =
+            sum_within(held.bytes, amount.bytes, peer_limit).ok_or(Exceeded::Peer(peer_limit))?;
+        let pool_limit = pool_limit.unwrap_or(usize::MAX);
+        accounts.pool_bytes = sum_within(accounts.pool_bytes, amount.pool_bytes, pool_limit)
+            .ok_or(Exceeded::AllPeers(pool_limit))?;
         let granted = GrantedMemory {
-            bytes: sum,
+            bytes,
             regions: held.regions + 1,
         };
-        peers.insert(peer, granted);
-        Some(Charge {
+        accounts.peers.insert(peer, granted);
+        Ok(Charge {
             ledger: Arc::clone(self),
             peer,
-            bytes,
+            amount,
         })
     }
 }
 
-/// Record that the bytes of a region count towards the memory limit of a peer. Dropping the value,
-/// when the region is returned, subtracts the bytes again.
+/// Returns the sum of two numbers of bytes, or `None` if it exceeds `limit`.
+fn sum_within(held: usize, more: usize, limit: usize) -> Option<usize> {
+    held.checked_add(more).filter(|&sum| sum <= limit)
+}
+
+/// Record that the bytes of a region count towards the memory limits of a peer and of all peers.
+/// Dropping the value, when the region is returned, subtracts the bytes again.
 #[derive(Debug)]
 pub(crate) struct Charge {
     ledger: Arc<Ledger>,
     peer: IpAddr,
-    bytes: usize,
+    amount: Amount,
 }
 
 impl Charge {
-    /// Returns the number of bytes that count towards the limit.
+    /// Returns the number of bytes that count towards the limit of the peer.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.amount.bytes
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let mut peers = self.ledger.peers.lock();
-        if let Some(granted) = peers.get_mut(&self.peer) {
-            granted.bytes -= self.bytes;
+        let mut accounts = self.ledger.accounts.lock();
+        accounts.pool_bytes -= self.amount.pool_bytes;
+        if let Some(granted) = accounts.peers.get_mut(&self.peer) {
+            granted.bytes -= self.amount.bytes;
             granted.regions -= 1;
             if granted.regions == 0 {
-                peers.remove(&self.peer);
+                accounts.peers.remove(&self.peer);
             }
         }
     }
@@ -89,15 +128,24 @@ impl Drop for Charge {
 mod tests {
     use super::*;
 
+    fn amount(bytes: usize) -> Amount {
+        Amount {
+            bytes,
+            pool_bytes: bytes,
+        }
+    }
+
     #[test]
     fn a_peer_is_charged_until_its_regions_are_released_for_both_forms_of_its_address() {
         let ledger = Arc::new(Ledger::default());
         let peer: IpAddr = "10.0.0.1".parse().unwrap();
         let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
-        let first = ledger.charge(peer, 60, 100).unwrap();
-        assert!(ledger.charge(mapped, 41, 100).is_none());
-        assert!(ledger.charge(mapped, usize::MAX, usize::MAX).is_none());
-        let second = ledger.charge(mapped, 40, 100).unwrap();
+        let charge = |peer, bytes| ledger.charge(peer, amount(bytes), 100, None);
+        let first = charge(peer, 60).unwrap();
+        assert_eq!(charge(mapped, 41).unwrap_err(), Exceeded::Peer(100));
+        let unlimited = ledger.charge(mapped, amount(usize::MAX), usize::MAX, None);
+        assert!(unlimited.is_err());
+        let second = charge(mapped, 40).unwrap();
         let granted = ledger.granted(peer);
         assert_eq!((granted.bytes, granted.regions), (100, 2));
         let other = "10.0.0.2".parse().unwrap();
@@ -105,6 +153,27 @@ mod tests {
         drop(first);
         assert_eq!(ledger.granted(mapped).bytes, second.bytes());
         drop(second);
-        assert!(ledger.peers.lock().is_empty());
+        let accounts = ledger.accounts.lock();
+        assert!(accounts.peers.is_empty() && accounts.pool_bytes == 0);
+    }
+
+    #[test]
+    fn all_peers_together_hold_no_more_of_the_pool_than_its_limit_for_peers() {
+        let ledger = Arc::new(Ledger::default());
+        let charge = |peer: &str, bytes, pool_bytes| {
+            let amount = Amount { bytes, pool_bytes };
+            ledger.charge(peer.parse().unwrap(), amount, 1000, Some(150))
+        };
+        let first = charge("10.0.0.1", 70, 128).unwrap();
+        assert_eq!(
+            charge("10.0.0.2", 1, 64).unwrap_err(),
+            Exceeded::AllPeers(150)
+        );
+        assert_eq!(
+            ledger.granted("10.0.0.2".parse().unwrap()),
+            GrantedMemory::default()
+        );
+        drop(first);
+        charge("10.0.0.2", 1, 64).unwrap();
     }
 }

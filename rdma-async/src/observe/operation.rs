@@ -16,13 +16,18 @@ pub(crate) enum Kind {
     Send,
     Receive,
     RequestMemory,
+    ReceiveWriteImmediate,
+    OfferMemory,
+    ReceiveOfferedMemory,
+    ReturnMemory,
+    ReceiveReturnedMemory,
     StreamWrite,
     StreamRead,
 }
 
 impl Kind {
     #[cfg(feature = "metrics")]
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 15] = [
         Self::Write,
         Self::WriteWithImmediate,
         Self::Read,
@@ -31,6 +36,11 @@ impl Kind {
         Self::Send,
         Self::Receive,
         Self::RequestMemory,
+        Self::ReceiveWriteImmediate,
+        Self::OfferMemory,
+        Self::ReceiveOfferedMemory,
+        Self::ReturnMemory,
+        Self::ReceiveReturnedMemory,
         Self::StreamWrite,
         Self::StreamRead,
     ];
@@ -46,6 +56,11 @@ impl Kind {
             Self::Send => "send",
             Self::Receive => "receive",
             Self::RequestMemory => "request_memory",
+            Self::ReceiveWriteImmediate => "receive_write_immediate",
+            Self::OfferMemory => "offer_memory",
+            Self::ReceiveOfferedMemory => "receive_offered_memory",
+            Self::ReturnMemory => "return_memory",
+            Self::ReceiveReturnedMemory => "receive_returned_memory",
             Self::StreamWrite => "stream_write",
             Self::StreamRead => "stream_read",
         }

@@ -37,11 +37,15 @@ use crate::rdma::Rdma;
 ///   which is sent at the end of the turn or when the stream is flushed.
 ///   [`Self::send_registered`] does not copy.
 /// - **Reading** copies the bytes once, out of the memory in which the device has stored them.
-///   `AsyncBufRead` and [`Self::read_chunk`] do not copy.
+///   `AsyncBufRead` and [`Self::read_chunk`] do not copy, except bytes in the ring.
+/// - **The ring** is 1 MiB of the reader's memory, into which the writer writes 32 KiB and more
+///   directly, in pieces of up to 64 KiB. The reader provides the ring when `AsyncRead` reads the
+///   first long piece. A stream without long pieces, or that is read only by `AsyncBufRead` and
+///   [`Self::read_chunk`], has no ring.
 /// - **Backpressure**: while the reader does not read, the writer waits once
-///   [`RdmaBuilder::stream_buffer`] bytes are in transit. The writer's memory is limited by this
-///   number, the reader's memory by [`RdmaBuilder::receive_depth`] messages of
-///   [`RdmaBuilder::message_length`] bytes and by 4 MiB of long pieces.
+///   [`RdmaBuilder::stream_buffer`] bytes are in transit, or the ring is full. The writer's memory
+///   is limited by this number, the reader's memory by [`RdmaBuilder::receive_depth`] messages of
+///   [`RdmaBuilder::message_length`] bytes, by 4 MiB of long pieces, and by the ring.
 /// - **End**: [`shutdown`](tokio::io::AsyncWriteExt::shutdown) ends one direction, and the peer
 ///   reads the end of the stream after the last byte. Dropping the stream also ends this direction.
 ///   The runtime delivers the written bytes in the background, as long as the peer accepts some
@@ -116,14 +120,16 @@ impl RdmaStream {
     }
 
     /// Returns the connection, for example to allocate memory for [`Self::send_registered`]. The
-    /// messages of the connection belong to the stream: programs must not send or receive messages.
+    /// messages and the immediate data of the connection belong to the stream: programs must not
+    /// send or receive messages, and must not write with immediate data.
     pub fn rdma(&self) -> &Rdma {
         self.reader.rdma()
     }
 
     /// Waits for the next bytes of the stream, and returns them in the memory in which they
-    /// arrived, or `None` at the end of the stream. Cancel-safe: dropping the future loses no
-    /// bytes.
+    /// arrived, or `None` at the end of the stream. Bytes that arrived in the ring, because other
+    /// bytes were read by `AsyncRead` before, are first copied. Cancel-safe: dropping the future
+    /// loses no bytes.
     ///
     /// # Errors
     ///

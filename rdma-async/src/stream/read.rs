@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncBufRead, AsyncRead, ReadBuf};
 use tokio_util::sync::ReusableBoxFuture;
 
+use crate::connection::{RingPiece, StreamPiece};
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess};
 use crate::observe::observed_arrival;
@@ -20,7 +21,9 @@ use crate::rdma::Rdma;
 /// [`RdmaStream::into_split`](crate::RdmaStream::into_split).
 pub struct OwnedReadHalf {
     /// Received bytes that are not yet read.
-    chunk: Option<StreamChunk>,
+    unread: Option<Unread>,
+    /// Set if `unread` is a long piece that did not arrive in the ring of this end.
+    is_long: bool,
     /// Future that receives the next chunk, in progress if `is_receiving`.
     receiving: Receiving,
     is_receiving: bool,
@@ -31,13 +34,30 @@ pub struct OwnedReadHalf {
     rdma: Arc<Rdma>,
 }
 
-type Receiving = ReusableBoxFuture<'static, Result<LocalMr>>;
+type Receiving = ReusableBoxFuture<'static, Result<StreamPiece>>;
+
+/// Received bytes that are not yet read.
+enum Unread {
+    Chunk(StreamChunk),
+    /// Piece in the ring of this end, to whose memory the peer may write at any moment, and the
+    /// number of its bytes that are already read.
+    InRing(RingPiece, usize),
+}
+
+impl Unread {
+    fn len(&self) -> usize {
+        match self {
+            Self::Chunk(chunk) => chunk.len(),
+            Self::InRing(piece, start) => piece.len() - start,
+        }
+    }
+}
 
 impl fmt::Debug for OwnedReadHalf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OwnedReadHalf")
             .field("rdma", &self.rdma)
-            .field("unread", &self.chunk.as_deref().map_or(0, <[u8]>::len))
+            .field("unread", &self.unread.as_ref().map_or(0, Unread::len))
             .field("has_ended", &self.has_ended)
             .finish_non_exhaustive()
     }
@@ -46,7 +66,8 @@ impl fmt::Debug for OwnedReadHalf {
 impl OwnedReadHalf {
     pub(super) fn new(rdma: Arc<Rdma>) -> Self {
         Self {
-            chunk: None,
+            unread: None,
+            is_long: false,
             receiving: ReusableBoxFuture::new(receive(Arc::clone(&rdma))),
             is_receiving: true,
             has_ended: false,
@@ -71,14 +92,32 @@ impl OwnedReadHalf {
     ///
     /// The errors of reading.
     pub async fn read_chunk(&mut self) -> io::Result<Option<StreamChunk>> {
-        poll_fn(|cx| self.poll_fill(cx)).await?;
-        Ok(self.chunk.take())
+        poll_fn(|cx| self.poll_fill_chunk(cx)).await?;
+        match self.unread.take() {
+            Some(Unread::Chunk(chunk)) => Ok(Some(chunk)),
+            _ => Ok(None),
+        }
     }
 
-    /// Polls until `chunk` has unread bytes or the stream has ended. Receives the next message if
+    /// Polls like [`Self::poll_fill`]. Copies unread bytes that are in the ring to a region of
+    /// their own, which only this end can access.
+    fn poll_fill_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_fill(cx))?;
+        if let Some(Unread::InRing(piece, start)) = &self.unread {
+            let connection = self.rdma.connection();
+            let region = connection.region_from_ring(piece, *start)?;
+            let chunk = Unread::Chunk(StreamChunk { region, start: 0 });
+            if let Some(Unread::InRing(piece, _)) = self.unread.replace(chunk) {
+                self.rdma.connection().free_slot(piece);
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Polls until `unread` has bytes or the stream has ended. Receives the next message if
     /// necessary.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.chunk.is_none() && !self.has_ended {
+        while self.unread.is_none() && !self.has_ended {
             if let Some(error) = &self.failure {
                 return Poll::Ready(Err(read_error(error.clone())));
             }
@@ -88,39 +127,50 @@ impl OwnedReadHalf {
             }
             let received = ready!(self.receiving.poll(cx));
             self.is_receiving = false;
-            match received {
-                Err(error) => self.failure = Some(error),
-                Ok(region) if region.length() == 0 => self.has_ended = true,
-                Ok(region) => self.chunk = Some(StreamChunk { region, start: 0 }),
-            }
+            let piece = match received {
+                Err(error) => {
+                    self.failure = Some(error);
+                    continue;
+                }
+                Ok(piece) if piece.len() == 0 => {
+                    self.has_ended = true;
+                    break;
+                }
+                Ok(piece) => piece,
+            };
+            self.is_long = matches!(piece, StreamPiece::Long(_));
+            self.unread = Some(match piece {
+                StreamPiece::Message(region) | StreamPiece::Long(region) => {
+                    Unread::Chunk(StreamChunk { region, start: 0 })
+                }
+                StreamPiece::InRing(piece) => Unread::InRing(piece, 0),
+            });
         }
         Poll::Ready(Ok(()))
     }
 
-    /// Returns the received bytes that are not yet read.
-    fn unread(&self) -> &[u8] {
-        self.chunk.as_deref().unwrap_or_default()
-    }
-
     /// Marks the first `amount` unread bytes as read. Panics if there are fewer.
     fn skip(&mut self, amount: usize) {
-        let Some(chunk) = &mut self.chunk else {
-            assert_eq!(amount, 0, "more bytes consumed than filled");
-            return;
-        };
-        assert!(amount <= chunk.len(), "more bytes consumed than filled");
-        chunk.start += amount;
-        if chunk.is_empty() {
-            self.chunk = None;
+        let len = self.unread.as_ref().map_or(0, Unread::len);
+        assert!(amount <= len, "more bytes consumed than filled");
+        match &mut self.unread {
+            Some(Unread::Chunk(chunk)) => chunk.start += amount,
+            Some(Unread::InRing(_, start)) => *start += amount,
+            None => return,
+        }
+        if amount == len
+            && let Some(Unread::InRing(piece, _)) = self.unread.take()
+        {
+            self.rdma.connection().free_slot(piece);
         }
     }
 }
 
 /// Receives the next message of the connection, which contains the next bytes of the stream.
-async fn receive(rdma: Arc<Rdma>) -> Result<LocalMr> {
+async fn receive(rdma: Arc<Rdma>) -> Result<StreamPiece> {
     let connection = rdma.connection();
-    observed_arrival!(connection, StreamRead, LocalMrReadAccess::length, {
-        connection.receive().await.map(|(piece, _)| piece)
+    observed_arrival!(connection, StreamRead, StreamPiece::len, {
+        connection.receive_piece().await
     })
 }
 
@@ -144,9 +194,24 @@ impl AsyncRead for OwnedReadHalf {
             return Poll::Ready(Ok(()));
         }
         ready!(self.poll_fill(cx))?;
-        let len = self.unread().len().min(buf.remaining());
-        buf.put_slice(&self.unread()[..len]);
-        self.skip(len);
+        let this = self.get_mut();
+        let Some(unread) = &this.unread else {
+            return Poll::Ready(Ok(()));
+        };
+        let len = unread.len().min(buf.remaining());
+        let connection = this.rdma.connection();
+        match unread {
+            Unread::Chunk(chunk) => buf.put_slice(&chunk[..len]),
+            Unread::InRing(piece, start) => {
+                connection.copy_from_ring(piece, *start, buf.initialize_unfilled_to(len));
+                buf.advance(len);
+            }
+        }
+        if std::mem::take(&mut this.is_long) {
+            // This reader copies the bytes, so later long pieces can arrive in a ring.
+            connection.advertise_ring();
+        }
+        this.skip(len);
         Poll::Ready(Ok(()))
     }
 }
@@ -154,8 +219,11 @@ impl AsyncRead for OwnedReadHalf {
 impl AsyncBufRead for OwnedReadHalf {
     fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         let this = self.get_mut();
-        ready!(this.poll_fill(cx))?;
-        Poll::Ready(Ok(this.unread()))
+        ready!(this.poll_fill_chunk(cx))?;
+        Poll::Ready(Ok(match &this.unread {
+            Some(Unread::Chunk(chunk)) => chunk,
+            _ => &[],
+        }))
     }
 
     fn consume(mut self: Pin<&mut Self>, amount: usize) {
@@ -163,8 +231,8 @@ impl AsyncBufRead for OwnedReadHalf {
     }
 }
 
-/// Received bytes of a stream, in the registered memory in which they arrived. Dropping the chunk
-/// returns the memory to the device's pool.
+/// Received bytes of a stream, in registered memory that only this program can access. Dropping the
+/// chunk returns the memory to the device's pool.
 pub struct StreamChunk {
     region: LocalMr,
     /// Number of bytes at the beginning of `region` that are already read.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use rdma_core::{
     Buffer, ConnectOptions, Endpoint, PreparedQueuePair, ProtectionDomain, QueuePair, ReceiveQueue,
-    SendQueue, SendRequest, WorkCompletion,
+    RemoteMemory, SendQueue, SendRequest, WorkCompletion,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -17,7 +17,7 @@ const RECEIVES: usize = 96;
 pub(crate) fn hello(endpoint: &Endpoint) -> [u8; HELLO_LEN] {
     let mut bytes = [0; HELLO_LEN];
     bytes[..8].copy_from_slice(b"RDMAsync");
-    bytes[9] = 1;
+    bytes[9] = 2;
     bytes[11] = 64;
     bytes[13] = 32;
     bytes[14..18].copy_from_slice(&4096_u32.to_be_bytes());
@@ -47,6 +47,8 @@ pub(crate) mod kind {
     pub(crate) const CREDIT: u8 = 10;
     pub(crate) const REVOKE: u8 = 11;
     pub(crate) const CLOSE: u8 = 12;
+    pub(crate) const RING: u8 = 13;
+    pub(crate) const RETURNED: u8 = 14;
 }
 
 /// Encodes a frame, valid or invalid.
@@ -117,6 +119,14 @@ impl Hostile {
         drop(self.sends.post(SendRequest::send(buffer)));
     }
 
+    /// Writes bytes to memory of the peer, with immediate data, and ignores errors.
+    pub(crate) fn write(&mut self, bytes: &[u8], to: RemoteMemory, immediate: u32) {
+        let mut buffer = self.domain.allocate(bytes.len()).expect("memory");
+        buffer.copy_from_slice(bytes);
+        let request = SendRequest::write_with_immediate(buffer, to, immediate);
+        drop(self.sends.post(request));
+    }
+
     /// Polls the completion queue, and returns the messages that were received.
     pub(crate) fn poll(&mut self) -> Vec<Vec<u8>> {
         let mut room = [WorkCompletion::default(); 32];
@@ -136,6 +146,11 @@ impl Hostile {
             }
         }
         messages
+    }
+
+    /// Returns the number of requests that have not completed.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.sends.in_flight()
     }
 
     /// Waits for the next message, and returns it.

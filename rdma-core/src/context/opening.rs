@@ -1,13 +1,12 @@
 //! Selection of the device to open.
 
-use std::sync::Once;
-
 use super::Context;
 use crate::device::{AddressChoice, Device, DeviceSelector, devices};
 use crate::error::{Error, Result};
 
 impl Context {
-    /// Opens the device with this name.
+    /// Opens the device with this name. The crate logs the choice of a device with its reason, here
+    /// and in the following functions.
     ///
     /// # Errors
     ///
@@ -17,7 +16,11 @@ impl Context {
     pub fn open(name: &str) -> Result<Self> {
         let devices = devices()?;
         match devices.iter().find(|device| device.name() == name) {
-            Some(device) => device.open(),
+            Some(device) => {
+                let context = device.open()?;
+                context.log_choice("opened by its name");
+                Ok(context)
+            }
             None => Err(Error::UnknownDevice {
                 name: name.to_owned(),
                 available: devices.iter().map(Device::name).collect(),
@@ -38,25 +41,22 @@ impl Context {
     /// device, and [`Error::NoUsableDevice`] with the reason for each device.
     pub fn open_default() -> Result<Self> {
         if let Some(selector) = DeviceSelector::from_environment()? {
-            return Self::open_selected(&selector);
+            return Self::open_for(&selector, DeviceSelector::VARIABLE);
         }
         let devices = devices()?;
         let (emulated, real): (Vec<_>, Vec<_>) =
             devices.iter().partition(|device| device.is_emulated());
         if !real.is_empty() {
-            return Self::first_usable(real.into_iter().map(|device| (device, None)))
+            let devices = real.into_iter().map(|device| (device, None));
+            return Self::first_usable(devices, "the first device with a usable port")
                 .map_err(|unusable| unusable.error(emulated.first().copied()));
         }
-        let context = Self::first_usable(emulated.into_iter().map(|device| (device, None)))
-            .map_err(|unusable| unusable.error(None))?;
-        static WARN_ONCE: Once = Once::new();
-        WARN_ONCE.call_once(|| {
-            tracing::info!(
-                device = context.name(),
-                "no RDMA device on this machine: using the one in user space"
-            );
-        });
-        Ok(context)
+        let devices = emulated.into_iter().map(|device| (device, None));
+        Self::first_usable(
+            devices,
+            "the device in user space with a usable port, as this machine has no other device",
+        )
+        .map_err(|unusable| unusable.error(None))
     }
 
     /// Opens the first usable device among those that `selector` matches.
@@ -65,11 +65,17 @@ impl Context {
     ///
     /// The errors of [`Self::open_default`].
     pub fn open_selected(selector: &DeviceSelector) -> Result<Self> {
+        Self::open_for(selector, "the selector of the program")
+    }
+
+    /// Opens the first usable device that `selector` matches. `reason` is the source of the
+    /// selector, for the log.
+    fn open_for(selector: &DeviceSelector, reason: &'static str) -> Result<Self> {
         let devices = devices()?;
         let meant = devices
             .iter()
             .filter_map(|device| Some((device, selector.matches(&device.name())?)));
-        match Self::first_usable(meant) {
+        match Self::first_usable(meant, reason) {
             Ok(context) => Ok(context),
             Err(Unusable(none)) if none.is_empty() && !devices.is_empty() => {
                 Err(Error::UnknownDevice {
@@ -81,8 +87,11 @@ impl Context {
         }
     }
 
+    /// Opens the first device with a usable port, or with the given port if it is usable. `reason`
+    /// is the reason of the choice, for the log.
     fn first_usable<'a>(
         devices: impl Iterator<Item = (&'a Device, Option<u8>)>,
+        reason: &'static str,
     ) -> Result<Self, Unusable> {
         let mut unusable = Vec::new();
         for (device, port) in devices {
@@ -91,18 +100,28 @@ impl Context {
                     preferred_port: port,
                     ..context
                 };
-                context.address(AddressChoice::default())?;
+                // Without the GID index of the environment: the program may set another index.
+                let any = AddressChoice {
+                    port,
+                    ..AddressChoice::default()
+                };
+                any.choose(context.name(), &context.ports()?, &context.gids()?)?;
                 Ok(context)
             });
             match usable {
                 Ok(context) => {
-                    tracing::debug!(device = %context.name(), "chosen");
+                    context.log_choice(reason);
                     return Ok(context);
                 }
                 Err(error) => unusable.push(error),
             }
         }
         Err(Unusable(unusable))
+    }
+
+    fn log_choice(&self, reason: &'static str) {
+        let port = self.preferred_port;
+        tracing::info!(device = %self.name(), port, reason, "device chosen");
     }
 }
 

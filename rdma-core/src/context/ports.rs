@@ -146,9 +146,13 @@ impl Context {
     /// [`Error::UnknownPort`], [`Error::UnknownGidIndex`], [`Error::NoUsablePort`], and the errors
     /// of the verbs that this method calls.
     pub fn address(&self, choice: AddressChoice) -> Result<LocalAddress> {
+        let is_automatic = choice.gid_index.is_none();
         let mut choice = choice.or_environment()?;
         choice.port = choice.port.or(self.preferred_port);
-        let address = choice.choose(self.name(), &self.ports()?, &self.gids()?)?;
+        let mut address = choice.choose(self.name(), &self.ports()?, &self.gids()?)?;
+        if is_automatic && choice.gid_index.is_some() {
+            address.reason = "the index in RDMA_GID_INDEX";
+        }
         tracing::info!(
             device = %self.name(),
             port = address.port,

@@ -223,9 +223,10 @@ impl AddressChoice {
         });
         let best = ranked.min_by_key(|((rank, _), entry)| (*rank, entry.index));
         match best {
-            Some((_, entry)) if self.gid_index.is_some() => {
-                Ok(((0, 0), address(Some(entry), "the index that was asked for")))
-            }
+            Some((_, entry)) if self.gid_index.is_some() => Ok((
+                (0, 0),
+                address(Some(entry), "the index that the program set"),
+            )),
             Some(((rank, reason), entry)) => Ok((rank, address(Some(entry), reason))),
             None if port.link_layer() != LinkLayer::Ethernet && port.lid() != 0 => {
                 Ok(((0, 0), address(None, "InfiniBand, by LID")))

@@ -1,8 +1,8 @@
 //! Copies from and to memory that a peer or a device may be writing at the same time.
 //!
-//! Every access is a relaxed atomic access to one byte or to one aligned eight-byte word. A
-//! concurrent write by a device or a thread can therefore change the values that are read, but
-//! never causes undefined behaviour.
+//! Every access is a relaxed atomic access to one byte or to one aligned eight-byte word, or has
+//! the effect of such accesses in any order. A concurrent write by a device or a thread can
+//! therefore change the values that are read, but never causes undefined behaviour.
 //!
 //! Two threads may access a byte at the same time with different sizes, one as a byte and one as a
 //! part of a word. The memory model of Rust and C++ does not define such mixed-size accesses. LLVM
@@ -11,6 +11,9 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 const WORD: usize = size_of::<u64>();
+/// Minimum length in bytes of a copy by the processor's string instruction, whose start takes
+/// longer than a short loop.
+const STRING_LEN: usize = 1 << 10;
 
 /// Copies `to.len()` bytes from shared memory at `from` into `to`, in words where possible.
 ///
@@ -19,6 +22,10 @@ const WORD: usize = size_of::<u64>();
 /// `from` must be valid for reads of `to.len()` bytes, and no Rust reference to these bytes may
 /// exist.
 pub(super) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
+    if HAS_STRING_COPY && to.len() >= STRING_LEN {
+        // SAFETY: the caller guarantees `from`; `to` is an exclusive borrow of that many bytes.
+        return unsafe { copy_string(from, to.as_mut_ptr(), to.len()) };
+    }
     let head = from.align_offset(WORD).min(to.len());
     let (first, rest) = to.split_at_mut(head);
     // SAFETY: the caller guarantees the whole range; `head` is inside it.
@@ -43,6 +50,10 @@ pub(super) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
 /// `to` must be valid for writes of `from.len()` bytes, and no Rust reference to these bytes may
 /// exist.
 pub(super) unsafe fn copy_in(from: &[u8], to: *mut u8) {
+    if HAS_STRING_COPY && from.len() >= STRING_LEN {
+        // SAFETY: the caller guarantees `to`; `from` is a borrow of that many bytes.
+        return unsafe { copy_string(from.as_ptr(), to, from.len()) };
+    }
     let head = to.align_offset(WORD).min(from.len());
     let (first, rest) = from.split_at(head);
     // SAFETY: the caller guarantees the whole range; `head` is inside it.
@@ -57,6 +68,42 @@ pub(super) unsafe fn copy_in(from: &[u8], to: *mut u8) {
     }
     // SAFETY: the remaining bytes end where the range ends.
     unsafe { copy_in_bytes(words.remainder(), at) };
+}
+
+/// Whether [`copy_string`] is available. Miri does not execute instructions of the processor.
+const HAS_STRING_COPY: bool = cfg!(all(target_arch = "x86_64", not(miri)));
+
+/// Copies `len` bytes by the processor's string instruction, which copies long ranges in whole
+/// cache lines. The compiler assumes nothing about the accesses of an assembly block, so the
+/// instruction may access memory that another thread or a device writes at the same time.
+///
+/// # Safety
+///
+/// `from` must be valid for reads and `to` for writes of `len` bytes, and the ranges must not
+/// overlap.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+unsafe fn copy_string(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the instruction reads and writes only the ranges that the caller guarantees. The
+    // direction flag is clear at the start of an assembly block.
+    unsafe {
+        std::arch::asm!(
+            "rep movsb",
+            inout("rcx") len => _,
+            inout("rsi") from => _,
+            inout("rdi") to => _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Substitute on machines without the instruction, which is never called.
+///
+/// # Safety
+///
+/// None: the function always panics.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+unsafe fn copy_string(_: *const u8, _: *mut u8, _: usize) {
+    unreachable!("`HAS_STRING_COPY` is checked first");
 }
 
 /// Copies bytes from shared memory at `from` into `to`, one byte at a time. Returns the address
@@ -99,14 +146,15 @@ mod tests {
 
     #[test]
     fn every_offset_and_length_round_trips() {
-        let mut memory = [0_u8; 64];
-        let pattern: Vec<u8> = (1..=40).collect();
+        let mut memory = [0_u8; STRING_LEN + 64];
+        let pattern: Vec<u8> = (0..STRING_LEN + 40).map(|at| (at % 199) as u8).collect();
         for offset in 0..16 {
-            for len in 0..=pattern.len() {
+            for len in (0..=40).chain(STRING_LEN - 2..=STRING_LEN + 10) {
                 memory.fill(0xee);
                 let start = memory.as_mut_ptr();
                 let mut back = vec![0; len];
-                // SAFETY: `offset + len` is at most 56 of 64 bytes; no reference is in use.
+                // SAFETY: `offset + len` is less than the length of `memory`; no reference is in
+                // use.
                 unsafe {
                     copy_in(&pattern[..len], start.add(offset));
                     copy_out(start.add(offset), &mut back);

@@ -40,10 +40,16 @@ impl Default for ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// Sets the path MTU. The default is the smaller active MTU of the two ports.
+    /// Sets the path MTU, which must be equal at both ends. The default is the smaller of the MTUs
+    /// in the two [endpoints](Endpoint::mtu).
     pub fn mtu(mut self, mtu: Mtu) -> Self {
         self.mtu = Some(mtu);
         self
+    }
+
+    /// Returns the path MTU that [`Self::mtu`] has set, or `None`.
+    pub fn path_mtu(&self) -> Option<Mtu> {
+        self.mtu
     }
 
     /// Sets the acknowledgement timeout, after which a request is retransmitted: 4.096 us times two

@@ -204,14 +204,13 @@ impl RingMessage<'_> {
 impl MessagePart<'_> {
     /// Returns whether the sender may be waiting for the acknowledgement of this message before it
     /// sends the next one: the message is long, and the receiver copies its bytes from the sender's
-    /// memory. The receiver then acknowledges without a delay.
+    /// memory, or the sender has written them to the receiver's memory and must not write further
+    /// bytes before the acknowledgement. The receiver then acknowledges without a delay.
     #[inline]
     pub(crate) fn holds_up_sender(&self) -> bool {
         match self.form {
-            PayloadForm::Whole
-            | PayloadForm::Chunks(_)
-            | PayloadForm::Write
-            | PayloadForm::Written => false,
+            PayloadForm::Whole | PayloadForm::Chunks(_) | PayloadForm::Write => false,
+            PayloadForm::Written => true,
             PayloadForm::Fetch(part) => !(part.starts && part.ends) || self.length() >= MIN_OFFER,
         }
     }

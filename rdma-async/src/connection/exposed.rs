@@ -1,0 +1,109 @@
+//! [`ExposedRegion`]: a region of local memory that the peer may access.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use rdma_core::memory::SharedBuffer;
+use rdma_core::{AccessFlags, Buffer, ExposedMemory};
+
+use crate::memory::{LocalMr, PieceLender, RegionParts};
+
+/// Region of local memory that the peer may access, with the other parts of its registered buffer.
+/// The region has a memory registration of its own, so that deregistration ends the peer's access.
+#[derive(Debug)]
+pub(super) struct ExposedRegion {
+    memory: ExposedMemory,
+    /// Part of the registered buffer after the region, kept until the parts are joined again.
+    tail: Option<Buffer>,
+    /// Part of the registered buffer before the region.
+    lead: Option<Buffer>,
+    lender: Option<Arc<PieceLender>>,
+}
+
+impl ExposedRegion {
+    /// Registers a region for accesses of the peer with the rights in `access`. Returns the region
+    /// on an error.
+    pub(super) fn new(
+        region: LocalMr,
+        access: AccessFlags,
+    ) -> Result<Self, (LocalMr, rdma_core::Error)> {
+        let RegionParts {
+            buffer,
+            range,
+            lender,
+        } = region.into_parts()?;
+        let (lead, memory, tail) = split_around(buffer, range);
+        match memory.expose(access) {
+            Ok(memory) => Ok(Self {
+                memory,
+                tail,
+                lead,
+                lender,
+            }),
+            Err(refused) => Err((join_parts(lead, refused.value, tail, lender), refused.error)),
+        }
+    }
+
+    /// Returns the memory, which the peer may access at any moment.
+    pub(super) fn memory(&self) -> &ExposedMemory {
+        &self.memory
+    }
+
+    /// Deregisters the memory to end the peer's access, and returns the memory.
+    pub(super) fn end(self) -> Result<LocalMr, rdma_core::Error> {
+        let Self {
+            memory,
+            tail,
+            lead,
+            lender,
+        } = self;
+        match memory.revoke() {
+            Ok(memory) => Ok(join_parts(lead, memory, tail, lender)),
+            // The device may still access the memory. Dropping the error does not free such memory.
+            Err(refused) => Err(refused.error),
+        }
+    }
+}
+
+/// Splits `buffer` into the part before `range`, the part in `range`, and the part after `range`.
+pub(super) fn split_around(
+    buffer: Buffer,
+    range: Range<usize>,
+) -> (Option<Buffer>, Buffer, Option<Buffer>) {
+    let len = buffer.len();
+    let (buffer, tail) = match range.end {
+        end if end == len => (buffer, None),
+        end => {
+            let (buffer, tail) = buffer.split_at(end);
+            (buffer, Some(tail))
+        }
+    };
+    match range.start {
+        0 => (None, buffer, tail),
+        start => {
+            let (lead, buffer) = buffer.split_at(start);
+            (Some(lead), buffer, tail)
+        }
+    }
+}
+
+/// Joins the parts that [`split_around`] has returned into a region of the original range.
+pub(super) fn join_parts(
+    lead: Option<Buffer>,
+    memory: Buffer,
+    tail: Option<Buffer>,
+    lender: Option<Arc<PieceLender>>,
+) -> LocalMr {
+    let start = lead.as_ref().map_or(0, |lead| lead.len());
+    let range = start..start + memory.len();
+    let adjacent = "parts of one buffer are adjacent";
+    let whole = match lead {
+        Some(lead) => lead.join(memory).expect(adjacent),
+        None => memory,
+    };
+    let whole = match tail {
+        Some(tail) => whole.join(tail).expect(adjacent),
+        None => whole,
+    };
+    LocalMr::new(SharedBuffer::new(whole), range, lender)
+}

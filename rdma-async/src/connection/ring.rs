@@ -1,0 +1,414 @@
+//! Rings: memory of the receiver of a stream, into which the sender writes long pieces directly.
+//!
+//! A ring consists of slots of [`SLOT_LEN`] bytes. The receiver advertises one ring
+//! ([`Kind::Ring`]), once its application reads a long piece into memory of its own. From then on,
+//! the sender writes each long piece to the start of a free slot by RDMA with immediate data, an
+//! [`Announcement`]. The receiver copies the bytes from the slot to the application's memory, and
+//! returns slots in groups ([`Kind::Returned`]).
+
+use std::alloc::Layout;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rdma_core::{AccessFlags, RemoteMemory};
+
+use super::Connection;
+use super::exposed::ExposedRegion;
+use super::frame::Kind;
+use super::send_state::{AwaitedBy, NotAccepted, PostTime};
+use super::work::{Push, Work};
+use crate::error::Result;
+use crate::memory::{LocalMr, LocalMrWriteAccess, claim_read};
+use crate::observe::LentBytes;
+
+/// Length of a slot of a ring in bytes, and thus the maximum length of a piece that is written to a
+/// ring.
+pub(super) const SLOT_LEN: usize = 64 << 10;
+/// Number of slots of the ring that this end advertises.
+const SLOTS: usize = 16;
+/// Maximum number of slots of the peer's ring: the number of bits in [`Kind::Returned`].
+const MAX_SLOTS: u64 = 64;
+/// Number of slots that are returned by one message, except if the peer requests an earlier return.
+const RETURN_AT: u32 = SLOTS as u32 / 4;
+
+/// Ring that this end has advertised to the peer.
+#[derive(Debug)]
+pub(super) struct OwnRing {
+    /// Memory of the slots. `None` only while the ring is dropped.
+    region: Option<ExposedRegion>,
+    slots: Mutex<OwnSlots>,
+    _observed: LentBytes,
+}
+
+/// Slots of the ring of this end that the peer must not write to, as bit masks.
+#[derive(Debug, Default)]
+struct OwnSlots {
+    /// Slots with pieces that the application has not read.
+    filled: u64,
+    /// Slots that the application has read and that are not yet returned to the peer.
+    read: u64,
+}
+
+/// Piece of a stream in a slot of the ring of this end. Must be passed to
+/// [`Connection::free_slot`] after the piece was read.
+#[derive(Debug)]
+pub(crate) struct RingPiece {
+    slot: u32,
+    len: usize,
+    /// Set if the peer waits for the return of the slot.
+    returns: bool,
+}
+
+impl RingPiece {
+    /// Returns the length of the piece in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+/// Immediate data of the RDMA write of a piece.
+///
+/// ```text
+/// bits 0..17   17        18..24   24..32
+///      length  returns   slot     zero
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Announcement {
+    slot: u32,
+    /// Length of the piece in bytes, from 1 to [`SLOT_LEN`].
+    len: u32,
+    /// Set if the receiver must return the slot as soon as it has read the piece.
+    returns: bool,
+}
+
+impl Announcement {
+    fn encode(self) -> u32 {
+        self.slot << 18 | u32::from(self.returns) << 17 | self.len
+    }
+
+    /// Decodes immediate data. Returns `None` if it is invalid.
+    fn decode(immediate: u32) -> Option<Self> {
+        let (slot, len) = (immediate >> 18, immediate & 0x1_ffff);
+        let is_valid = slot < MAX_SLOTS as u32 && (1..=SLOT_LEN as u32).contains(&len);
+        is_valid.then_some(Self {
+            slot,
+            len,
+            returns: immediate >> 17 & 1 == 1,
+        })
+    }
+}
+
+impl Drop for OwnRing {
+    /// Ends the peer's access, so that the memory returns to its pool.
+    fn drop(&mut self) {
+        if let Some(region) = self.region.take() {
+            // After an error the device may still access the memory, so the memory is not freed.
+            drop(region.end());
+        }
+    }
+}
+
+/// Ring that the peer has advertised.
+#[derive(Debug)]
+pub(super) struct PeerRing {
+    memory: RemoteMemory,
+    /// Mask with a bit for each slot of the ring.
+    slots: u64,
+    /// Mask of the slots that the peer has not returned.
+    in_use: AtomicU64,
+}
+
+impl PeerRing {
+    /// Creates the ring for memory of the peer. Returns `None` if the length is not that of 1 to
+    /// [`MAX_SLOTS`] slots.
+    fn new(memory: RemoteMemory) -> Option<Self> {
+        let count = memory.len / SLOT_LEN as u64;
+        let is_valid =
+            memory.len.is_multiple_of(SLOT_LEN as u64) && (1..=MAX_SLOTS).contains(&count);
+        is_valid.then(|| Self {
+            memory,
+            slots: u64::MAX >> (MAX_SLOTS - count),
+            in_use: AtomicU64::new(0),
+        })
+    }
+
+    /// Takes the free slot with the lowest number, which is the slot that was used last, so that
+    /// few slots stay in the caches of the processors while the peer reads quickly. Returns `None`
+    /// if no slot is free. Must be called by one thread at a time.
+    pub(super) fn take(&self) -> Option<u32> {
+        let free = self.slots & !self.in_use.load(Ordering::Acquire);
+        let slot = free.trailing_zeros();
+        (free != 0).then(|| {
+            self.in_use.fetch_or(1 << slot, Ordering::AcqRel);
+            slot
+        })
+    }
+
+    /// Marks slots as free. Returns `false`, and changes nothing, if any of them is not in use.
+    #[must_use = "a peer that returns a free slot violates the protocol"]
+    pub(super) fn put_back(&self, slots: u64) -> bool {
+        let without = |in_use: u64| (in_use & slots == slots).then_some(in_use & !slots);
+        self.in_use
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, without)
+            .is_ok()
+    }
+
+    /// Returns whether any slot is free.
+    pub(super) fn has_free(&self) -> bool {
+        self.in_use.load(Ordering::Acquire) != self.slots
+    }
+
+    /// Returns the length of all slots in use, in bytes.
+    pub(super) fn bytes_in_use(&self) -> usize {
+        self.in_use.load(Ordering::Acquire).count_ones() as usize * SLOT_LEN
+    }
+
+    /// Returns the first `len` bytes of a slot. `len` must not exceed [`SLOT_LEN`].
+    fn place(&self, slot: u32, len: usize) -> RemoteMemory {
+        RemoteMemory {
+            address: self
+                .memory
+                .address
+                .wrapping_add(u64::from(slot) * SLOT_LEN as u64),
+            len: len as u64,
+            rkey: self.memory.rkey,
+        }
+    }
+}
+
+impl Connection {
+    /// Advertises a ring to the peer, unless this was done before. Does nothing if no memory is
+    /// available, or if the peer may not write to memory of this end: long pieces then still arrive
+    /// by [rendezvous](super::rendezvous).
+    pub(crate) fn advertise_ring(&self) {
+        let access = self.settings.remote_access & AccessFlags::REMOTE_WRITE;
+        if access.is_empty() || self.own_ring.get().is_some() {
+            return;
+        }
+        let layout = Layout::new::<[[u8; SLOT_LEN]; SLOTS]>();
+        let layout = layout
+            .align_to(4096)
+            .expect("the length of a page is a power of two");
+        let Ok(region) = self.device.alloc_local_mr_stale(layout) else {
+            return;
+        };
+        let Ok(region) = ExposedRegion::new(region, access) else {
+            return;
+        };
+        let memory = region.memory().remote();
+        let ring = OwnRing {
+            _observed: LentBytes::of(&self.device, layout.size()),
+            region: Some(region),
+            slots: Mutex::default(),
+        };
+        if self.own_ring.set(ring).is_ok() {
+            self.send_control(Kind::Ring { memory });
+        }
+    }
+
+    /// Returns whether this end has advertised a ring, so that immediate data of the peer announces
+    /// a piece.
+    pub(super) fn has_own_ring(&self) -> bool {
+        self.own_ring.get().is_some()
+    }
+
+    /// Returns the piece that the peer has written into a slot of this end's ring, and that
+    /// `immediate` announces. Returns `None` if the peer was not allowed to write to the slot, or
+    /// the immediate data is invalid.
+    pub(super) fn accept_written(&self, immediate: u32) -> Option<RingPiece> {
+        let ring = self.own_ring.get()?;
+        let Announcement { slot, len, returns } = Announcement::decode(immediate)?;
+        let mut slots = ring.slots.lock();
+        let bit = 1 << slot;
+        if slot >= SLOTS as u32 || (slots.filled | slots.read) & bit != 0 {
+            return None;
+        }
+        slots.filled |= bit;
+        Some(RingPiece {
+            slot,
+            len: len as usize,
+            returns,
+        })
+    }
+
+    /// Copies `bytes`, at most [`SLOT_LEN`], to registered memory, and writes them from there into
+    /// a free slot of the peer's ring. `must_return` is called after the slot was taken, and
+    /// returns whether the peer must return the slot immediately after it has read the piece.
+    /// Returns `false`, and writes nothing, if there is no credit, no free slot, no room in the
+    /// send queue or no memory.
+    pub(super) fn try_write_to_slot(
+        &self,
+        ring: &PeerRing,
+        bytes: &[u8],
+        must_return: impl FnOnce() -> bool,
+    ) -> Result<bool> {
+        let Some(credit) = self.try_data_credit() else {
+            return Ok(false);
+        };
+        let Some(slot) = ring.take() else {
+            return Ok(false);
+        };
+        let written = self.write_slot(ring, slot, bytes, must_return);
+        if let Ok(true) = written {
+            credit.spend();
+        } else {
+            let was_in_use = ring.put_back(1 << slot);
+            debug_assert!(
+                was_in_use,
+                "only a hostile peer returns a slot without a piece"
+            );
+        }
+        written
+    }
+
+    /// Writes `bytes` into the slot `slot` of the peer's ring, like [`Self::try_write_to_slot`].
+    fn write_slot(
+        &self,
+        ring: &PeerRing,
+        slot: u32,
+        bytes: &[u8],
+        must_return: impl FnOnce() -> bool,
+    ) -> Result<bool> {
+        let Ok(mut piece) = self.alloc_piece(bytes.len()) else {
+            return Ok(false);
+        };
+        piece.as_mut_slice().copy_from_slice(bytes);
+        let announcement = Announcement {
+            slot,
+            len: bytes.len() as u32,
+            returns: must_return(),
+        };
+        let push = Push::Write {
+            remote: ring.place(slot, bytes.len()),
+            immediate: Some(announcement.encode()),
+        };
+        let memory = (None, Some(claim_read(&piece)?.into()));
+        // Posted now, because the peer can read the piece while this end copies the next one.
+        let how = (AwaitedBy::Nothing, PostTime::Now);
+        match self.submit_held(Work::Push(push), memory, how, None) {
+            Ok(_) => Ok(true),
+            Err((NotAccepted::Full, _)) => Ok(false),
+            Err((NotAccepted::Refused(error), _)) => Err(*error),
+        }
+    }
+
+    /// Copies bytes of a piece in the ring, beginning at `start`, into `to`. Panics if the range is
+    /// not inside of the piece.
+    pub(crate) fn copy_from_ring(&self, piece: &RingPiece, start: usize, to: &mut [u8]) {
+        assert!(
+            start + to.len() <= piece.len,
+            "the range is inside of the piece"
+        );
+        let ring = self.own_ring.get().and_then(|ring| ring.region.as_ref());
+        let ring = ring.expect("only an advertised ring has pieces");
+        ring.memory()
+            .read_at(piece.slot as usize * SLOT_LEN + start, to)
+            .expect("the piece is inside of the ring");
+    }
+
+    /// Copies the bytes of a piece in the ring, beginning at `start`, into a new region.
+    pub(crate) fn region_from_ring(&self, piece: &RingPiece, start: usize) -> Result<LocalMr> {
+        let mut region = self.alloc_piece(piece.len - start)?;
+        self.copy_from_ring(piece, start, region.as_mut_slice());
+        Ok(region)
+    }
+
+    /// Frees the slot of a piece that was read, and returns free slots to the peer once there are
+    /// [`RETURN_AT`], or if the peer waits for them.
+    pub(crate) fn free_slot(&self, piece: RingPiece) {
+        let Some(ring) = self.own_ring.get() else {
+            return;
+        };
+        let returned = {
+            let mut slots = ring.slots.lock();
+            let bit = 1 << piece.slot;
+            slots.filled &= !bit;
+            slots.read |= bit;
+            let is_due = piece.returns || slots.read.count_ones() >= RETURN_AT;
+            is_due.then(|| std::mem::take(&mut slots.read))
+        };
+        if let Some(slots) = returned {
+            self.send_control(Kind::Returned { slots });
+        }
+    }
+
+    /// Records the ring that the peer has advertised. Ends the connection if the peer has already
+    /// advertised a ring, or if the length of the memory is invalid.
+    pub(super) fn record_peer_ring(&self, memory: RemoteMemory) {
+        let recorded = PeerRing::new(memory).map(|ring| self.peer_ring.set(ring));
+        if !matches!(recorded, Some(Ok(()))) {
+            self.fail_for_violation("a second ring, or a ring of an invalid length");
+        }
+    }
+
+    /// Frees slots that the peer has returned, and wakes the writer. Ends the connection if any of
+    /// them was not in use.
+    pub(super) fn take_back_slots(&self, slots: u64) {
+        let ring = self.peer_ring.get();
+        if slots == 0 || !ring.is_some_and(|ring| ring.put_back(slots)) {
+            self.fail_for_violation("the return of slots that were not in use");
+        } else if let Some(outgoing) = self.outgoing.get() {
+            outgoing.waiters().wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring(len: u64) -> Option<PeerRing> {
+        PeerRing::new(RemoteMemory {
+            address: 1 << 40,
+            len,
+            rkey: 7,
+        })
+    }
+
+    #[test]
+    fn slots_are_taken_until_none_is_free_and_only_slots_in_use_are_put_back() {
+        let ring = ring(3 * SLOT_LEN as u64).unwrap();
+        assert_eq!(
+            [0; 4].map(|_| ring.take()),
+            [Some(0), Some(1), Some(2), None]
+        );
+        assert_eq!(ring.bytes_in_use(), 3 * SLOT_LEN);
+        assert!(!ring.has_free() && !ring.put_back(0b1001) && !ring.has_free());
+        assert!(ring.put_back(0b010) && !ring.put_back(0b010));
+        assert_eq!((ring.take(), ring.take()), (Some(1), None));
+        let place = ring.place(2, 5);
+        assert_eq!(
+            (place.address, place.len),
+            ((1 << 40) + 2 * SLOT_LEN as u64, 5)
+        );
+    }
+
+    #[test]
+    fn only_whole_slots_up_to_the_maximum_are_a_ring() {
+        let slot = SLOT_LEN as u64;
+        for len in [slot, 2 * slot, MAX_SLOTS * slot] {
+            assert!(ring(len).is_some(), "{len}");
+        }
+        for len in [0, 1, slot - 1, slot + 1, (MAX_SLOTS + 1) * slot, u64::MAX] {
+            assert!(ring(len).is_none(), "{len}");
+        }
+        let most = ring(MAX_SLOTS * slot).unwrap();
+        assert_eq!((0..65).filter_map(|_| most.take()).count(), 64);
+    }
+
+    #[test]
+    fn announcements_round_trip_and_invalid_ones_are_refused() {
+        for (slot, len, returns) in [(0, 1, false), (63, 1 << 16, true), (15, 40_000, false)] {
+            let announcement = Announcement { slot, len, returns };
+            assert_eq!(
+                Announcement::decode(announcement.encode()),
+                Some(announcement)
+            );
+        }
+        for (slot, len) in [(64, 1), (1 << 13, 1), (0, 0), (3, (1 << 16) + 1)] {
+            let returns = false;
+            let invalid = Announcement { slot, len, returns };
+            assert_eq!(Announcement::decode(invalid.encode()), None, "{invalid:?}");
+        }
+    }
+}

@@ -6,8 +6,8 @@ use std::time::Duration;
 use rdma_rpc::{CallCounts, Client, ReflectionClient};
 
 /// Prints a table of all methods once per interval: the number of calls, the calls per second, the
-/// running and the failed calls, and the mean duration of the calls that have ended in the interval.
-/// Stops after `count` tables, if given.
+/// running and the failed calls, and the mean duration of the calls that have ended in the
+/// interval. Stops after `count` tables, if given.
 pub(crate) async fn run(
     client: Client,
     interval: Duration,

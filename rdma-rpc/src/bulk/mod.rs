@@ -47,7 +47,8 @@ use crate::error::{BulkError, Error, Result};
 /// [`write`](Self::write) and [`write_from`](Self::write_from). Over RDMA, these functions access
 /// the leased memory by one-sided operations. Over other transports, they exchange messages. The
 /// data is always transferred in pieces of at most 64 KiB, so that other calls of the connection
-/// can proceed between the pieces. A transfer has one piece in flight, and a connection at most two.
+/// can proceed between the pieces. A transfer has one piece in flight, and a connection at most
+/// two.
 ///
 /// # Ownership
 ///

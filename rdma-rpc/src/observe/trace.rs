@@ -175,8 +175,8 @@ impl fmt::Display for TraceContext {
     }
 }
 
-/// Error of parsing a text that is not in the format `00-<trace>-<span>-<flags>`, or of a state that
-/// does not have the format of a trace's state.
+/// Error of parsing a text that is not in the format `00-<trace>-<span>-<flags>`, or of a state
+/// that does not have the format of a trace's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the text is not a trace context, or not the state of a trace")]
 pub struct InvalidTraceContext;

@@ -195,7 +195,8 @@ impl RdmaBuilder {
 
     /// Sets the timeouts, retry counts and path parameters with which the queue pair is connected.
     /// The [MTU](ConnectOptions::mtu) is an upper bound: both ends use the smallest of the MTUs
-    /// that the two ends set and the MTUs of the two ports.
+    /// that the two ends set, the MTUs of the two ports and, if RDMA takes the route of the TCP
+    /// connection, the MTU of the route.
     pub fn options(mut self, options: ConnectOptions) -> Self {
         self.settings.options = options;
         self

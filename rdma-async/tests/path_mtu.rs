@@ -17,8 +17,10 @@ use common::namespace::{
 use common::{LIMIT, builder, bytes, layout, pattern, run};
 use rdma_async::{LocalMrReadAccess, Rdma, RdmaBuilder};
 use rdma_core::{ConnectOptions, Mtu};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
-const TEST: &str = "a_path_that_loses_long_packets_is_reported_at_connect";
+const TEST: &str = "hosts_with_different_mtus_connect_and_lost_packets_are_reported";
 /// Command that creates the namespaces of the near host, which has the long MTU.
 const HOST: &[&str] = &["unshare", "--net", "--user", "--map-root-user"];
 const NEAR: (&str, &str) = ("veth-near", "10.84.0.1");
@@ -26,13 +28,14 @@ const FAR: (&str, &str) = ("veth-far", "10.84.0.2");
 const PORT: u16 = 7841;
 
 /// Connects two hosts by a network whose interface has the MTU 9000 at the near host and 1500 at
-/// the far host, which drops longer packets. The near host must report this, as the client and as
-/// the server.
+/// the far host, which drops longer packets. With the handshake over TCP, both ends use a path MTU
+/// that fits. With endpoints that the program exchanges, the ends do not know the route: the near
+/// host must then report the loss, as the client and as the server.
 ///
 /// The role `host` is the process that creates the near host. Any other role consists of the host
 /// (`near` or `far`), the end of the connection (`client` or `server`), and the server's address.
 #[test]
-fn a_path_that_loses_long_packets_is_reported_at_connect() {
+fn hosts_with_different_mtus_connect_and_lost_packets_are_reported() {
     let role = env::var(ROLE).ok();
     match role
         .as_deref()
@@ -111,7 +114,14 @@ fn serve(is_far: bool, address: &str) {
         prepare_far_host();
     }
     run(async {
-        let connection = builder().listen((parsed(address), PORT)).await.unwrap();
+        let address = parsed(address);
+        let exchange = TcpListener::bind((address, PORT + 1)).await.unwrap();
+        let connection = builder().listen((address, PORT)).await.unwrap();
+        let message = connection.receive().await.unwrap();
+        connection.send(&message).await.unwrap();
+        connection.receive().await.unwrap_err();
+        let (mut stream, _) = exchange.accept().await.unwrap();
+        let connection = connect_by_exchange(&mut stream).await;
         let message = connection.receive().await.unwrap();
         connection.send(&message).await.unwrap();
         end(is_far, connection).await;
@@ -123,20 +133,48 @@ fn connect(is_far: bool, address: &str) {
         prepare_far_host();
     }
     run(async {
-        let deadline = Instant::now() + LIMIT;
+        let (address, deadline) = (parsed(address), Instant::now() + LIMIT);
         let connection = loop {
-            match builder().connect((parsed(address), PORT)).await {
+            match builder().connect((address, PORT)).await {
                 Ok(connection) => break connection,
                 Err(error) => assert!(Instant::now() < deadline, "{error}"),
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         };
+        let mtu = connection.queue_pair().attributes().unwrap().path_mtu();
+        assert_eq!(mtu, Some(Mtu::Mtu1024));
+        let sent = pattern(&connection, 1 << 20, 2);
+        connection.send(&sent).await.unwrap();
+        let message = connection.receive().await.unwrap();
+        assert!(message.as_slice() == sent.as_slice());
+        connection.close().await.unwrap();
+        let mut stream = TcpStream::connect((address, PORT + 1)).await.unwrap();
+        let connection = connect_by_exchange(&mut stream).await;
         // Short messages arrive.
-        let message = common::pattern(&connection, 8, 1);
+        let message = pattern(&connection, 8, 1);
         connection.send(&message).await.unwrap();
         connection.receive().await.unwrap();
         end(is_far, connection).await;
     });
+}
+
+/// Connects to the peer of `stream`, by which the ends exchange only their endpoints.
+async fn connect_by_exchange(stream: &mut TcpStream) -> Rdma {
+    let peer = stream.peer_addr().unwrap().ip();
+    let prepared = builder().toward(peer).prepare().unwrap();
+    let theirs = exchange(stream, &prepared.hello()).await;
+    let connection = prepared.connect(&theirs).unwrap();
+    // Neither end may send before both are connected.
+    exchange(stream, &[0]).await;
+    connection
+}
+
+/// Sends bytes to the peer, and receives the same number of bytes.
+async fn exchange(stream: &mut TcpStream, own: &[u8]) -> Vec<u8> {
+    stream.write_all(own).await.unwrap();
+    let mut theirs = vec![0; own.len()];
+    stream.read_exact(&mut theirs).await.unwrap();
+    theirs
 }
 
 /// Closes the connection at the near host once its standard input has ended. At the far host, waits

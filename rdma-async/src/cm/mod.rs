@@ -152,7 +152,7 @@ impl CmConnector {
 
         let template = self.devices.template(&id)?;
         let own = PrivateData::of(&template);
-        let LocalEnd { prepared, room } =
+        let LocalEnd { prepared, room, .. } =
             LocalEnd::prepare_by(template, |builder| id.prepare(builder))?;
         let parameters = ConnectionParameters::default().private_data(own.encode());
         id.connect(&prepared, &parameters)?;
@@ -326,7 +326,7 @@ async fn accept(
     }
     let events = AsyncEventChannel::new()?;
     request.id().migrate(events.channel())?;
-    let LocalEnd { prepared, room } =
+    let LocalEnd { prepared, room, .. } =
         LocalEnd::prepare_by(template, |builder| request.prepare(builder))?;
     let parameters = ConnectionParameters::default().private_data(own.encode());
     let pair = request.connect_queue_pair(prepared, &parameters)?;

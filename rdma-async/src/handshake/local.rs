@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use rdma_core::{AddressChoice, Endpoint, PreparedQueuePair, QueuePair, QueuePairBuilder};
+use rdma_core::{AddressChoice, Endpoint, Mtu, PreparedQueuePair, QueuePair, QueuePairBuilder};
 
 use super::hello::{EndLimits, Hello};
 use crate::builder::Template;
@@ -22,6 +22,8 @@ const INLINE_DATA: u32 = 64;
 pub(crate) struct LocalEnd {
     pub(crate) prepared: PreparedQueuePair,
     pub(crate) room: ReservedRoom,
+    /// Path MTU that the route to the peer allows; `None` if the route is not known.
+    pub(crate) route_mtu: Option<Mtu>,
 }
 
 /// Room in the completion queue and receives that are reserved for a connection, with the device
@@ -68,15 +70,17 @@ impl LocalEnd {
                 reservation,
                 template,
             },
+            route_mtu: None,
         })
     }
 
-    /// Returns the hello of this end, the first message of the handshake. Its MTU is the MTU of the
-    /// port or the MTU of the options, whichever is smaller.
+    /// Returns the hello of this end, the first message of the handshake. Its MTU is the smallest of
+    /// the MTUs of the port, of the route and of the options.
     pub(crate) fn hello(&self) -> Hello {
         let Template { settings, .. } = &self.room.template;
         let mut endpoint = self.prepared.endpoint();
-        if let Some(mtu) = settings.options.path_mtu() {
+        let limits = [settings.options.path_mtu(), self.route_mtu];
+        for mtu in limits.into_iter().flatten() {
             endpoint.mtu = endpoint.mtu.min(mtu);
         }
         Hello {
@@ -122,7 +126,7 @@ impl ReservedRoom {
 
 #[cfg(all(test, not(loom_models)))]
 mod tests {
-    use rdma_core::{ConnectOptions, Mtu};
+    use rdma_core::ConnectOptions;
 
     use super::*;
     use crate::builder::RdmaBuilder;

@@ -13,6 +13,7 @@
 mod authentication;
 mod hello;
 mod local;
+mod path_mtu;
 mod rejection;
 
 use std::io;
@@ -146,14 +147,20 @@ fn configure(stream: &TcpStream, keep_alive: Duration) -> io::Result<()> {
 }
 
 /// Creates the queue pair of this end. Selects the GID of the local address of the TCP connection,
-/// from which the peer is reachable.
+/// from which the peer is reachable. If the device has this GID, its packets take the route of the
+/// TCP connection, whose MTU then limits the path MTU.
 fn prepare(template: Template, stream: &TcpStream) -> Result<LocalEnd, PrepareError> {
     let tcp = stream.local_addr().map_err(PrepareError::Tcp)?;
     let choice = AddressChoice {
         source: Some(tcp.ip()),
         ..template.settings.address
     };
-    LocalEnd::prepare(template, choice).map_err(PrepareError::Device)
+    let mut local = LocalEnd::prepare(template, choice).map_err(PrepareError::Device)?;
+    let gid = local.prepared.address().gid.to_ip();
+    if gid == tcp.ip().to_canonical() {
+        local.route_mtu = path_mtu::of_route(stream);
+    }
+    Ok(local)
 }
 
 /// Reason why the queue pair of this end could not be created: an error of the TCP connection or of

@@ -6,13 +6,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rdma_core::{Context, ProtectionDomain};
+use rdma_core::memory::{SharedFrozenBuffer, StableMemory, StableMemoryMut};
+use rdma_core::{Context, ProtectionDomain, Refused};
 use tokio::runtime::Handle;
 
 use crate::builder::RdmaBuilder;
 use crate::error::{Error, Result};
 use crate::memory::{
     GrantedMemory, Ledger, LocalMr, LocalMrWriteAccess, Pool, PoolOptions, PoolStatistics,
+    SharedLocalMr,
 };
 use crate::shard::{Profile, Shard};
 
@@ -119,13 +121,15 @@ impl RdmaDevice {
     ///
     /// # Errors
     ///
-    /// The errors of [`Self::new`].
+    /// The errors of [`Self::new`], and [`Error::InvalidArgument`] if the low
+    /// [watermark](PoolOptions::kept_watermarks) exceeds the high one.
     pub fn with_pool(context: &Context, options: &PoolOptions) -> Result<Self> {
+        options.check()?;
         let domain = context.protection_domain()?;
         Ok(Self {
             shared: Arc::new(Shared {
                 shards: Mutex::default(),
-                pool: Arc::new(Pool::new(&domain, options)),
+                pool: Pool::new(&domain, options),
                 ledger: Arc::default(),
                 #[cfg(feature = "metrics")]
                 metrics: Arc::new(crate::observe::Metrics::of(context.name())),
@@ -213,10 +217,78 @@ impl RdmaDevice {
         Ok(region)
     }
 
+    /// Registers memory of the program, without copying it. Every connection of the device can use
+    /// the region. [`LocalMr::into_owner`] gives the owner back.
+    ///
+    /// The region keeps the owner. Dropping the region deregisters the memory, and then drops the
+    /// owner. If an operation is using the memory, both happen when the operation has completed.
+    /// The memory does not count towards the [limit](PoolOptions::limit) of the pool.
+    ///
+    /// ```
+    /// # use rdma_async::{LocalMrReadAccess, RdmaBuilder};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), rdma_async::Error> {
+    /// # let device = rdma_async::RdmaDevice::open_default()?;
+    /// # let mut listener = device.builder().bind("127.0.0.1:0").await?;
+    /// # let address = listener.local_address()?;
+    /// # let (client, server) =
+    /// #     tokio::try_join!(device.builder().connect(address), listener.accept())?;
+    /// let message = b"memory of the program".to_vec();
+    /// let region = device.register(message).map_err(|(_, error)| error)?;
+    /// client.send(&region).await?;
+    /// assert_eq!(server.receive().await?.as_slice(), b"memory of the program");
+    /// let message: Vec<u8> = region.into_owner().map_err(|(_, error)| error)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The owner, with [`Error::Verbs`] for 0 bytes or if the memory cannot be registered.
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn register<O: StableMemoryMut>(&self, owner: O) -> Result<LocalMr, (O, Error)> {
+        let registered = self.shared.domain.register(owner);
+        registered.map(LocalMr::from).map_err(refused)
+    }
+
+    /// Registers memory of the program for reading, without copying it. The region can be cloned,
+    /// and other code can read the memory at the same time. A
+    /// [`RegistrationCache`](crate::RegistrationCache) keeps such regions for later operations.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Self::register`].
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn register_shared<O: StableMemory>(&self, owner: O) -> Result<SharedLocalMr, (O, Error)> {
+        let frozen = self.shared.domain.register_shared(owner);
+        let memory = SharedFrozenBuffer::new(frozen.map_err(refused)?);
+        Ok(SharedLocalMr::new(memory.expect("the only clone")))
+    }
+
     /// Returns the statistics of the device's registered memory, such as the bytes in use and the
     /// limit.
     pub fn pool_statistics(&self) -> PoolStatistics {
         self.shared.pool.statistics()
+    }
+
+    /// Frees memory of dropped regions until at most `kept` bytes stay registered for their next
+    /// use, for example after a period of high use. Returns the number of freed bytes.
+    ///
+    /// Large regions are freed first. Regions of less than 64 KiB, or of less than 2 MiB in huge
+    /// pages, share registrations, each of which ends when all its regions are freed.
+    ///
+    /// ```
+    /// use std::alloc::Layout;
+    ///
+    /// let device = rdma_async::RdmaDevice::open_default()?;
+    /// drop(device.alloc_local_mr(Layout::new::<[u8; 1 << 20]>())?);
+    /// assert_eq!(device.trim_pool(0), 1 << 20);
+    /// assert_eq!(device.pool_statistics().kept, 0);
+    /// # Ok::<(), rdma_async::Error>(())
+    /// ```
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn trim_pool(&self, kept: usize) -> usize {
+        self.shared.pool.trim(kept)
     }
 
     /// Returns the amount of memory that all peers on the host with the address `peer` have
@@ -252,6 +324,11 @@ impl RdmaDevice {
         shards.push(Arc::clone(&shard));
         Ok(shard)
     }
+}
+
+/// Converts the error of a registration that returns the owner of the memory.
+fn refused<O>(refused: Refused<O>) -> (O, Error) {
+    (refused.value, refused.error.into())
 }
 
 fn check_size(layout: Layout) -> Result<()> {

@@ -43,6 +43,8 @@
 //! - **Memory is safe** even if futures are dropped, forgotten or cancelled: an operation in flight
 //!   holds a claim on its memory until the device has finished. An operation borrows its memory, or
 //!   owns it and returns it ([`Rdma::write_owned`]).
+//! - **Memory of the program needs no copy**: a device registers owners such as `Vec<u8>` and
+//!   `Arc<[u8]>` ([`RdmaDevice::register`]), and a [`RegistrationCache`] keeps the registrations.
 //! - **Remote access ends at the device.** Lent memory has a registration of its own, which is
 //!   removed before the memory is reused. A later access of the peer gets a remote access error.
 //! - **Flow control**: each message needs a credit, the permission of the receiver to send one
@@ -118,9 +120,10 @@ pub use exchange::{Exchange, PreparedRdma};
 pub use lend::Lent;
 pub use listener::RdmaListener;
 pub use memory::{
-    GrantedMemory, LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess,
-    NotJoined, PoolOptions, PoolStatistics, RemoteMr, RemoteMrReadAccess, RemoteMrSlice,
-    RemoteMrSliceMut, RemoteMrWriteAccess, SharedRemoteMr,
+    CacheStatistics, GrantedMemory, LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut,
+    LocalMrWriteAccess, NotJoined, PoolOptions, PoolStatistics, RegistrationCache, RemoteMr,
+    RemoteMrReadAccess, RemoteMrSlice, RemoteMrSliceMut, RemoteMrWriteAccess, SharedLocalMr,
+    SharedRemoteMr,
 };
 pub use publish::{Announcer, Published, PublishedReader, ReaderRight};
 pub use rdma::Rdma;

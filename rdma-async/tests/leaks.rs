@@ -2,15 +2,16 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::faulty_handshake::{FaultyHandshake, faulty_handshakes, send_faulty};
 use common::held::{held, settle};
 use common::hostile::{Hostile, frame, kind};
 use common::{
-    builder, check, join, layout, listen, pattern, poll_and_drop, run_within, two_threads,
+    builder, bytes, check, join, layout, listen, pattern, poll_and_drop, run_within, two_threads,
 };
-use rdma_async::{Rdma, RdmaBuilder, RdmaListener, RemoteMr};
+use rdma_async::{LocalMrReadAccess, Rdma, RdmaBuilder, RdmaListener, RegistrationCache, RemoteMr};
 use tokio::net::{TcpListener, TcpStream};
 
 const ROUNDS: usize = 100;
@@ -26,6 +27,21 @@ async fn use_correctly(listener: &mut RdmaListener) {
     let lent = client.receive_remote_mr().await.unwrap();
     client.send_remote_mr(lent).await.unwrap();
     server.receive_local_mr().await.unwrap();
+    use_memory_of_the_program(&client, &server).await;
+}
+
+/// Sends memory of the program while a cache evicts it.
+async fn use_memory_of_the_program(client: &Rdma, server: &Rdma) {
+    let cache = RegistrationCache::new(client.device(), 10_000);
+    for seed in 0..3 {
+        let owner: Arc<[u8]> = Arc::from(bytes(10_000, seed));
+        let region = cache.register(&owner).unwrap();
+        let (sent, received) = tokio::join!(client.send(&region), server.receive());
+        sent.unwrap();
+        assert_eq!(received.unwrap().as_slice(), &owner[..]);
+        cache.register(&owner).unwrap();
+    }
+    assert_eq!(cache.statistics().evictions, 2);
 }
 
 /// Connects to an address without a server.

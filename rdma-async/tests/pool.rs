@@ -5,13 +5,30 @@ mod common;
 use std::alloc::Layout;
 use std::collections::VecDeque;
 use std::task::{Context, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use common::{builder, check, context, layout, poll_and_drop, run};
-use rdma_async::{Error, LocalMrReadAccess, PoolOptions, RdmaDevice};
+use common::{builder, bytes, check, context, layout, pattern, poll_and_drop, run};
+use rdma_async::{Error, LocalMrReadAccess, PoolOptions, Rdma, RdmaDevice};
 use rdma_core::memory::HugePages;
+
+const MIB: usize = 1 << 20;
 
 fn limited(bytes: usize) -> RdmaDevice {
     RdmaDevice::with_pool(&context(), &PoolOptions::default().limit(bytes)).unwrap()
+}
+
+fn with_watermarks(low: usize, high: usize) -> RdmaDevice {
+    let options = PoolOptions::default().kept_watermarks(low, high);
+    RdmaDevice::with_pool(&context(), &options).unwrap()
+}
+
+async fn pair_on(device: &RdmaDevice) -> (Rdma, Rdma) {
+    let mut listener = builder().on(device).bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_address().unwrap();
+    let connecting = builder().on(device).connect(address);
+    let (client, server) = tokio::join!(connecting, listener.accept());
+    (client.unwrap(), server.unwrap())
 }
 
 #[test]
@@ -112,15 +129,113 @@ fn connections_work_on_a_device_with_a_limit_and_huge_pages() {
             .limit(1 << 20)
             .huge_pages(HugePages::Prefer);
         let device = RdmaDevice::with_pool(&context(), &options).unwrap();
-        let mut listener = builder().on(&device).bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_address().unwrap();
-        let connecting = builder().on(&device).connect(address);
-        let (client, server) = tokio::join!(connecting, listener.accept());
-        let (client, server) = (client.unwrap(), server.unwrap());
+        let (client, server) = pair_on(&device).await;
         check(&client, &server).await;
         // The limit also applies to memory that a peer requests.
         let refused = client.request_remote_mr(layout(2 << 20)).await;
         assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
         check(&server, &client).await;
+    });
+}
+
+#[test]
+fn kept_memory_above_the_high_watermark_is_freed_down_to_the_low_one() {
+    run(async {
+        let device = with_watermarks(2 * MIB, 4 * MIB);
+        let take = |bytes| device.alloc_local_mr_stale(layout(bytes)).unwrap();
+        let kept = || device.pool_statistics().kept;
+        let regions = [(); 5].map(|()| take(MIB));
+        assert_eq!(kept(), 0);
+        let kept_after = regions.map(|region| {
+            drop(region);
+            kept() / MIB
+        });
+        assert_eq!(kept_after, [1, 2, 3, 4, 2]);
+        // The pool frees the large region, and then as many small ones as necessary.
+        drop(take(64));
+        assert!(kept() > 2 * MIB);
+        drop(take(4 * MIB));
+        assert_eq!(kept(), 2 * MIB);
+        drop((take(MIB), take(MIB)));
+        assert_eq!(kept(), 2 * MIB);
+
+        let reversed = PoolOptions::default().kept_watermarks(1, 0);
+        let refused = RdmaDevice::with_pool(&context(), &reversed);
+        assert!(
+            matches!(refused, Err(Error::InvalidArgument { .. })),
+            "{refused:?}"
+        );
+    });
+}
+
+#[test]
+fn watermarks_hold_while_threads_take_and_drop_memory() {
+    run(async {
+        let device = with_watermarks(MIB, 4 * MIB);
+        let use_memory = |seed: usize| {
+            let mut held = VecDeque::new();
+            for round in 0..300 {
+                let len = 64 << ((round * 7 + seed * 3) % 15);
+                held.push_back(device.alloc_local_mr_stale(layout(len)).unwrap());
+                if held.len() > 8 {
+                    held.pop_front();
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for seed in 0..4 {
+                scope.spawn(move || use_memory(seed));
+            }
+        });
+        let statistics = device.pool_statistics();
+        assert_eq!(statistics.in_use, 0);
+        assert!(statistics.kept <= 4 * MIB, "{statistics:?}");
+        assert_eq!(device.trim_pool(0), statistics.kept);
+        // Memory up to the high watermark is kept, so no freed byte is still counted.
+        drop(device.alloc_local_mr(layout(4 * MIB)).unwrap());
+        assert_eq!(device.pool_statistics().kept, 4 * MIB);
+    });
+}
+
+#[test]
+fn trimming_frees_no_more_than_necessary() {
+    run(async {
+        let device = RdmaDevice::new(&context()).unwrap();
+        let take = |bytes| device.alloc_local_mr(layout(bytes)).unwrap();
+        drop((take(4 * MIB), take(MIB), take(MIB)));
+        assert_eq!(device.trim_pool(6 * MIB), 0);
+        // The smallest region that suffices is freed.
+        assert_eq!(device.trim_pool(6 * MIB - 1), MIB);
+        assert_eq!(device.trim_pool(MIB), 4 * MIB);
+        let region = take(MIB);
+        assert_eq!((device.trim_pool(0), device.pool_statistics().kept), (0, 0));
+        drop(region);
+        assert_eq!(
+            (device.trim_pool(0), device.pool_statistics().kept),
+            (MIB, 0)
+        );
+    });
+}
+
+#[test]
+fn trimming_frees_dropped_memory_only_after_its_operation_has_ended() {
+    run(async {
+        const LONG: usize = 100_000;
+        let device = RdmaDevice::new(&context()).unwrap();
+        let (client, server) = pair_on(&device).await;
+        let region = pattern(&client, LONG, 1);
+        // The operation ends when the server has read the message.
+        assert!(poll_and_drop(client.send(&region)).is_none());
+        drop(region);
+        assert!(device.trim_pool(0) < LONG);
+        let received = server.receive().await.unwrap();
+        assert_eq!(received.as_slice(), bytes(LONG, 1));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut freed = 0;
+        while freed < LONG {
+            assert!(Instant::now() < deadline, "only {freed} bytes were freed");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            freed += device.trim_pool(0);
+        }
     });
 }

@@ -2,10 +2,11 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Pair, bytes, carry_out, completion, context, expose, exposed, pattern, until_failed};
-use rdma_core::memory::{Claim, ReadClaim, SharedBuffer, WriteClaim};
+use rdma_core::memory::{Claim, ReadClaim, SharedBuffer, SharedFrozenBuffer, WriteClaim};
 use rdma_core::{AccessFlags, Error, Refused, RemoteMemory, SendRequest, WorkStatus};
 
 #[test]
@@ -428,6 +429,43 @@ fn frozen_and_claimed_memory_is_lent_for_reading_only() {
     assert_eq!(refused.status(), WorkStatus::RemoteAccess);
     drop(lent);
     assert_eq!(frozen.thaw().unwrap()[..], bytes(64, 4));
+}
+
+#[test]
+fn memory_that_others_read_is_claimed_for_reading_and_deregistered_after_the_last_claim() {
+    let pair = Pair::new();
+    let owner: Arc<[u8]> = Arc::from(bytes(64, 6));
+    let frozen = pair.domain.register_shared(Arc::clone(&owner)).unwrap();
+    let (part, clone) = (frozen.slice(..8).unwrap(), frozen.clone());
+    drop(frozen);
+    let part = SharedFrozenBuffer::new(part).expect_err("a clone exists");
+    drop(clone);
+    SharedFrozenBuffer::new(part).expect_err("a part");
+    assert_eq!(Arc::strong_count(&owner), 1);
+
+    let frozen = pair.domain.register_shared(Arc::clone(&owner)).unwrap();
+    let shared = SharedFrozenBuffer::new(frozen).unwrap();
+    let claim = shared.as_shared().try_read(8..24).unwrap();
+    assert_eq!(claim.as_ptr(), owner[8..].as_ptr());
+    let clone = shared.clone();
+    let shared = shared.into_frozen().expect_err("a clone and a claim exist");
+    drop(clone);
+    let shared = shared.into_frozen().expect_err("a claim exists");
+    let lent = rdma_core::memory::LentMemory::new(claim).unwrap();
+    drop(shared);
+    let mut sends = pair.left.send_queue();
+    let read = SendRequest::read(pair.domain.allocate(16).unwrap(), lent.remote());
+    let read = carry_out(&pair.left, &mut sends, read);
+    assert_eq!(read[..], owner[8..24]);
+    assert_eq!(Arc::strong_count(&owner), 2);
+    drop(lent);
+    assert_eq!(Arc::strong_count(&owner), 1);
+
+    let frozen = pair.domain.register_shared(Arc::clone(&owner)).unwrap();
+    let frozen = SharedFrozenBuffer::new(frozen).unwrap().into_frozen();
+    let frozen = frozen.unwrap().thaw().expect_err("read-only memory");
+    let same: Arc<[u8]> = frozen.into_owner().unwrap();
+    assert!(Arc::ptr_eq(&same, &owner));
 }
 
 #[test]

@@ -299,6 +299,37 @@ async fn parts_are_scattered_and_gathered(address: Address) {
     assert_eq!(*mine(into), (0..100).collect::<Vec<u8>>());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_bytes_of_an_argument_are_not_sent_in_messages_over_rdma() {
+    const LEN: usize = 1 << 20;
+    const MESSAGE: usize = 8 << 10;
+    let limited = |server: Server| server.message_limit(MESSAGE);
+    let (server, _, _) = serve(common::rdma(), limited).await;
+    let connecting = common::client()
+        .message_limit(MESSAGE)
+        .connect(server.address());
+    let client = PagesClient::new(within("connecting", connecting).await.unwrap());
+    assert_adds(&client).await;
+    // The only message of each call is its request, which is far shorter than the bulk.
+    let before = client.client().sent();
+    let page = Page {
+        title: "a page".to_owned(),
+        images: vec![(7, filled(&client, LEN).into())],
+        cover: None,
+    };
+    let sums = within("adding up", client.sums(page)).await.unwrap();
+    let expected = pattern(LEN).iter().copied().map(u64::from).sum::<u64>();
+    assert_eq!(sums, [expected]);
+    let into = Bulk::writable(filled(&client, LEN));
+    let written = within("filling", client.fill(9, into.clone())).await;
+    assert_eq!(written.unwrap(), LEN as u64);
+    let sent = client.client().sent();
+    assert_eq!(sent.frames - before.frames, 2);
+    assert_eq!(sent.messages - before.messages, 2);
+    let expected: Vec<u8> = (0..LEN).map(|at| (at as u8).wrapping_add(9)).collect();
+    assert!(*mine(into) == expected);
+}
+
 async fn bulks_may_be_anywhere_in_a_value(address: Address) {
     let (_server, client, _) = serve(address, |server| server).await;
     let same = Bulk::from(vec![3; 10]);

@@ -5,12 +5,12 @@
 mod common;
 
 use std::alloc::Layout;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::frames::{frame, message, request};
 use common::raw::Raw;
 use common::{client, connect, listen, over_every_transport, transport, within};
-use rdma_async::{LocalMrWriteAccess, RemoteMr};
+use rdma_async::{LocalMrReadAccess, LocalMrWriteAccess, RemoteMr};
 use rdma_rpc::{Address, Bulk, BulkError, CallError, Context, Error, Server, ServerHandle};
 use tokio::net::TcpListener;
 
@@ -28,6 +28,9 @@ over_every_transport! {
 }
 
 const LEN: usize = 10_000;
+
+/// Time limit of the lease of a result.
+const LEASE: Duration = Duration::from_millis(300);
 
 #[rdma_rpc::service]
 trait Store {
@@ -72,7 +75,7 @@ impl Store for Stored {
 }
 
 async fn serve(address: Address) -> (ServerHandle, StoreClient) {
-    let server = Server::new(StoreServer::new(Stored)).bulk_lease(Duration::from_millis(300));
+    let server = Server::new(StoreServer::new(Stored)).bulk_lease(LEASE);
     let server = listen(server, address).await;
     let client = StoreClient::new(connect(&server).await);
     (server, client)
@@ -255,19 +258,62 @@ async fn frames_of_unknown_leases_are_ignored(address: Address) {
     within("a call", client.give()).await.unwrap();
 }
 
+/// Reads the begin of the first result of a connection. Fails with the reason of a refusal.
+async fn read_result(raw: &mut Raw, token: &[u8; 20]) -> Result<Vec<u8>, String> {
+    if let Raw::Rdma(rdma) = raw {
+        let remote = RemoteMr::from_token_bytes(token);
+        let remote = remote.get(0..64).unwrap();
+        let layout = Layout::from_size_align(64, 8).unwrap();
+        let mut local = rdma.alloc_local_mr(layout).unwrap();
+        let read = within("a read", rdma.read(&mut local, &remote)).await;
+        read.map_err(|error| error.to_string())?;
+        return Ok(local.as_slice().to_vec());
+    }
+    let read = [&[0, 0, 0, 9][..], &[0; 8], &[0, 0, 0, 64]].concat();
+    let read = message(&[frame(10, 0, 0, (0, 1), &read)]);
+    assert!(within("a read", raw.say(&read)).await);
+    // The revocation may arrive before the answer.
+    loop {
+        let answer = within("the answer", raw.hear()).await.unwrap();
+        match (answer[4], answer[7]) {
+            (12, 0) => return Ok(answer[24..].to_vec()),
+            (12, _) => return Err("the lease has ended".to_owned()),
+            _ => assert_eq!(answer[4], 13, "{answer:x?}"),
+        }
+    }
+}
+
 async fn the_leases_of_results_that_are_never_dropped_end(address: Address) {
     let (server, client) = serve(address).await;
-    let mut raw = Raw::connect(&server).await;
-    let call = message(&[request("Store.give", (0, 0), b"")]);
-    assert!(within("the call", raw.say(&call)).await);
-    let answer = within("the answer", raw.hear()).await.unwrap();
-    assert_eq!(answer[4], 2, "{answer:x?}");
-    let token = *answer.last_chunk().unwrap();
+    // The peer reads the result before the end of the lease. On a loaded machine, the lease may
+    // end before the read.
+    let (mut raw, token) = within("a read", async {
+        loop {
+            let mut raw = Raw::connect(&server).await;
+            let call = message(&[request("Store.give", (0, 0), b"")]);
+            let begun = Instant::now();
+            assert!(within("the call", raw.say(&call)).await);
+            let answer = within("the answer", raw.hear()).await.unwrap();
+            assert_eq!(answer[4], 2, "{answer:x?}");
+            let token = *answer.last_chunk().unwrap();
+            match read_result(&mut raw, &token).await {
+                Ok(bytes) => {
+                    assert_eq!(bytes, [5; 64]);
+                    return (raw, token);
+                }
+                Err(error) => assert!(begun.elapsed() >= LEASE, "{error}"),
+            }
+        }
+    })
+    .await;
     // The peer does not answer the revocation.
     let revocation = within("the end of the lease", raw.hear()).await.unwrap();
     assert_eq!(revocation[4], 13, "{revocation:x?}");
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_refused(raw, token).await;
+    let error = read_result(&mut raw, &token).await.unwrap_err();
+    if let Raw::Rdma(_) = raw {
+        assert!(error.contains("remote access"), "{error}");
+    }
     within("a call", client.give()).await.unwrap();
 }
 

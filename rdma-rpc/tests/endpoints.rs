@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::held::{HeldClient, HeldServer, Holding, SharedHolding};
-use common::{client, listen, over_every_transport, transport, within};
+use common::{another, client, listen, over_every_transport, transport, within};
 use rdma_rpc::{
     Address, Balance, CallError, Client, Endpoint, Error, HealthServer, HealthState, HealthStates,
     Server, ServerHandle,
@@ -68,14 +68,6 @@ async fn named_with(
         .service(HeldServer::new(holding))
         .service(HealthServer::shared(Arc::clone(&health)));
     (listen(settings(server), address).await, state, health)
-}
-
-/// Returns another address with the same transport.
-fn another(address: &Address) -> Address {
-    match address.to_string().as_str() {
-        "memory" => Address::memory(),
-        text => text.parse().unwrap(),
-    }
 }
 
 async fn connect_any(

@@ -8,7 +8,7 @@ use std::task::{Context as TaskContext, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use common::held::{HeldClient, assert_answers, held, held_pair};
-use common::{LIMIT, assert_echoes, client, connect, over_every_transport, pair, within};
+use common::{LIMIT, another, assert_echoes, client, connect, over_every_transport, pair, within};
 use rdma_rpc::{Address, CallError, Context, Error, Metadata, Server};
 
 over_every_transport! {
@@ -325,25 +325,30 @@ async fn requests_that_the_server_refuses_to_receive_are_too_large() {
 
 async fn requests_and_responses_above_the_limit_are_refused(address: Address) {
     const LEAST: usize = 8 << 10;
-    let service = common::EverythingServer::new(common::Computing::default());
-    let server = Server::new(service).message_limit(LEAST);
-    let server = common::listen(server, address).await;
-    let client = common::EverythingClient::new(connect(&server).await);
-    for outcome in [
-        within("the answer", client.echo("x".repeat(LEAST))).await,
-        within("the answer", client.text(LEAST as u64)).await,
-    ] {
-        let error = rpc(outcome);
-        assert!(
-            matches!(error, Error::TooLarge { len, limit: LEAST } if len > LEAST),
-            "{error:?}"
-        );
-        assert_echoes(&client).await;
+    let service = || common::EverythingServer::new(common::Computing::default());
+    let limited = Server::new(service()).message_limit(LEAST);
+    let limited = common::listen(limited, another(&address)).await;
+    let unlimited = common::listen(Server::new(service()), address).await;
+    let connecting = client().message_limit(LEAST).connect(unlimited.address());
+    let clients = [
+        connect(&limited).await,
+        within("connecting", connecting).await.unwrap(),
+    ];
+    for client in clients.map(common::EverythingClient::new) {
+        for outcome in [
+            within("the answer", client.echo("x".repeat(LEAST))).await,
+            within("the answer", client.text(LEAST as u64)).await,
+        ] {
+            let error = rpc(outcome);
+            assert!(
+                matches!(error, Error::TooLarge { len, limit: LEAST } if len > LEAST),
+                "{error:?}"
+            );
+            assert_echoes(&client).await;
+        }
+        let text = within("the answer", client.text(5000)).await.unwrap();
+        assert_eq!(text.len(), 5000);
     }
-    assert_eq!(
-        within("the answer", client.text(5000)).await.unwrap().len(),
-        5000
-    );
 }
 
 async fn calls_above_the_concurrency_wait(address: Address) {

@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use common::held::{HeldClient, HeldServer, SharedHolding};
-use common::{client, listen, over_every_transport, within};
+use common::{another, client, listen, over_every_transport, within};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use rdma_rpc::{
     Address, CallError, Context, Error, Metadata, Sender, Server, ServerHandle, TraceContext,
@@ -28,7 +28,8 @@ static SNAPSHOTS: LazyLock<Snapshotter> = LazyLock::new(|| {
 
 #[rdma_rpc::service]
 trait Relay {
-    /// Returns the trace contexts of the handlers, beginning with this handler.
+    /// Returns the trace contexts of the handlers, beginning with this handler: for each, the
+    /// context of the caller, its own context, and the state of the trace.
     async fn traces(&self, cx: &Context) -> Result<Vec<String>, String>;
     /// Returns the trace contexts of the handlers, with execution at most once.
     #[rpc(once)]
@@ -53,12 +54,14 @@ impl Link {
         let own = TraceContext::current().ok_or("no trace")?;
         tokio::task::yield_now().await;
         assert_eq!(
-            TraceContext::current(),
-            Some(own),
+            TraceContext::current().as_ref(),
+            Some(&own),
             "it is that of the task too"
         );
         let parent = cx.metadata().get_str("traceparent").ok_or("no parent")?;
+        assert_eq!(own.state(), cx.metadata().get_str("tracestate"));
         let mut traces = vec![parent.to_owned(), own.to_string()];
+        traces.push(own.state().unwrap_or_default().to_owned());
         if let Some(next) = &self.0 {
             let next = next.clone();
             let calling = own.scope(async move {
@@ -206,18 +209,17 @@ async fn relay(address: Address, next: Option<RelayClient>) -> (ServerHandle, Re
 }
 
 async fn a_call_within_a_handler_belongs_to_its_trace(address: Address) {
-    let another = match address.to_string().as_str() {
-        "memory" => Address::memory(),
-        text => text.parse().unwrap(),
-    };
-    let (_second, next) = relay(another, None).await;
+    let (_second, next) = relay(another(&address), None).await;
     let (_first, client) = relay(address, Some(next)).await;
     let root = TraceContext::new();
-    let known = client.with_metadata(Metadata::default().with("traceparent", root.to_string()));
+    let metadata = Metadata::default()
+        .with("traceparent", root.to_string())
+        .with("tracestate", "vendor=7");
+    let known = client.with_metadata(metadata);
     for (client, parent, is_once) in [
-        (&known, Some(root), false),
+        (&known, Some(&root), false),
         (&client, None, false),
-        (&known, Some(root), true),
+        (&known, Some(&root), true),
         (&client, None, true),
     ] {
         let calling = async {
@@ -226,10 +228,13 @@ async fn a_call_within_a_handler_belongs_to_its_trace(address: Address) {
                 false => client.traces().await,
             }
         };
-        let traces = within("the calls", calling).await.unwrap();
+        let mut traces = within("the calls", calling).await.unwrap();
+        assert_eq!(traces.len(), 6, "two servers: {traces:?}");
+        let states = [traces.remove(5), traces.remove(2)];
+        let state = if parent.is_some() { "vendor=7" } else { "" };
+        assert_eq!(states, [state; 2]);
         let contexts: Vec<TraceContext> = traces.iter().map(|text| text.parse().unwrap()).collect();
-        assert_eq!(contexts.len(), 4, "two servers: {traces:?}");
-        assert!(parent.is_none_or(|parent| contexts[0] == parent));
+        assert!(parent.is_none_or(|parent| contexts[0] == *parent));
         let trace = contexts[0].trace_id();
         assert!(
             contexts.iter().all(|context| context.trace_id() == trace),

@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::frames::{message, request};
+use common::frames::{frame, message, method, request};
 use common::held::Counter;
 use common::raw::Raw;
 use common::{client, connect, over_every_transport, transport, within};
-use rdma_rpc::{Address, CallError, Error, Metadata, Postcard, Request, Server, ServerHandle};
+use rdma_rpc::{
+    Address, Bulk, CallError, Error, Metadata, Postcard, Request, Server, ServerHandle,
+};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
@@ -19,13 +21,15 @@ over_every_transport! {
     a_call_whose_connection_ends_is_executed_once;
     results_and_errors_are_those_of_the_call;
     panics_and_long_metadata_fail_the_call;
+    a_bulk_in_a_result_is_refused;
     a_cancelled_call_counts_until_its_handler_ends;
     a_request_without_a_generated_client_is_executed_once;
 }
 
 mod restarts {
     pub(super) use super::{
-        a_request_without_a_number_is_refused, a_restarted_server_does_not_execute_repeated_calls,
+        a_number_belongs_to_a_call_of_one_method, a_request_without_a_number_is_refused,
+        a_restarted_server_does_not_execute_repeated_calls,
     };
     use crate::common::over_every_transport;
 
@@ -33,6 +37,7 @@ mod restarts {
         @rdma_and_tcp
         a_restarted_server_does_not_execute_repeated_calls;
         a_request_without_a_number_is_refused;
+        a_number_belongs_to_a_call_of_one_method;
     }
 }
 
@@ -43,6 +48,9 @@ trait Account {
     async fn pay(&self, amount: u64, millis: u64) -> Result<u64, String>;
     #[rpc(once)]
     async fn wait(&self) -> Result<(), String>;
+    /// Returns a bulk, which the server cannot store.
+    #[rpc(once)]
+    async fn receipt(&self) -> Result<Option<Bulk>, String>;
     async fn balance(&self) -> Result<(u64, u64), String>;
 }
 
@@ -76,6 +84,11 @@ impl Account for Bank {
         Ok(())
     }
 
+    async fn receipt(&self) -> Result<Option<Bulk>, String> {
+        self.0.payments.add();
+        Ok(Some(Bulk::from(vec![1; 100_000])))
+    }
+
     async fn balance(&self) -> Result<(u64, u64), String> {
         let balance = self.0.balance.load(Ordering::SeqCst) as u64;
         Ok((balance, self.0.payments.count() as u64))
@@ -89,9 +102,20 @@ async fn serve(address: Address, ledger: &Arc<Ledger>) -> (Runtime, ServerHandle
         .enable_all()
         .build()
         .unwrap();
-    let server = Server::new(AccountServer::new(Bank(Arc::clone(ledger)))).transport(transport());
-    let listening = runtime.spawn(async move { server.listen(address).await });
-    let server = within("listening", listening).await.unwrap().unwrap();
+    let ledger = Arc::clone(ledger);
+    let listening = runtime.spawn(async move {
+        loop {
+            let account = AccountServer::new(Bank(Arc::clone(&ledger)));
+            let server = Server::new(account).transport(transport());
+            match server.listen(address.clone()).await {
+                Ok(server) => return server,
+                // The runtime of an earlier server closes its socket in the background.
+                Err(error) => assert!(error.to_string().contains("in use"), "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    let server = within("listening", listening).await.unwrap();
     (runtime, server)
 }
 
@@ -212,6 +236,21 @@ async fn panics_and_long_metadata_fail_the_call(address: Address) {
     runtime.shutdown_background();
 }
 
+async fn a_bulk_in_a_result_is_refused(address: Address) {
+    let ledger = Arc::new(Ledger::default());
+    let (runtime, server) = serve(address, &ledger).await;
+    let client = AccountClient::new(connect(&server).await);
+    let refused = within("a receipt", client.receipt()).await.unwrap_err();
+    let is_clear = matches!(
+        refused.rpc(),
+        Some(Error::BadResponse { reason }) if reason.contains("cannot return a bulk")
+    );
+    assert!(is_clear);
+    let balance = within("the balance", client.balance()).await;
+    assert_eq!(balance.unwrap(), (0, 1));
+    runtime.shutdown_background();
+}
+
 async fn a_restarted_server_does_not_execute_repeated_calls(address: Address) {
     let ledger = Arc::new(Ledger::default());
     let (runtime, server) = serve(address, &ledger).await;
@@ -246,5 +285,36 @@ async fn a_request_without_a_number_is_refused(address: Address) {
     let answer = within("the answer", raw.hear()).await.unwrap();
     assert_eq!((answer[4], answer[7]), (3, 2), "{answer:x?}");
     assert_eq!(ledger.payments.count(), 0);
+    runtime.shutdown_background();
+}
+
+async fn a_number_belongs_to_a_call_of_one_method(address: Address) {
+    let ledger = Arc::new(Ledger::default());
+    let (runtime, server) = serve(address, &ledger).await;
+    let (mut raw, settings) = Raw::connect_with_settings(&server).await;
+    // The settings end with the instance ID of the server.
+    let instance_id = settings.last_chunk::<8>().unwrap();
+    let number = [&[7; 16][..], &[0; 16], instance_id, &[0]].concat();
+    let metadata = [&[13][..], b"rdma-rpc-once", &[0, 41], &number].concat();
+    for (generation, name, body, kind) in [
+        (0, "Account.pay", &b"\x05\x00"[..], 2),
+        (1, "Account.wait", &b""[..], 3),
+        (2, "Account.pay", &b"\x05\x00"[..], 2),
+    ] {
+        let fields = [method(name), 0].map(u32::to_be_bytes).concat();
+        let rest = [&fields, &metadata, body].concat();
+        let call = frame(1, 1, metadata.len() as u16, (0, generation), &rest);
+        assert!(within("the call", raw.say(&message(&[call]))).await);
+        let answer = within("the answer", raw.hear()).await.unwrap();
+        assert_eq!(answer[4], kind, "{answer:x?}");
+        if kind == 3 {
+            let reason = String::from_utf8_lossy(&answer[20..]);
+            assert!(
+                answer[7] == 2 && reason.contains("another method"),
+                "{reason}"
+            );
+        }
+    }
+    assert_eq!((ledger.payments.count(), ledger.waiting.count()), (1, 0));
     runtime.shutdown_background();
 }

@@ -142,7 +142,7 @@ async fn methods_are_described(address: Address) {
     assert_eq!(calls.len(), 11);
     let draw = &calls[0];
     assert_eq!(
-        (draw.name.as_str(), draw.started, draw.ended),
-        ("Board.draw", 3, 3)
+        (draw.name.as_str(), draw.started, draw.ended, draw.failed),
+        ("Board.draw", 3, 3, 0)
     );
 }

@@ -177,6 +177,47 @@ impl LocalMr {
         }
     }
 
+    /// Deregisters memory of the program, and returns the owner that the program
+    /// [registered](crate::RdmaDevice::register).
+    ///
+    /// ```
+    /// use rdma_async::{LocalMrWriteAccess, RdmaDevice};
+    ///
+    /// let device = RdmaDevice::open_default()?;
+    /// let region = device.register(vec![0; 100]);
+    /// let mut region = region.map_err(|(_, error)| error)?;
+    /// region.as_mut_slice().fill(7);
+    /// let owner: Vec<u8> = region.into_owner().map_err(|(_, error)| error)?;
+    /// assert_eq!(owner, [7; 100]);
+    /// # Ok::<(), rdma_async::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The region, with [`rdma_core::Error::InUse`](rdma_core::Error) while an operation is using
+    /// the region or if the region is only a part of the registered memory, with
+    /// [`Error::InvalidArgument`] if the memory is not owned by an `O` or belongs to the pool of
+    /// the device, or with the error of `ibv_dereg_mr`.
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn into_owner<O: 'static>(self) -> Result<O, (Self, Error)> {
+        if self.lender.is_some() {
+            let reason = "the memory belongs to the pool of the device";
+            let error = Error::invalid("owner of a local memory region", reason);
+            return Err((self, error));
+        }
+        let RegionParts {
+            buffer,
+            range,
+            lender,
+        } = self
+            .into_parts()
+            .map_err(|(region, error)| (region, error.into()))?;
+        buffer.into_owner().map_err(|refused| {
+            let region = Self::new(SharedBuffer::new(refused.value), range, lender);
+            (region, refused.error.into())
+        })
+    }
+
     /// Returns a slice of the region for reading, or `None` if `range` exceeds the region.
     pub fn get(&self, range: Range<usize>) -> Option<LocalMrSlice<'_>> {
         let range = subrange(&self.range, &range)?;
@@ -194,6 +235,17 @@ impl LocalMr {
             region: self,
             range,
         })
+    }
+}
+
+/// Makes a region of memory that the program has registered itself, for example with options
+/// ([`Registration`](rdma_core::memory::Registration)). The buffer must belong to the
+/// [protection domain of the device](crate::RdmaDevice::protection_domain): the device refuses
+/// operations on memory of another protection domain, which ends their connection.
+impl From<Buffer> for LocalMr {
+    fn from(buffer: Buffer) -> Self {
+        let range = 0..buffer.len();
+        Self::new(SharedBuffer::new(buffer), range, None)
     }
 }
 
@@ -296,7 +348,9 @@ pub(crate) mod sealed {
 }
 
 /// Local memory that an operation can read from, for example as the source of a write or a send.
-/// Implemented only by [`LocalMr`] and its slices (sealed trait).
+/// Implemented only by [`LocalMr`], its slices and [`SharedLocalMr`] (sealed trait).
+///
+/// [`SharedLocalMr`]: crate::SharedLocalMr
 pub trait LocalMrReadAccess: sealed::RegionAccess {
     /// Returns the length in bytes.
     fn length(&self) -> usize {

@@ -1,11 +1,14 @@
 //! Memory regions: registered memory of this process, and memory that the peer lends.
 
+mod cache;
 mod ledger;
 mod local;
 mod pool;
 mod remote;
+mod shared;
 mod usage;
 
+pub use cache::{CacheStatistics, RegistrationCache};
 pub use ledger::GrantedMemory;
 pub(crate) use ledger::{Amount, Charge, Exceeded, Ledger};
 pub use local::{
@@ -17,4 +20,5 @@ pub use remote::{
     RemoteMr, RemoteMrReadAccess, RemoteMrSlice, RemoteMrSliceMut, RemoteMrWriteAccess,
     SharedRemoteMr,
 };
+pub use shared::SharedLocalMr;
 pub use usage::{PoolOptions, PoolStatistics};

@@ -2,13 +2,13 @@
 //! because registration is slow.
 
 use std::alloc::Layout;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use rdma_core::memory::{HostMemory, HugePages, SharedBuffer, WriteClaim};
 use rdma_core::{Buffer, ProtectionDomain};
 
-use super::usage::{PoolOptions, PoolStatistics, UNIT, Usage};
+use super::usage::{KeptBytes, PoolOptions, PoolStatistics, UNIT, Usage};
 use crate::error::{Error, Result};
 
 /// Size, in bytes, of the smallest piece of memory that the pool lends and keeps for reuse.
@@ -22,9 +22,9 @@ const CHUNK: usize = 64 << 10;
 /// Approximate number of bytes that are registered with one call if the memory is in huge pages.
 /// Equal to the usual size of a huge page.
 const HUGE_CHUNK: usize = 2 << 20;
-/// Approximate limit, in bytes, of the unused pieces of each size that the pool keeps registered.
-/// The limit as a number of pieces is at least 4 and at most 4096. Pieces beyond the limit are
-/// freed.
+/// Approximate limit, in bytes, of the unused pieces of each size that a pool without watermarks
+/// keeps registered. The limit as a number of pieces is at least 4 and at most 4096. Pieces beyond
+/// the limit are freed.
 const MAX_KEPT_BYTES: usize = 16 << 20;
 
 /// Pool of registered memory of one protection domain, which lends memory in pieces. The sizes of
@@ -39,34 +39,63 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(domain: &ProtectionDomain, options: &PoolOptions) -> Self {
+    pub(crate) fn new(domain: &ProtectionDomain, options: &PoolOptions) -> Arc<Self> {
         let usage = Arc::new(Usage::new(options.limit, domain.context().name()));
-        let lender = |size| {
-            Arc::new(PieceLender {
-                huge_pages: options.huge_pages,
-                usage: Some(Arc::clone(&usage)),
-                ..PieceLender::new(domain.clone(), size)
-            })
-        };
-        let sizes = std::iter::successors(Some(MIN_PIECE), |size| Some(2 * size));
-        Self {
-            sizes: sizes
-                .take_while(|&size| size <= MAX_PIECE)
-                .map(lender)
-                .collect(),
-            unpooled: lender(0),
-            usage,
-        }
+        let watermarks = options.kept_watermarks.clone();
+        let kept_bytes = watermarks.map(|watermarks| Arc::new(KeptBytes::new(watermarks)));
+        Arc::new_cyclic(|pool| {
+            let lender = |size| {
+                let lender = PieceLender::new(domain.clone(), size);
+                Arc::new(PieceLender {
+                    huge_pages: options.huge_pages,
+                    usage: Some(Arc::clone(&usage)),
+                    kept_bytes: kept_bytes.clone(),
+                    pool: Weak::clone(pool),
+                    ..lender
+                })
+            };
+            let sizes = std::iter::successors(Some(MIN_PIECE), |size| Some(2 * size));
+            Self {
+                sizes: sizes
+                    .take_while(|&size| size <= MAX_PIECE)
+                    .map(lender)
+                    .collect(),
+                unpooled: lender(0),
+                usage: Arc::clone(&usage),
+            }
+        })
     }
 
     /// Returns the statistics of the regions that [`Self::take`] has returned, and of the kept
     /// pieces.
     pub(crate) fn statistics(&self) -> PoolStatistics {
-        let kept = self
-            .sizes
-            .iter()
-            .map(|lender| lender.kept.lock().len() * lender.size);
-        self.usage.statistics(kept.sum())
+        self.usage.statistics(self.kept())
+    }
+
+    /// Returns the number of bytes of the kept pieces.
+    fn kept(&self) -> usize {
+        let kept = |lender: &Arc<PieceLender>| lender.kept.lock().len() * lender.size;
+        self.sizes.iter().map(kept).sum()
+    }
+
+    /// Frees kept pieces until at most `target` bytes are kept, and returns the number of freed
+    /// bytes. Large pieces are freed before small ones, but a piece that is larger than necessary
+    /// only if the smaller pieces do not suffice.
+    pub(crate) fn trim(&self, target: usize) -> usize {
+        for lender in &self.sizes {
+            lender.collect_claimed();
+        }
+        let mut excess = self.kept().saturating_sub(target);
+        let mut freed = 0;
+        for lender in self.sizes.iter().rev() {
+            let bytes = lender.free_kept(excess / lender.size);
+            (freed, excess) = (freed + bytes, excess - bytes);
+        }
+        for lender in &self.sizes {
+            let bytes = lender.free_kept(excess.div_ceil(lender.size));
+            (freed, excess) = (freed + bytes, excess.saturating_sub(bytes));
+        }
+        freed
     }
 
     /// Returns the number of bytes that a region with this size and alignment uses.
@@ -167,6 +196,12 @@ pub(crate) struct PieceLender {
     huge_pages: HugePages,
     /// Usage counters of the pool, if the lender belongs to a pool.
     usage: Option<Arc<Usage>>,
+    /// Counter of the kept bytes of the pool, if the lender belongs to a pool with watermarks.
+    kept_bytes: Option<Arc<KeptBytes>>,
+    /// Pool to which the lender belongs. Dangling if the lender belongs to none.
+    pool: Weak<Pool>,
+    /// Maximum number of kept pieces, unless the pool has watermarks.
+    max_kept: usize,
     /// Pieces that no other object refers to. The piece that was returned last is used next,
     /// because its bytes may still be in the processor's caches.
     kept: Mutex<Vec<SharedBuffer>>,
@@ -182,6 +217,9 @@ impl PieceLender {
             size,
             huge_pages: HugePages::No,
             usage: None,
+            kept_bytes: None,
+            pool: Weak::new(),
+            max_kept: limit,
             kept: Mutex::new(Vec::with_capacity(limit)),
             claimed: Mutex::default(),
         }
@@ -201,7 +239,11 @@ impl PieceLender {
 
     #[inline]
     fn take_kept(&self) -> Option<SharedBuffer> {
-        self.kept.lock().pop()
+        let piece = self.kept.lock().pop()?;
+        if let Some(kept_bytes) = &self.kept_bytes {
+            kept_bytes.subtract(self.size);
+        }
+        Some(piece)
     }
 
     /// Takes back memory of a dropped region. Frees the memory if it is only a part of a piece.
@@ -210,6 +252,11 @@ impl PieceLender {
             usage.release(piece.len());
         }
         self.keep_or_free(piece);
+        if let Some(low) = self.kept_bytes.as_ref().and_then(|kept| kept.above_high())
+            && let Some(pool) = self.pool.upgrade()
+        {
+            pool.trim(low);
+        }
     }
 
     /// Keeps a returned piece for its next use, or frees memory that the lender cannot keep.
@@ -226,17 +273,35 @@ impl PieceLender {
         // The piece is then freed.
     }
 
-    /// Keeps a piece of registered memory for its next use. Frees the piece if the limit of kept
-    /// pieces is reached.
+    /// Keeps a piece of registered memory for its next use. Frees the piece if the maximum number
+    /// of kept pieces of a pool without watermarks is reached.
     #[inline]
     fn keep(&self, piece: SharedBuffer) {
         let mut kept = self.kept.lock();
-        if kept.len() < kept.capacity() {
+        if let Some(kept_bytes) = &self.kept_bytes {
+            kept_bytes.add(self.size);
+            kept.push(piece);
+        } else if kept.len() < self.max_kept {
             kept.push(piece);
         } else {
             drop(kept);
             drop(piece);
         }
+    }
+
+    /// Frees up to `pieces` kept pieces, beginning with the piece that was returned first. Returns
+    /// the number of freed bytes.
+    fn free_kept(&self, pieces: usize) -> usize {
+        let freed: Vec<_> = {
+            let mut kept = self.kept.lock();
+            let pieces = pieces.min(kept.len());
+            kept.drain(..pieces).collect()
+        };
+        let bytes = freed.len() * self.size;
+        if let Some(kept_bytes) = &self.kept_bytes {
+            kept_bytes.subtract(bytes);
+        }
+        bytes
     }
 
     /// Checks the returned pieces that operations were still using, and keeps those whose

@@ -1,5 +1,6 @@
-//! The usage of a pool: its limit, its high watermark, and the tasks that wait for memory.
+//! The usage of a pool: its limit, its watermarks, and the tasks that wait for memory.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rdma_core::memory::HugePages;
@@ -19,6 +20,7 @@ pub(super) const UNIT: usize = 64;
 pub struct PoolOptions {
     pub(crate) limit: Option<usize>,
     pub(crate) huge_pages: HugePages,
+    pub(crate) kept_watermarks: Option<RangeInclusive<usize>>,
 }
 
 impl PoolOptions {
@@ -34,11 +36,52 @@ impl PoolOptions {
         self
     }
 
+    /// Sets the watermarks, in bytes, of the memory of dropped regions that stays registered for
+    /// its next use. When a dropped region makes the kept memory exceed `high`, the pool frees kept
+    /// memory until it does not exceed `low`. By default there are no watermarks, and the pool
+    /// keeps about 16 MiB of regions of each size.
+    ///
+    /// Large regions are freed first. Regions of less than 64 KiB, or of less than 2 MiB in huge
+    /// pages, share registrations, each of which ends when all its regions are freed. `high` should
+    /// exceed the size of all regions that the program drops and allocates again, so that the pool
+    /// does not free and register memory in turn.
+    ///
+    /// ```
+    /// use std::alloc::Layout;
+    ///
+    /// use rdma_async::{PoolOptions, RdmaDevice};
+    ///
+    /// let options = PoolOptions::default().kept_watermarks(1 << 20, 4 << 20);
+    /// let device = RdmaDevice::with_pool(&rdma_core::Context::open_default()?, &options)?;
+    /// let layout = Layout::new::<[u8; 1 << 20]>();
+    /// let regions: Vec<_> = (0..5).map(|_| device.alloc_local_mr(layout)).collect();
+    /// drop(regions);
+    /// assert_eq!(device.pool_statistics().kept, 1 << 20);
+    /// # Ok::<(), rdma_async::Error>(())
+    /// ```
+    pub fn kept_watermarks(mut self, low: usize, high: usize) -> Self {
+        self.kept_watermarks = Some(low..=high);
+        self
+    }
+
     /// Sets whether the memory is allocated in huge pages, which devices can translate with fewer
     /// table entries. The default is ordinary pages.
     pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
         self.huge_pages = huge_pages;
         self
+    }
+
+    /// Returns an error if the low watermark exceeds the high watermark.
+    pub(crate) fn check(&self) -> Result<()> {
+        match &self.kept_watermarks {
+            Some(watermarks) if watermarks.is_empty() => {
+                let (low, high) = (watermarks.start(), watermarks.end());
+                let reason =
+                    format!("the low one, {low} bytes, exceeds the high one, {high} bytes");
+                Err(Error::invalid("watermarks of a pool", reason))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -49,7 +92,7 @@ impl PoolOptions {
 pub struct PoolStatistics {
     /// Number of bytes of the local memory regions that exist.
     pub in_use: usize,
-    /// Highest number of bytes in use since the device was opened (high watermark).
+    /// Highest number of bytes in use since the device was opened.
     pub highest: usize,
     /// Number of bytes of dropped regions that stay registered for their next use.
     pub kept: usize,
@@ -128,7 +171,7 @@ impl Usage {
         Ok(())
     }
 
-    /// Adds `bytes` to the bytes in use, and updates the high watermark.
+    /// Adds `bytes` to the bytes in use, and updates their highest number.
     fn count(&self, bytes: usize) {
         let in_use = self.in_use.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.observed.add(bytes);
@@ -165,6 +208,37 @@ impl Limit {
     fn full_error(&self, requested: usize) -> Error {
         let limit = self.bytes;
         Error::PoolFull { requested, limit }
+    }
+}
+
+/// Counter of the kept bytes of a pool, with the watermarks of these bytes.
+#[derive(Debug)]
+pub(super) struct KeptBytes {
+    bytes: AtomicUsize,
+    watermarks: RangeInclusive<usize>,
+}
+
+impl KeptBytes {
+    pub(super) fn new(watermarks: RangeInclusive<usize>) -> Self {
+        Self {
+            bytes: AtomicUsize::new(0),
+            watermarks,
+        }
+    }
+
+    /// Adds `bytes`, before the memory can be taken.
+    pub(super) fn add(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn subtract(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the low watermark if the kept bytes exceed the high watermark.
+    pub(super) fn above_high(&self) -> Option<usize> {
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        (bytes > *self.watermarks.end()).then(|| *self.watermarks.start())
     }
 }
 

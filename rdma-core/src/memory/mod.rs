@@ -6,6 +6,7 @@
 //! | [`BufferSlice`], [`BufferSliceMut`] | the borrower | `&[u8]`, `&mut [u8]` | reads and writes, within a scope |
 //! | [`FrozenBuffer`] | many | `&[u8]` | reads |
 //! | [`SharedBuffer`] | decided at run time by claims | through a claim | as the claim allows |
+//! | [`SharedFrozenBuffer`] | many, with claims for reading | `&[u8]` | reads |
 //! | [`LentMemory`] | many, and every peer with the key | `&[u8]` | reads on behalf of peers |
 //! | [`ExposedMemory`] | this process and every peer with the key | never | reads and writes |
 //! | [`WindowLease`] | this process and, through a window, every peer with the key | never | reads and writes on behalf of peers |
@@ -127,7 +128,7 @@ pub use lent::LentMemory;
 pub use registration::Registration;
 pub use remote::RemoteMemory;
 pub use reregister::{FailedBuffer, ReregisterError, Reregistered, Reregistration};
-pub use shared::{Claim, ReadClaim, SharedBuffer, WriteClaim};
+pub use shared::{Claim, ReadClaim, SharedBuffer, SharedFrozenBuffer, WriteClaim};
 pub use slice::{BufferSlice, BufferSliceMut};
 pub use tagged::Tagged;
 pub use unmapped::UnmappedRegion;

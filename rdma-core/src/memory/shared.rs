@@ -3,9 +3,9 @@
 use std::ops::{Deref, DerefMut, Range, RangeBounds};
 use std::sync::Arc;
 
-use super::Buffer;
 use super::buffer::resolve;
 use super::gather::{Elements, Gather, Scatter, sealed};
+use super::{Buffer, FrozenBuffer};
 use crate::error::{Error, Result};
 use crate::ffi::{LocalKey, Reading, RegionHandle, Shared, Span, Writing};
 
@@ -145,6 +145,92 @@ impl SharedBuffer {
         match Arc::try_unwrap(self.shared) {
             Ok(shared) => Ok(Buffer::new(shared.into_span())),
             Err(shared) => Err(Self { shared }),
+        }
+    }
+}
+
+/// A frozen buffer for which each use needs a read claim at run time. Clones share the memory.
+///
+/// The read-only counterpart of [`SharedBuffer`], for example for memory of the program that was
+/// registered by [`ProtectionDomain::register_shared`]. No write claim on the memory can exist.
+///
+/// [`ProtectionDomain::register_shared`]: crate::ProtectionDomain::register_shared
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use rdma_core::memory::SharedFrozenBuffer;
+///
+/// # fn main() -> rdma_core::Result<()> {
+/// # let domain = rdma_core::Context::open_default()?.protection_domain()?;
+/// let owner: Arc<[u8]> = Arc::from([7; 64]);
+/// let frozen = domain.register_shared(Arc::clone(&owner))?;
+/// let shared = SharedFrozenBuffer::new(frozen).expect("no other clone exists");
+/// let claim = shared.as_shared().try_read(..8)?;
+/// assert_eq!(claim.as_ptr(), owner.as_ptr());
+/// // The claim keeps the memory registered.
+/// drop(shared);
+/// assert_eq!(Arc::strong_count(&owner), 2);
+/// drop(claim);
+/// assert_eq!(Arc::strong_count(&owner), 1);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The memory cannot be claimed for writing:
+///
+/// ```compile_fail,E0596
+/// # use rdma_core::memory::{SharedFrozenBuffer, WriteClaim};
+/// fn write(mut shared: SharedFrozenBuffer) -> rdma_core::Result<WriteClaim> {
+///     shared.as_shared().try_write(..)
+/// }
+/// ```
+#[derive(Debug)]
+pub struct SharedFrozenBuffer {
+    /// Never given out by value or by exclusive reference, both of which would allow writes.
+    shared: SharedBuffer,
+}
+
+impl SharedFrozenBuffer {
+    /// Converts a frozen buffer, if no other clone or part of it exists.
+    ///
+    /// # Errors
+    ///
+    /// Returns the frozen buffer, if other clones or parts of it exist or if it is itself only a
+    /// part.
+    pub fn new(frozen: FrozenBuffer) -> Result<Self, FrozenBuffer> {
+        if frozen.range() != (0..frozen.buffer().len()) {
+            return Err(frozen);
+        }
+        frozen.into_inner().map(|buffer| Self {
+            shared: SharedBuffer::new(buffer),
+        })
+    }
+
+    /// Returns the memory as a shared buffer, for read claims. The reference allows no write claim.
+    pub fn as_shared(&self) -> &SharedBuffer {
+        &self.shared
+    }
+
+    /// Returns the underlying frozen buffer, if no other clone and no claim exists.
+    ///
+    /// # Errors
+    ///
+    /// Returns this value, if a clone or a claim exists.
+    pub fn into_frozen(self) -> Result<FrozenBuffer, Self> {
+        match self.shared.into_buffer() {
+            Ok(buffer) => Ok(buffer.freeze()),
+            Err(shared) => Err(Self { shared }),
+        }
+    }
+}
+
+impl Clone for SharedFrozenBuffer {
+    fn clone(&self) -> Self {
+        Self {
+            shared: SharedBuffer {
+                shared: Arc::clone(&self.shared.shared),
+            },
         }
     }
 }

@@ -49,7 +49,10 @@ impl Board for Blank {
     }
 
     async fn pay(&self, amount: u32) -> Result<u32, String> {
-        Ok(amount)
+        match amount {
+            0 => Err("nothing to pay".to_owned()),
+            _ => Ok(amount),
+        }
     }
 
     async fn reverse(&self, bytes: Payload) -> Result<Vec<u8>, String> {
@@ -147,10 +150,19 @@ async fn calls_are_measured_and_monitored() {
     let ping = stdout(&server, "ping", &["--count", "50"]).await;
     assert!(ping.starts_with("50 calls: min "), "{ping}");
     assert!(ping.contains("p99 ") && ping.contains('#'), "{ping}");
+    let failed = run(&server, "call", &["Board.pay", "0"]).await;
+    assert!(!failed.status.success());
     let watched = stdout(&server, "watch", &["--interval", "20", "--count", "2"]).await;
-    let checks = watched
-        .lines()
-        .find(|line| line.starts_with("Health.check"));
-    let checks: Vec<_> = checks.expect("a line").split_whitespace().collect();
-    assert_eq!((checks[1], checks[3]), ("50", "0"), "{watched}");
+    let numbers = |method: &str| {
+        let line = watched.lines().find(|line| line.starts_with(method));
+        let words = line.expect("a line").split_whitespace();
+        words.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let checks = numbers("Health.check");
+    assert_eq!((&*checks[1], &*checks[3]), ("50", "0"), "{watched}");
+    // The mean is that since the start of the server, in the first table.
+    let mean: f64 = checks[5].parse().expect("a number");
+    assert!(checks[4] == "0" && mean >= 0.0, "{watched}");
+    let payments = numbers("Board.pay");
+    assert_eq!((&*payments[1], &*payments[4]), ("1", "1"), "{watched}");
 }

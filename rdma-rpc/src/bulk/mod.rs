@@ -32,7 +32,7 @@ pub(crate) use self::lease::{
 pub use self::memory::BulkMemory;
 #[cfg(feature = "reflection")]
 pub(crate) use self::scope::decode_in_scope;
-pub(crate) use self::scope::is_incomplete;
+pub(crate) use self::scope::{detect_bulks, is_incomplete};
 pub(crate) use self::table::BulkTable;
 use self::token::Token;
 use self::transfer::Direction;
@@ -47,7 +47,7 @@ use crate::error::{BulkError, Error, Result};
 /// [`write`](Self::write) and [`write_from`](Self::write_from). Over RDMA, these functions access
 /// the leased memory by one-sided operations. Over other transports, they exchange messages. The
 /// data is always transferred in pieces of at most 64 KiB, so that other calls of the connection
-/// can proceed between the pieces.
+/// can proceed between the pieces. A transfer has one piece in flight, and a connection at most two.
 ///
 /// # Ownership
 ///

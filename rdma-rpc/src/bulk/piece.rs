@@ -22,8 +22,10 @@ use crate::wire::Header;
 /// enough that the fixed cost of a piece is negligible.
 pub(super) const MAX_PIECE_LEN: usize = 64 << 10;
 
-/// Maximum number of pieces of a connection that are being transferred at the same time. With two,
-/// the next piece is requested while the previous piece is transferred.
+/// Maximum number of pieces of a connection that are being transferred at the same time. A transfer
+/// has one piece in flight, so a single transfer does not reach the maximum. With two, the piece of
+/// another transfer is requested while a piece is transferred. More would delay the calls beside the
+/// transfers.
 pub(super) const MAX_PIECES_IN_FLIGHT: usize = 2;
 
 /// Number of bytes reserved for headers in a message that contains a piece: more than any header of

@@ -54,6 +54,13 @@ pub(super) fn encode_in_scope<T>(
     (encoded, missing)
 }
 
+/// Calls `encode`, which encodes a value that is not sent. Returns the result of `encode`, and
+/// whether the value contains bulks.
+pub(crate) fn detect_bulks<T>(encode: impl FnOnce() -> T) -> (T, bool) {
+    let (encoded, bulks) = encode_in_scope(Vec::new(), encode);
+    (encoded, !bulks.is_empty())
+}
+
 /// Guard that restores the scope of an outer value when it is dropped, also if an encoder panics.
 struct RestoreEncoding(Option<EncodingScope>);
 

@@ -47,7 +47,8 @@ impl Endpoint {
 
     /// Adds an alternative address, which is used if connecting to all earlier addresses fails,
     /// such as a TCP address for hosts without an RDMA device. The first use of an alternative
-    /// address is logged.
+    /// address is logged as a warning, once for each endpoint of a client: later reconnects to an
+    /// alternative address are not logged.
     ///
     /// # Errors
     ///
@@ -102,8 +103,8 @@ pub(super) struct EndpointState {
     pub(super) in_flight: Arc<AtomicUsize>,
 }
 
-#[derive(Debug, Default)]
 /// State of the connection to an endpoint: the connection, or the reason for which there is none.
+#[derive(Debug, Default)]
 struct State {
     connection: Option<Arc<Connection>>,
     /// Set if the last health check found that the server does not serve.
@@ -279,5 +280,56 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn pauses_are_shortened_randomly_by_at_most_a_half() {
+        let pause = Duration::from_secs(1);
+        let pauses: Vec<_> = (0..1000).map(|_| jittered(pause)).collect();
+        let (shortest, longest) = (pauses.iter().min().unwrap(), pauses.iter().max().unwrap());
+        assert!(*shortest >= pause / 2 && *longest <= pause);
+        // The pauses are spread over the whole range.
+        assert!(*shortest < pause * 6 / 10 && *longest > pause * 9 / 10);
+        assert_eq!(jittered(Duration::ZERO), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_between_attempts_are_doubled_up_to_the_maximum() {
+        let reconnect = Reconnect {
+            first_pause: Duration::from_millis(100),
+            longest_pause: Duration::from_secs(1),
+            health_check: None,
+        };
+        let changed = Arc::new(Notify::new());
+        // No server listens at this address.
+        let endpoint = Endpoint::new(Address::memory()).unwrap();
+        let connecting = Arc::new(EndpointState::new()).keep_connected(
+            endpoint,
+            ClientBuilder::default(),
+            reconnect,
+            Arc::clone(&changed),
+        );
+        let connecting = tokio::spawn(connecting);
+        let failure = async || {
+            changed.notified().await;
+            Instant::now()
+        };
+        let mut last = failure().await;
+        for pause in [100, 200, 400, 800, 1000, 1000, 1000].map(Duration::from_millis) {
+            let next = failure().await;
+            // The clock of the runtime has a resolution of 1 ms.
+            let range = pause / 2..=pause + Duration::from_millis(1);
+            let elapsed = next - last;
+            assert!(range.contains(&elapsed), "{elapsed:?} and not {pause:?}");
+            last = next;
+        }
+        connecting.abort();
     }
 }

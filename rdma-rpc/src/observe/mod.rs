@@ -46,7 +46,7 @@ pub(crate) enum Outcome {
 #[derive(Debug)]
 pub(crate) struct ServerObservation {
     #[cfg(feature = "reflection")]
-    _counted: Option<counts::CountedCall>,
+    counted: Option<counts::CountedCall>,
     #[cfg(feature = "metrics")]
     meter: Option<meter::Meter>,
     #[cfg(feature = "trace")]
@@ -66,7 +66,7 @@ impl ServerObservation {
         let _ = (observe, method, peer, metadata);
         Self {
             #[cfg(feature = "reflection")]
-            _counted: None,
+            counted: None,
             #[cfg(feature = "metrics")]
             meter: observe
                 .has_metrics
@@ -83,7 +83,7 @@ impl ServerObservation {
     #[cfg(feature = "reflection")]
     pub(crate) fn with_counters(self, counts: Option<&std::sync::Arc<CallCounters>>) -> Self {
         Self {
-            _counted: counts.map(counts::CountedCall::new),
+            counted: counts.map(counts::CountedCall::new),
             ..self
         }
     }
@@ -97,8 +97,12 @@ impl ServerObservation {
         poll()
     }
 
-    /// Ends the observation, and counts the call with this outcome in the metrics.
+    /// Ends the observation, and counts the call with this outcome.
     pub(crate) fn end(self, outcome: Outcome) {
+        #[cfg(feature = "reflection")]
+        if let Some(counted) = self.counted {
+            counted.end(outcome);
+        }
         #[cfg(feature = "metrics")]
         if let Some(meter) = self.meter {
             meter.end(outcome);

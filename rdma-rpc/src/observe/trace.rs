@@ -1,10 +1,11 @@
 //! [`TraceContext`]: the trace and span of a call, in the format of W3C Trace Context.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use crate::address::Peer;
 use crate::metadata::Metadata;
@@ -13,9 +14,16 @@ use crate::metadata::Metadata;
 /// Context](https://www.w3.org/TR/trace-context/).
 const NAME: &str = "traceparent";
 
+/// Name of the metadata value with the state of the trace, a header name of the same specification.
+const STATE_NAME: &str = "tracestate";
+
+/// Maximum length of the state of a trace in bytes: the length that every system must pass on. A
+/// longer state is not passed on.
+const MAX_STATE_LEN: usize = 512;
+
 thread_local! {
     // Span of the handler that this thread is polling.
-    static CURRENT: Cell<Option<TraceContext>> = const { Cell::new(None) };
+    static CURRENT: RefCell<Option<TraceContext>> = const { RefCell::new(None) };
 }
 
 /// Position of a call in a trace: the trace, and the span of the call.
@@ -25,6 +33,10 @@ thread_local! {
 /// the handler makes through a [client with traces](crate::ClientBuilder::traces) belong to the
 /// same trace. A call outside of a handler begins a new trace, unless its metadata already contains
 /// a `traceparent`.
+///
+/// A trace may have a [state](Self::state), which tracing systems add to the first request of a
+/// trace as the metadata value `tracestate`. The state is passed on unchanged to all calls of the
+/// trace.
 ///
 /// ```
 /// use rdma_rpc::TraceContext;
@@ -36,11 +48,13 @@ thread_local! {
 /// assert_eq!(child.trace_id(), context.trace_id());
 /// assert_ne!(child.span_id(), context.span_id());
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceContext {
     trace_id: u128,
     span_id: u64,
     flags: u8,
+    /// State of the trace; `None` if there is no state.
+    state: Option<Arc<str>>,
 }
 
 impl TraceContext {
@@ -50,6 +64,7 @@ impl TraceContext {
             trace_id: u128::from(random()) << 64 | u128::from(random()),
             span_id: random(),
             flags: 1,
+            state: None,
         }
     }
 
@@ -58,7 +73,7 @@ impl TraceContext {
     pub fn child(&self) -> Self {
         Self {
             span_id: random(),
-            ..*self
+            ..self.clone()
         }
     }
 
@@ -72,16 +87,40 @@ impl TraceContext {
         self.span_id
     }
 
+    /// Returns the state of the trace, the value of the header `tracestate`; `None` if the trace
+    /// has no state.
+    pub fn state(&self) -> Option<&str> {
+        self.state.as_deref()
+    }
+
+    /// Sets the state of the trace, for example from the header `tracestate` of an HTTP request.
+    ///
+    /// # Errors
+    ///
+    /// If the state is empty, is longer than 512 bytes, or contains other characters than printable
+    /// ASCII.
+    pub fn with_state(self, state: &str) -> Result<Self, InvalidTraceContext> {
+        let is_printable = |byte: u8| (b' '..=b'~').contains(&byte);
+        let is_valid =
+            (1..=MAX_STATE_LEN).contains(&state.len()) && state.bytes().all(is_printable);
+        is_valid
+            .then(|| Self {
+                state: Some(state.into()),
+                ..self
+            })
+            .ok_or(InvalidTraceContext)
+    }
+
     /// Returns the span of the handler that this thread is polling; `None` outside of a handler.
     pub fn current() -> Option<Self> {
-        CURRENT.get()
+        CURRENT.with_borrow(Clone::clone)
     }
 
     /// Runs a future in this span, for example in a task that a handler spawns. Calls of the future
     /// belong to the same trace.
     pub async fn scope<F: Future>(self, future: F) -> F::Output {
         let mut future = pin!(future);
-        std::future::poll_fn(|cx| within(self, || future.as_mut().poll(cx))).await
+        std::future::poll_fn(|cx| within(self.clone(), || future.as_mut().poll(cx))).await
     }
 }
 
@@ -120,7 +159,7 @@ struct RestoreOnDrop(Option<TraceContext>);
 
 impl Drop for RestoreOnDrop {
     fn drop(&mut self) {
-        CURRENT.set(self.0);
+        CURRENT.set(self.0.take());
     }
 }
 
@@ -130,14 +169,16 @@ impl fmt::Display for TraceContext {
             trace_id,
             span_id,
             flags,
+            state: _,
         } = self;
         write!(f, "00-{trace_id:032x}-{span_id:016x}-{flags:02x}")
     }
 }
 
-/// Error of parsing a text that is not in the format `00-<trace>-<span>-<flags>`.
+/// Error of parsing a text that is not in the format `00-<trace>-<span>-<flags>`, or of a state that
+/// does not have the format of a trace's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the text is not a trace context")]
+#[error("the text is not a trace context, or not the state of a trace")]
 pub struct InvalidTraceContext;
 
 impl FromStr for TraceContext {
@@ -162,28 +203,37 @@ impl FromStr for TraceContext {
             trace_id: u128::from_str_radix(trace, 16).map_err(wrong)?,
             span_id: u64::from_str_radix(span, 16).map_err(wrong)?,
             flags: u8::from_str_radix(flags, 16).map_err(wrong)?,
+            state: None,
         };
         let is_valid = context.trace_id != 0 && context.span_id != 0;
         is_valid.then_some(context).ok_or(InvalidTraceContext)
     }
 }
 
-/// Returns the trace context in the metadata of a request; `None` if there is no valid context.
+/// Returns the trace context in the metadata of a request; `None` if there is no valid context. The
+/// state of the trace is ignored if it is not valid.
 fn of(metadata: &Metadata) -> Option<TraceContext> {
-    metadata.get_str(NAME)?.parse().ok()
+    let context: TraceContext = metadata.get_str(NAME)?.parse().ok()?;
+    let state = metadata.get_str(STATE_NAME);
+    let complete = state.and_then(|state| context.clone().with_state(state).ok());
+    Some(complete.unwrap_or(context))
 }
 
 /// Adds a trace context to the metadata of a request: a child of the span of the running handler,
 /// or a new trace outside of a handler. Metadata that already contains a trace context is
-/// unchanged.
+/// unchanged. Values for which the metadata has no room are left out.
 pub(super) fn propagate(metadata: Metadata) -> Metadata {
     if metadata.get(NAME).is_some() {
         return metadata;
     }
     let parent = TraceContext::current();
     let context = parent.map_or_else(TraceContext::new, |parent| parent.child());
-    let traced = metadata.try_with(NAME, context.to_string().as_bytes());
-    traced.unwrap_or(metadata)
+    let Some(traced) = metadata.try_with(NAME, context.to_string().as_bytes()) else {
+        return metadata;
+    };
+    let state = context.state();
+    let complete = state.and_then(|state| traced.try_with(STATE_NAME, state.as_bytes()));
+    complete.unwrap_or(traced)
 }
 
 /// Span of a running handler, and its position in the trace of the call.
@@ -198,7 +248,9 @@ impl HandlerSpan {
     /// request contains a trace context.
     pub(super) fn begin(method: &'static str, peer: &Peer, metadata: &Metadata) -> Self {
         let parent = of(metadata);
-        let context = parent.map_or_else(TraceContext::new, |parent| parent.child());
+        let context = parent
+            .as_ref()
+            .map_or_else(TraceContext::new, TraceContext::child);
         let span = tracing::info_span!(
             "rpc",
             method,
@@ -219,7 +271,7 @@ impl HandlerSpan {
     /// Calls `poll` within the span, so that its log events and calls belong to the trace.
     pub(super) fn within<T>(&self, poll: impl FnOnce() -> T) -> T {
         let _entered = self.span.enter();
-        within(self.context, poll)
+        within(self.context.clone(), poll)
     }
 }
 
@@ -257,5 +309,34 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn a_state_is_passed_on_only_with_a_valid_context() {
+        let context = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let state_of = |context: &str, state: &str| {
+            let metadata = Metadata::default().with(NAME, context);
+            let received = of(&metadata.with(STATE_NAME, state))?;
+            Some(received.child().state().map(str::to_owned))
+        };
+        let state = "vendor=1,other=two three";
+        assert_eq!(state_of(context, state), Some(Some(state.to_owned())));
+        let longest = "a".repeat(MAX_STATE_LEN);
+        assert_eq!(state_of(context, &longest), Some(Some(longest.clone())));
+        for invalid in ["", "a=\n", "a=\u{fc}", &(longest + "a")] {
+            assert_eq!(state_of(context, invalid), Some(None), "{invalid}");
+        }
+        assert_eq!(state_of("00-0-0-01", state), None);
+    }
+
+    #[test]
+    fn metadata_without_room_for_a_state_has_the_context() {
+        let context = TraceContext::new().with_state(&"a".repeat(500)).unwrap();
+        let (small, large) = within(context, || {
+            let large = Metadata::default().with("large", [0; 1700]);
+            (propagate(Metadata::default()), propagate(large))
+        });
+        assert!(small.get(NAME).is_some() && small.get(STATE_NAME).is_some());
+        assert!(large.get(NAME).is_some() && large.get(STATE_NAME).is_none());
     }
 }

@@ -12,6 +12,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::CallNumber;
+use super::history::{ConnectionClient, EvictedClients, History};
+use crate::bulk;
 use crate::codec::{Encode, MethodCodecs};
 use crate::metadata::Metadata;
 use crate::observe;
@@ -19,7 +21,8 @@ use crate::server::Call;
 use crate::status::Status;
 
 /// Maximum number of clients whose answers are stored, which limits the memory of the server. For a
-/// further client, the answers of the client with the oldest request are dropped.
+/// further client, the answers of the client with the oldest request are dropped, and only its
+/// [`History`] is stored.
 const MAX_CLIENTS: usize = 1024;
 
 /// Maximum number of answers that are stored for a client, which limits the memory of the server.
@@ -51,9 +54,7 @@ struct State {
     /// Number of requests so far, as a logical clock by which the client with the oldest request is
     /// found.
     clock: u64,
-    /// Set once the calls of any client were removed. From then on, an unknown call may have been
-    /// executed.
-    has_evicted: bool,
+    evicted: EvictedClients,
     /// Number of bytes of the stored answers.
     answer_bytes: usize,
 }
@@ -61,17 +62,15 @@ struct State {
 /// Running calls of one client, and stored answers of its executed calls.
 #[derive(Debug, Default)]
 struct ClientAnswers {
-    /// Lowest sequence number of a call that may still be executed. The client has received the
-    /// answers of all earlier calls, or this server has dropped them.
-    floor: u64,
+    /// Calls that may have been executed and are in neither `calls` nor `dropped`. Calls below its
+    /// floor are not executed: the client has received their answers, or this server has dropped
+    /// them.
+    history: History,
     calls: BTreeMap<u64, Arc<CallEntry>>,
-    /// Sequence numbers, not below `floor`, of executed calls whose answers were dropped.
+    /// Sequence numbers, not below the floor, of executed calls whose answers were dropped.
     dropped: BTreeSet<u64>,
     /// Logical time ([`State::clock`]) of the last request.
     last_used: u64,
-    /// Set if no calls of this client were evicted before, so that an unknown number was never
-    /// executed.
-    is_whole: bool,
 }
 
 /// A call that is running, or that has been executed and whose answer is stored.
@@ -82,8 +81,8 @@ struct CallEntry {
     len: AtomicUsize,
 }
 
-#[derive(Debug, Clone)]
 /// Answer of a call's handler, or the fact that the handler is still running.
+#[derive(Debug, Clone)]
 enum StoredAnswer {
     /// The handler is running.
     Running,
@@ -91,7 +90,12 @@ enum StoredAnswer {
     Result(Arc<dyn Any + Send + Sync>),
     /// The handler has panicked.
     Panicked,
+    /// The handler has returned a result that cannot be sent, for the reason in this status.
+    Refused(Status),
 }
+
+/// Panic payload by which [`execute_once`] ends a call with a status instead of a result.
+pub(crate) struct Refusal(pub(crate) Status);
 
 impl Default for AnswerCache {
     fn default() -> Self {
@@ -107,28 +111,37 @@ impl AnswerCache {
         self.instance_id
     }
 
+    /// Creates the state of the client of a new connection. Must be called before the connection
+    /// receives requests.
+    pub(crate) fn connection_client(&self) -> ConnectionClient {
+        ConnectionClient {
+            session: OnceLock::new(),
+            epoch: self.state.lock().evicted.epoch(),
+        }
+    }
+
     /// Returns an error with which the request must be refused, unless its call can be executed or
-    /// answered from the cache. `metadata` contains the number of the call. `session` is the
-    /// identifier of the connection's client, which the first request sets. `running` is the
-    /// maximum number of running calls of a client.
+    /// answered from the cache. `metadata` contains the number of the call. `client` is the client
+    /// of the connection, whose identifier the first request sets. `running` is the maximum number
+    /// of running calls of a client.
     pub(crate) fn check(
         &self,
         metadata: &Metadata,
-        session: &OnceLock<u128>,
+        client: &ConnectionClient,
         running: usize,
     ) -> Result<(), Status> {
         let bad = |reason: &'static str| Err(Status::BadRequest(reason.into()));
         let Some(number) = CallNumber::of(metadata) else {
             return bad("a request of this method must have a number");
         };
-        if *session.get_or_init(|| number.session) != number.session {
+        if *client.session.get_or_init(|| number.session) != number.session {
             return bad("the requests of a connection must have numbers of one client");
         }
         if number.instance_id != self.instance_id {
             return Err(Status::ExecutionUnknown);
         }
         let state = self.state.lock();
-        if !state.admits(&number) {
+        if !state.admits(&number, client.epoch) {
             return Err(Status::ExecutionUnknown);
         }
         if !state.has_room(&number, running.max(MAX_ANSWERS)) {
@@ -140,23 +153,26 @@ impl AnswerCache {
 
     /// Returns the entry of the call with this number, and whether the entry is new. For a new
     /// entry, the caller must run the handler; otherwise the answer is or will be in the entry.
-    /// Returns `None` if the call may have been executed and its answer was dropped.
-    fn enter(&self, number: CallNumber) -> Option<(Arc<CallEntry>, bool)> {
+    /// Returns `None` if the call may have been executed and its answer was dropped. `epoch` is
+    /// the epoch at which the connection of the request was accepted.
+    fn enter(&self, number: CallNumber, epoch: u64) -> Option<(Arc<CallEntry>, bool)> {
         let mut state = self.state.lock();
-        if !state.admits(&number) {
+        if !state.admits(&number, epoch) {
             return None;
         }
         state.clock += 1;
         let now = state.clock;
         if !state.sessions.contains_key(&number.session) {
+            let history = state.evicted.history(number.session);
+            state.evicted.remove(number.session);
             state.evict_client();
+            let answers = ClientAnswers {
+                history,
+                ..ClientAnswers::default()
+            };
+            state.sessions.insert(number.session, answers);
         }
-        let is_whole = !state.has_evicted;
-        let answers = state.sessions.entry(number.session);
-        let answers = answers.or_insert_with(|| ClientAnswers {
-            is_whole,
-            ..ClientAnswers::default()
-        });
+        let answers = state.sessions.entry(number.session).or_default();
         answers.last_used = now;
         if let Some(known) = answers.calls.get(&number.call) {
             return Some((Arc::clone(known), false));
@@ -186,15 +202,16 @@ impl AnswerCache {
 
 impl State {
     /// Returns whether a request can be handled: its call is running, its answer is stored, or the
-    /// call has certainly not been executed.
-    fn admits(&self, number: &CallNumber) -> bool {
+    /// call has certainly not been executed. `epoch` is the epoch at which the connection of the
+    /// request was accepted.
+    fn admits(&self, number: &CallNumber, epoch: u64) -> bool {
         let Some(answers) = self.sessions.get(&number.session) else {
-            return !number.is_repeated || !self.has_evicted;
+            let history = self.evicted.history(number.session);
+            return history.excludes(number, epoch);
         };
         let call = number.call;
-        // A first request may arrive after its repetition on another connection.
-        let is_new = call >= answers.floor && !answers.dropped.contains(&call);
-        answers.calls.contains_key(&call) || (is_new && (!number.is_repeated || answers.is_whole))
+        answers.calls.contains_key(&call)
+            || (answers.history.excludes(number, epoch) && !answers.dropped.contains(&call))
     }
 
     /// Returns whether the limits of clients and running calls allow the call with this number.
@@ -222,10 +239,10 @@ impl State {
             .filter(|(_, answers)| answers.is_idle())
             .min_by_key(|(_, answers)| answers.last_used);
         let idle = idle.map(|(id, _)| *id);
-        if let Some(answers) = idle.and_then(|id| self.sessions.remove(&id)) {
+        if let Some((id, answers)) = idle.and_then(|id| self.sessions.remove_entry(&id)) {
             let kept = answers.calls.values().map(|entry| entry.len());
             self.answer_bytes -= kept.sum::<usize>();
-            self.has_evicted = true;
+            self.evicted.insert(id, answers.final_history());
         }
     }
 
@@ -257,8 +274,8 @@ impl ClientAnswers {
     /// the client has received, and the oldest others if the client has [`MAX_ANSWERS`] answers.
     /// Returns the length of the dropped answers in bytes.
     fn make_room(&mut self, floor: u64) -> usize {
-        self.floor = self.floor.max(floor);
-        let (floor, mut freed) = (self.floor, 0);
+        let floor = self.raise_floor(floor);
+        let mut freed = 0;
         self.calls.retain(|call, entry| {
             let is_kept = *call >= floor || !entry.is_done();
             freed += if is_kept { 0 } else { entry.len() };
@@ -283,10 +300,24 @@ impl ClientAnswers {
         }
         while self.dropped.len() > MAX_DROPPED {
             if let Some(oldest) = self.dropped.pop_first() {
-                self.floor = self.floor.max(oldest.saturating_add(1));
+                self.raise_floor(oldest.saturating_add(1));
             }
         }
         freed
+    }
+
+    /// Raises the floor of the history to at least `floor`, and returns the floor.
+    fn raise_floor(&mut self, floor: u64) -> u64 {
+        self.history.floor = self.history.floor.max(floor);
+        self.history.floor
+    }
+
+    /// Returns the history of the client after all its answers and numbers are removed.
+    fn final_history(mut self) -> History {
+        let calls = self.calls.last_key_value().map(|(call, _)| *call);
+        let last = calls.max(self.dropped.last().copied());
+        self.raise_floor(last.map_or(0, |last| last.saturating_add(1)));
+        self.history
     }
 }
 
@@ -323,9 +354,9 @@ where
         // Not reachable: `AnswerCache::check` refuses a request without a number.
         return handle(call).await;
     };
-    let Some((entry, is_new)) = cache.enter(number) else {
+    let Some((entry, is_new)) = cache.enter(number, call.context.connection_client().epoch) else {
         // Other clients have evicted this client since the request was checked.
-        resume_unwind(Box::new("the calls of the client were evicted"));
+        refuse(Status::ExecutionUnknown);
     };
     if is_new {
         // The limits must count the handler until it ends, even if the call was cancelled.
@@ -334,10 +365,10 @@ where
         let (entry, handled) = (Arc::clone(&entry), AssertUnwindSafe(handle(call)));
         tokio::spawn(observe::in_current_call(async move {
             let (answer, len) = match handled.catch_unwind().await {
-                Ok(result) => {
-                    let len = len::<F, T, E>(&result);
-                    (StoredAnswer::Result(Arc::new(result)), len)
-                }
+                Ok(result) => match len::<F, T, E>(&result) {
+                    Ok(len) => (StoredAnswer::Result(Arc::new(result)), len),
+                    Err(status) => (StoredAnswer::Refused(status), 0),
+                },
                 Err(_) => (StoredAnswer::Panicked, 0),
             };
             context.answer_cache().keep(&entry, answer, len);
@@ -354,27 +385,44 @@ where
     match answer {
         StoredAnswer::Result(result) => match result.downcast_ref::<Result<T, E>>() {
             Some(result) => result.clone(),
-            None => resume_unwind(Box::new("the number belongs to a call of another method")),
+            None => {
+                let reason = "the number belongs to a call of another method";
+                refuse(Status::BadRequest(reason.into()))
+            }
         },
+        StoredAnswer::Refused(status) => refuse(status),
         _ => resume_unwind(Box::new("the handler panicked")),
     }
 }
 
+/// Ends the call of this task with a status, by unwinding with a [`Refusal`]. The panic hook is not
+/// called.
+fn refuse(status: Status) -> ! {
+    resume_unwind(Box::new(Refusal(status)))
+}
+
 /// Returns the approximate length of a stored answer in bytes, for the memory limit: the encoded
-/// length plus the size of the Rust value.
-fn len<F, T, E>(result: &Result<T, E>) -> usize
+/// length plus the size of the Rust value. Fails if the answer contains a bulk, which cannot be
+/// stored: its memory may be far longer than the limit, and can be lent to one connection only.
+fn len<F, T, E>(result: &Result<T, E>) -> Result<usize, Status>
 where
     F: MethodCodecs,
     F::Response: Encode<T>,
     F::Error: Encode<E>,
 {
-    let encoded = catch_unwind(AssertUnwindSafe(|| match result {
-        Ok(value) => F::Response::encoded_len(value),
-        Err(error) => F::Error::encoded_len(error),
+    let encoded = catch_unwind(AssertUnwindSafe(|| {
+        bulk::detect_bulks(|| match result {
+            Ok(value) => F::Response::encoded_len(value),
+            Err(error) => F::Error::encoded_len(error),
+        })
     }));
     // If the value cannot be encoded, the response fails later with an error.
-    let encoded = encoded.unwrap_or(Ok(0)).unwrap_or(0);
-    encoded + size_of_val(result)
+    let (encoded, has_bulks) = encoded.unwrap_or((Ok(0), false));
+    if has_bulks {
+        let reason = "a method with #[rpc(once)] cannot return a bulk";
+        return Err(Status::BadResponse(reason.into()));
+    }
+    Ok(encoded.unwrap_or(0) + size_of_val(result))
 }
 
 #[cfg(test)]
@@ -394,13 +442,18 @@ mod tests {
     fn check(cache: &AnswerCache, number: CallNumber) -> Result<(), Status> {
         let name = super::super::NAME;
         let metadata = Metadata::default().with(name, number.encode());
-        cache.check(&metadata, &OnceLock::new(), 1)
+        cache.check(&metadata, &cache.connection_client(), 1)
+    }
+
+    /// Enters a call whose request arrives on a new connection.
+    fn enter(cache: &AnswerCache, number: CallNumber) -> Option<(Arc<CallEntry>, bool)> {
+        cache.enter(number, cache.connection_client().epoch)
     }
 
     /// Runs a call to completion. Returns whether the call was new.
     fn run(cache: &AnswerCache, number: CallNumber) -> bool {
         check(cache, number).unwrap();
-        let (entry, is_new) = cache.enter(number).unwrap();
+        let (entry, is_new) = enter(cache, number).unwrap();
         if is_new {
             cache.keep(&entry, StoredAnswer::Panicked, 100);
         }
@@ -453,7 +506,7 @@ mod tests {
         let (cache, before) = (AnswerCache::default(), AnswerCache::default());
         let unknown = Err(Status::ExecutionUnknown);
         assert_eq!(check(&cache, number(&before, 1, 0, false)), unknown);
-        let missing = cache.check(&Metadata::default(), &OnceLock::new(), 1);
+        let missing = cache.check(&Metadata::default(), &cache.connection_client(), 1);
         assert!(missing.is_err());
     }
 
@@ -469,7 +522,7 @@ mod tests {
         // The answer was dropped because the client has acknowledged it.
         let late = number(&cache, 1, 5, false);
         assert_eq!(check(&cache, late), Err(Status::ExecutionUnknown));
-        assert!(cache.enter(late).is_none());
+        assert!(enter(&cache, late).is_none());
         // Numbers of answers that were dropped beyond the limit are stored, too.
         for call in 7..=7 + MAX_ANSWERS as u64 {
             assert!(run(&cache, number(&cache, 1, call, false)));
@@ -490,7 +543,7 @@ mod tests {
         }
         let state = cache.state.lock();
         assert!(state.sessions[&1].dropped.len() <= MAX_DROPPED);
-        assert!(state.sessions[&1].floor > 0);
+        assert!(state.sessions[&1].history.floor > 0);
     }
 
     #[test]
@@ -512,17 +565,55 @@ mod tests {
     }
 
     #[test]
+    fn a_delayed_first_request_is_not_executed_after_its_client_was_evicted() {
+        let cache = AnswerCache::default();
+        let old = cache.connection_client();
+        let on_old = |number: CallNumber| {
+            let metadata = Metadata::default().with(super::super::NAME, number.encode());
+            cache.check(&metadata, &old, 1)
+        };
+        // The first request of this call is delayed on an old connection.
+        assert!(run(&cache, number(&cache, 0, 5, true)));
+        for session in 1..=MAX_CLIENTS as u128 {
+            assert!(run(&cache, number(&cache, session, 0, false)));
+        }
+        let late = number(&cache, 0, 5, false);
+        assert_eq!(on_old(late), Err(Status::ExecutionUnknown));
+        assert!(cache.enter(late, old.epoch).is_none());
+        // The server knows that the next call was not executed, even if it is repeated.
+        assert_eq!(on_old(number(&cache, 0, 6, true)), Ok(()));
+        // From here on, the server does not know the calls of some evicted clients.
+        let mut state = cache.state.lock();
+        for session in 0..=1 << 16 {
+            state
+                .evicted
+                .insert((1 << 64) + session, History::default());
+        }
+        drop(state);
+        assert_eq!(on_old(late), Err(Status::ExecutionUnknown));
+        // A request on a connection that was accepted since then has no earlier repetition.
+        assert!(run(&cache, number(&cache, 0, 7, false)));
+        assert_eq!(
+            on_old(number(&cache, 0, 8, false)),
+            Err(Status::ExecutionUnknown)
+        );
+        let repeated = number(&cache, 0, 8, true);
+        assert_eq!(check(&cache, repeated), Err(Status::ExecutionUnknown));
+        assert!(!run(&cache, number(&cache, 0, 7, true)));
+    }
+
+    #[test]
     fn running_calls_are_limited() {
         let cache = AnswerCache::default();
         for call in 0..MAX_ANSWERS as u64 {
-            assert!(cache.enter(number(&cache, 1, call, false)).is_some());
+            assert!(enter(&cache, number(&cache, 1, call, false)).is_some());
         }
         let refused = check(&cache, number(&cache, 1, 1000, false));
         assert!(matches!(refused, Err(Status::Overloaded(_))), "{refused:?}");
         // The repetition of a running call does not count against the limit.
         assert_eq!(check(&cache, number(&cache, 1, 0, true)), Ok(()));
         for session in 2..=MAX_CLIENTS as u128 {
-            assert!(cache.enter(number(&cache, session, 0, false)).is_some());
+            assert!(enter(&cache, number(&cache, session, 0, false)).is_some());
         }
         let refused = check(&cache, number(&cache, 0, 0, false));
         assert!(matches!(refused, Err(Status::Overloaded(_))), "{refused:?}");
@@ -566,11 +657,12 @@ mod tests {
 
     #[test]
     fn a_connection_accepts_the_numbers_of_one_client_only() {
-        let (cache, session) = (AnswerCache::default(), OnceLock::new());
+        let cache = AnswerCache::default();
+        let client = cache.connection_client();
         let check = |id| {
             let bytes = number(&cache, id, 0, false).encode();
             let metadata = Metadata::default().with(super::super::NAME, bytes);
-            cache.check(&metadata, &session, 1)
+            cache.check(&metadata, &client, 1)
         };
         assert_eq!((check(1), check(1)), (Ok(()), Ok(())));
         assert!(matches!(check(2), Err(Status::BadRequest(_))));

@@ -7,10 +7,12 @@
 //! refuses the request.
 
 mod answer_cache;
+mod history;
 mod session;
 
-pub(crate) use self::answer_cache::AnswerCache;
 pub use self::answer_cache::execute_once;
+pub(crate) use self::answer_cache::{AnswerCache, Refusal};
+pub(crate) use self::history::ConnectionClient;
 pub(crate) use self::session::Session;
 use crate::metadata::Metadata;
 

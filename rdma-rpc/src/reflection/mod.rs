@@ -53,8 +53,8 @@ pub struct MethodDescription {
     pub error: Option<TypeDescription>,
 }
 
-/// Numbers of the calls of a method since the start of the server. Their difference is the number
-/// of running calls.
+/// Numbers of the calls of a method since the start of the server. The difference of `started` and
+/// `ended` is the number of running calls.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CallCounts {
@@ -64,6 +64,12 @@ pub struct CallCounts {
     pub started: u64,
     /// Number of calls that have ended.
     pub ended: u64,
+    /// Number of ended calls without a result: the handler returned an error or panicked, or the
+    /// call was cancelled.
+    pub failed: u64,
+    /// Sum of the durations of the ended calls in microseconds, from the start to the end of the
+    /// handler.
+    pub micros: u64,
 }
 
 /// Reflection service, which describes the services of a server to tools such as the command
@@ -162,14 +168,9 @@ impl Reflection for ReflectionService {
     }
 
     async fn calls(&self) -> Result<Vec<CallCounts>, ()> {
-        let counts = self.methods.iter().map(|(info, _, counts)| {
-            let (started, ended) = counts.numbers();
-            CallCounts {
-                name: info.name.to_owned(),
-                started,
-                ended,
-            }
-        });
-        Ok(counts.collect())
+        let methods = self.methods.iter();
+        Ok(methods
+            .map(|(info, _, counters)| counters.read(info.name))
+            .collect())
     }
 }

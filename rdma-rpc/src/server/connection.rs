@@ -16,7 +16,7 @@ use crate::deadlines::NO_DEADLINE;
 use crate::error::{Error, Result};
 use crate::metadata::Metadata;
 use crate::observe;
-use crate::once;
+use crate::once::{self, ConnectionClient};
 use crate::outbox::{MAX_BATCH_LEN, SendAt};
 use crate::payload::{Body, Message};
 use crate::status::Status;
@@ -31,9 +31,8 @@ pub(crate) struct ServerConnection {
     pub(super) slots: Slots,
     /// Identity of the client; unset before the authentication.
     identity: OnceLock<Metadata>,
-    /// Client identifier in the numbers of calls that are executed at most once. The first of these
-    /// calls sets the identifier.
-    pub(super) session: OnceLock<u128>,
+    /// Client of the connection, for calls that are executed at most once.
+    pub(super) once_client: ConnectionClient,
     /// Limit of the running one-way calls. Needed because these calls do not occupy slots.
     pub(super) one_way: Arc<CallLimit>,
     /// Number of running handlers.
@@ -48,10 +47,10 @@ impl ServerConnection {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         let slots = shared.concurrency;
         Self {
+            once_client: shared.once.connection_client(),
             shared,
             slots: Slots::new(slots),
             identity: OnceLock::new(),
-            session: OnceLock::new(),
             one_way: Arc::new(CallLimit::new(slots)),
             running: AtomicUsize::new(0),
             idle: Notify::new(),

@@ -10,7 +10,7 @@ use crate::bulk::BulkMemory;
 use crate::core::Core;
 use crate::error::Result;
 use crate::metadata::Metadata;
-use crate::once::AnswerCache;
+use crate::once::{AnswerCache, ConnectionClient};
 use crate::wire::{CallId, ONE_WAY};
 
 /// Context of a call: its deadline, its metadata, its peer and its cancellation.
@@ -39,6 +39,11 @@ impl Context {
     /// Returns the server's store of the answers of calls that are executed at most once.
     pub(crate) fn answer_cache(&self) -> &AnswerCache {
         &ServerConnection::of(&self.core).shared.once
+    }
+
+    /// Returns the client of the connection, for calls that are executed at most once.
+    pub(crate) fn connection_client(&self) -> &ConnectionClient {
+        &ServerConnection::of(&self.core).once_client
     }
 
     /// Returns the connection and the ID of the call, for the call's streams.

@@ -1,6 +1,6 @@
 //! The execution of requests: decoding, the first poll of the handler, and the response.
 
-use std::any::type_name;
+use std::any::{Any, type_name};
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,6 +26,7 @@ use crate::method::MethodInfo;
 #[cfg(feature = "reflection")]
 use crate::observe::CallCounters;
 use crate::observe::{self, Outcome, ServerObservation};
+use crate::once::Refusal;
 use crate::outbox::{Appended, Batch, SendAt, send_long};
 use crate::payload::Body;
 use crate::status::Status;
@@ -175,7 +176,7 @@ where
         if self.info.is_once
             && let Err(status) = connection.shared.once.check(
                 &metadata,
-                &connection.session,
+                &connection.once_client,
                 connection.shared.concurrency,
             )
         {
@@ -282,10 +283,9 @@ where
                     }
                 }
             }
-            Err(_) => {
+            Err(payload) => {
                 drop_catching_panic(boxed);
-                observed.end(Outcome::Panicked);
-                self.panicked(core, id);
+                observed.end(self.unwound(core, id, payload));
                 connection.end_handler();
             }
         }
@@ -421,8 +421,8 @@ where
                     Appended::Long(batch) => Some(batch),
                 }
             }
-            Err(_) => {
-                self.panicked(core, id);
+            Err(payload) => {
+                self.unwound(core, id, payload);
                 None
             }
             Ok(Err(error)) => {
@@ -432,14 +432,22 @@ where
         }
     }
 
-    /// Ends a call after a panic of its handler or of the encoder of its response, and sends
-    /// [`Status::Panicked`] to the caller.
-    pub(super) fn panicked(&self, core: &Core, id: CallId) {
-        tracing::error!(method = self.info.name, "a handler panicked");
+    /// Ends a call whose handler, or the encoder of whose response, has unwound with `payload`.
+    /// Sends the status of a [`Refusal`], or [`Status::Panicked`] after a panic, to the caller.
+    /// Returns the outcome of the call.
+    pub(super) fn unwound(&self, core: &Core, id: CallId, payload: Box<dyn Any + Send>) -> Outcome {
+        let (status, outcome) = match payload.downcast::<Refusal>() {
+            Ok(refusal) => (refusal.0, Outcome::Failed),
+            Err(_) => {
+                tracing::error!(method = self.info.name, "a handler panicked");
+                (Status::Panicked, Outcome::Panicked)
+            }
+        };
         if id.index != ONE_WAY {
             ServerConnection::of(core).slots.end(id);
         }
-        refuse(core, id, &Status::Panicked);
+        refuse(core, id, &status);
+        outcome
     }
 
     /// Logs a warning if a poll of a handler has blocked its thread. `elapsed` is the duration of

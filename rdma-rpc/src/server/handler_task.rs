@@ -14,7 +14,7 @@ use super::handler::{
 };
 use crate::codec::{Encode, MethodCodecs};
 use crate::core::Core;
-use crate::observe::{Outcome, ServerObservation};
+use crate::observe::ServerObservation;
 use crate::outbox::SendAt;
 use crate::stream::Streams;
 use crate::wire::{CallId, ONE_WAY};
@@ -96,11 +96,13 @@ where
             (&mut polling).await
         };
         drop(polling);
-        let Ok(result) = outcome else {
-            drop_catching_panic(boxed);
-            observed.end(Outcome::Panicked);
-            self.method.panicked(&self.core, self.id);
-            return;
+        let result = match outcome {
+            Ok(result) => result,
+            Err(payload) => {
+                drop_catching_panic(boxed);
+                observed.end(self.method.unwound(&self.core, self.id, payload));
+                return;
+            }
         };
         self.method.recycle(boxed);
         observed.end(outcome_of(&result));

@@ -16,6 +16,9 @@ pub(crate) struct Outcomes {
     counts: BTreeMap<&'static str, (u64, Duration)>,
     /// Descriptions of ends that must not occur.
     violations: Vec<String>,
+    /// Number of calls that ended after their time because a thread was stalled, and the longest
+    /// time by which they were late.
+    stalled: (u64, Duration),
     pub(crate) answered: u64,
     pub(crate) failed: u64,
 }
@@ -26,6 +29,12 @@ impl Outcomes {
         let (count, longest) = self.counts.entry(kind).or_default();
         *count += 1;
         *longest = took.max(*longest);
+    }
+
+    /// Counts a call that ended late because a thread was stalled.
+    pub(crate) fn count_stalled(&mut self, late: Duration) {
+        self.stalled.0 += 1;
+        self.stalled.1 = late.max(self.stalled.1);
     }
 
     pub(crate) fn violated(&mut self, what: String) {
@@ -45,7 +54,13 @@ impl fmt::Display for Outcomes {
         for (kind, (count, longest)) in &self.counts {
             write!(f, "{kind}: {count}, at most {} ms; ", longest.as_millis())?;
         }
-        write!(f, "{} answered, {} failed", self.answered, self.failed)
+        write!(f, "{} answered, {} failed", self.answered, self.failed)?;
+        let (count, late) = self.stalled;
+        write!(
+            f,
+            "; {count} late by stalls, at most {} ms",
+            late.as_millis()
+        )
     }
 }
 

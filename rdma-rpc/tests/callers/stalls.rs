@@ -1,65 +1,63 @@
-//! [`Stalls`]: the time for which the machine let this process wait for a processor. A call cannot
-//! end while the threads of its process do not run.
+//! [`Stalls`]: the time for which the machine let threads of this process wait for a processor. A
+//! call cannot end while the thread that must run next does not run.
 
+use std::collections::HashMap;
 use std::fs;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Time between two looks at the counters of the system.
+use parking_lot::Mutex;
+
+/// Time between two readings of the counters of the system.
 const TICK: Duration = Duration::from_millis(5);
 
-/// Lateness of a look that counts as a stall.
-const LATE: Duration = Duration::from_millis(20);
+/// Time for which each thread of this process was ready to run and did not run, by thread ID, in
+/// nanoseconds.
+type Waits = HashMap<String, u64>;
 
-/// Time for which threads of this process were ready to run and did not run.
-#[derive(Debug)]
-pub(crate) struct Stalls {
-    epoch: Instant,
-    /// Sum of all threads in microseconds, at the last look.
-    total: AtomicU64,
-    /// Time of the last look in microseconds.
-    seen: AtomicU64,
-}
+/// Counters of the system, read periodically.
+#[derive(Debug, Default)]
+pub(crate) struct Stalls(Mutex<Arc<Waits>>);
 
 impl Stalls {
-    /// Starts a thread that looks at the counters.
+    /// Starts a thread that reads the counters.
     pub(crate) fn watch() -> &'static Self {
-        let stalls: &'static Self = Box::leak(Box::new(Self {
-            epoch: Instant::now(),
-            total: AtomicU64::new(0),
-            seen: AtomicU64::new(0),
-        }));
+        let stalls: &'static Self = Box::leak(Box::default());
         thread::spawn(move || {
             loop {
-                stalls.total.fetch_max(waited(), Ordering::SeqCst);
-                stalls.seen.store(stalls.now(), Ordering::SeqCst);
+                *stalls.0.lock() = Arc::new(waits());
                 thread::sleep(TICK);
             }
         });
         stalls
     }
 
-    fn now(&self) -> u64 {
-        self.epoch.elapsed().as_micros() as u64
-    }
-
-    /// Returns the time of all stalls so far, with one that may not have ended.
-    pub(crate) fn total(&self) -> Duration {
-        let seen = self.seen.load(Ordering::SeqCst);
-        let since = Duration::from_micros(self.now().saturating_sub(seen)).saturating_sub(TICK);
-        let current = if since < LATE { Duration::ZERO } else { since };
-        Duration::from_micros(self.total.load(Ordering::SeqCst)) + current
+    /// Returns the last reading, as the begin of an interval.
+    pub(crate) fn begin(&self) -> Arc<Waits> {
+        Arc::clone(&self.0.lock())
     }
 }
 
-/// Returns the time in microseconds for which the threads of this process have waited for a
-/// processor: the second number of `schedstat`, in nanoseconds (proc(5)).
-fn waited() -> u64 {
-    let threads = fs::read_dir("/proc/self/task").into_iter().flatten();
-    let waited = threads.filter_map(|thread| {
-        let counters = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
-        counters.split_whitespace().nth(1)?.parse::<u64>().ok()
+/// Returns the longest time for which a single thread has waited since `begin`. Reads the counters,
+/// so this function is for the few calls that are late.
+pub(crate) fn longest_since(begin: &Waits) -> Duration {
+    let waited = waits().into_iter().map(|(thread, waited)| {
+        let before = begin.get(&thread).copied().unwrap_or_default();
+        waited.saturating_sub(before)
     });
-    waited.sum::<u64>() / 1000
+    Duration::from_nanos(waited.max().unwrap_or_default())
+}
+
+/// Reads the time for which each thread of this process has waited for a processor: the second
+/// number of `schedstat` (proc(5)).
+fn waits() -> Waits {
+    let threads = fs::read_dir("/proc/self/task").into_iter().flatten();
+    let waits = threads.filter_map(|thread| {
+        let thread = thread.ok()?;
+        let counters = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        let waited = counters.split_whitespace().nth(1)?.parse().ok()?;
+        Some((thread.file_name().into_string().ok()?, waited))
+    });
+    waits.collect()
 }

@@ -54,6 +54,14 @@ pub(crate) fn memory() -> Address {
     Address::memory()
 }
 
+/// Returns another address with the same transport.
+pub(crate) fn another(address: &Address) -> Address {
+    match address.to_string().as_str() {
+        "memory" => Address::memory(),
+        text => text.parse().unwrap(),
+    }
+}
+
 /// Defines a test for each transport from each function. The variant for RDMA and TCP is for tests
 /// with raw peers, which cannot use memory.
 macro_rules! over_every_transport {

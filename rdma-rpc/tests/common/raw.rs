@@ -18,6 +18,11 @@ pub(crate) enum Raw {
 impl Raw {
     /// Connects to a server, and receives its settings.
     pub(crate) async fn connect(server: &ServerHandle) -> Self {
+        Self::connect_with_settings(server).await.0
+    }
+
+    /// Connects to a server, and returns the message with its settings, too.
+    pub(crate) async fn connect_with_settings(server: &ServerHandle) -> (Self, Vec<u8>) {
         let address = server.address().to_string();
         let (scheme, address) = address.split_once("://").unwrap();
         let mut raw = if scheme == "rdma" {
@@ -29,7 +34,7 @@ impl Raw {
         };
         let settings = within("the settings", raw.hear()).await.unwrap();
         assert_eq!((settings[0], settings[4]), (2, 8), "{settings:x?}");
-        raw
+        (raw, settings)
     }
 
     /// Sends a message. Returns `false` if the server does not receive the message: over RDMA, the

@@ -371,7 +371,7 @@ fn block_store(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     let built = test_program("block_store")?;
     Repeated {
         name: "block-store",
-        min: 20,
+        min: 100,
         max: 100,
         first_seed: repeated::new_seed(),
     }

@@ -1,0 +1,148 @@
+//! [`History`]: the calls of a client that may have been executed although the server stores
+//! neither their answers nor their numbers.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::OnceLock;
+
+use super::CallNumber;
+
+/// Maximum number of evicted clients whose histories are stored, which limits the memory of the
+/// server to a few MiB. For a further client, the history that was stored first is forgotten.
+const MAX_EVICTED: usize = 64 << 10;
+
+/// Calls of a client that may have been executed. An *epoch* is the number of histories that the
+/// server has forgotten so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct History {
+    /// Sequence number below which every call may have been executed.
+    pub(super) floor: u64,
+    /// Epoch at which the history begins. Calls of earlier epochs may have been executed, too.
+    epoch: u64,
+}
+
+impl History {
+    /// Returns whether a call has certainly not been executed, given that no number or answer is
+    /// stored for the call. `epoch` is the epoch at which the connection of the request was
+    /// accepted.
+    ///
+    /// A first request (not repeated) may be delayed until its repetition was executed on another
+    /// connection. The client repeats a request only after it has used the connection of the first
+    /// request, so the repetition was executed after this connection was accepted. If the history
+    /// of the client was forgotten before that, the repetition is part of the present history.
+    pub(super) fn excludes(&self, number: &CallNumber, epoch: u64) -> bool {
+        let is_complete = self.epoch == 0;
+        number.call >= self.floor && (is_complete || (!number.is_repeated && epoch >= self.epoch))
+    }
+}
+
+/// Histories of the clients whose stored answers were removed.
+#[derive(Debug, Default)]
+pub(super) struct EvictedClients {
+    /// Histories by client identifier, each with its key in `order`.
+    histories: HashMap<u128, (u64, History)>,
+    /// Client identifiers in the order in which their histories were stored.
+    order: BTreeMap<u64, u128>,
+    /// Key of the next entry in `order`.
+    next: u64,
+    /// Number of forgotten histories.
+    epoch: u64,
+}
+
+impl EvictedClients {
+    /// Returns the present epoch.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Returns the history of a client without stored answers: of an evicted client, of a new
+    /// client, or of a client whose history was forgotten.
+    pub(super) fn history(&self, session: u128) -> History {
+        let unknown = History {
+            floor: 0,
+            epoch: self.epoch,
+        };
+        self.histories
+            .get(&session)
+            .map_or(unknown, |(_, history)| *history)
+    }
+
+    /// Stores the history of an evicted client, and forgets the history that was stored first if
+    /// there are more than `MAX_EVICTED`.
+    pub(super) fn insert(&mut self, session: u128, history: History) {
+        self.remove(session);
+        self.histories.insert(session, (self.next, history));
+        self.order.insert(self.next, session);
+        self.next += 1;
+        if self.histories.len() > MAX_EVICTED
+            && let Some((_, oldest)) = self.order.pop_first()
+        {
+            self.histories.remove(&oldest);
+            self.epoch += 1;
+        }
+    }
+
+    /// Removes the history of a client whose answers are stored again.
+    pub(super) fn remove(&mut self, session: u128) {
+        if let Some((key, _)) = self.histories.remove(&session) {
+            self.order.remove(&key);
+        }
+    }
+}
+
+/// Client at the other end of a server's connection, for calls that are executed at most once.
+#[derive(Debug)]
+pub(crate) struct ConnectionClient {
+    /// Identifier of the client, which the first of these calls sets.
+    pub(super) session: OnceLock<u128>,
+    /// Epoch at which the connection was accepted.
+    pub(super) epoch: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number(call: u64, is_repeated: bool) -> CallNumber {
+        CallNumber {
+            session: 0,
+            call,
+            floor: 0,
+            instance_id: 0,
+            is_repeated,
+        }
+    }
+
+    #[test]
+    fn the_history_of_an_evicted_client_is_stored_until_it_is_forgotten() {
+        let mut evicted = EvictedClients::default();
+        let of_first = History { floor: 7, epoch: 0 };
+        evicted.insert(0, of_first);
+        for session in 1..MAX_EVICTED as u128 {
+            evicted.insert(session, History::default());
+        }
+        assert_eq!((evicted.history(0), evicted.epoch()), (of_first, 0));
+        // A client that returns and is evicted again is not the first one any more.
+        evicted.remove(0);
+        evicted.insert(0, of_first);
+        evicted.insert(u128::MAX, History::default());
+        assert_eq!((evicted.history(0), evicted.epoch()), (of_first, 1));
+        assert_eq!(evicted.history(1), History { floor: 0, epoch: 1 });
+        assert_eq!(evicted.histories.len(), MAX_EVICTED);
+        assert_eq!(evicted.order.len(), MAX_EVICTED);
+    }
+
+    #[test]
+    fn a_history_excludes_only_calls_that_were_certainly_not_executed() {
+        let complete = History { floor: 7, epoch: 0 };
+        for is_repeated in [false, true] {
+            assert!(!complete.excludes(&number(6, is_repeated), 0));
+            assert!(complete.excludes(&number(7, is_repeated), 0));
+        }
+        // The earlier history was forgotten.
+        let incomplete = History { floor: 7, epoch: 2 };
+        assert!(!incomplete.excludes(&number(7, true), 2));
+        assert!(!incomplete.excludes(&number(7, false), 1));
+        assert!(incomplete.excludes(&number(7, false), 2));
+        assert!(!incomplete.excludes(&number(6, false), 2));
+    }
+}

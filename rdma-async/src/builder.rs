@@ -52,6 +52,7 @@ pub(crate) struct Settings {
     pub(crate) granted: GrantLimits,
     pub(crate) stream_buffer: usize,
     pub(crate) remote_access: AccessFlags,
+    pub(crate) exclusive_grants: bool,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
     pub(crate) keep_alive: Duration,
@@ -140,6 +141,7 @@ impl Default for RdmaBuilder {
                 },
                 stream_buffer: 1 << 20,
                 remote_access: AccessFlags::REMOTE,
+                exclusive_grants: true,
                 connect_timeout: Duration::from_secs(10),
                 response_timeout: Duration::from_secs(10),
                 keep_alive: Duration::from_secs(20),
@@ -294,6 +296,18 @@ impl RdmaBuilder {
     #[doc(alias = "max_rmr_access")]
     pub fn remote_access(mut self, access: AccessFlags) -> Self {
         self.settings.remote_access = access;
+        self
+    }
+
+    /// Sets whether [`Rdma::reserve`](crate::Rdma::reserve) uses memory windows, so that only the
+    /// peer of the connection can access the memory ([`Grant::is_exclusive`]). The default is
+    /// `true`. Without windows, the device registers the memory for each reservation, which takes
+    /// less time on softroce, and every peer of the [device](crate::RdmaDevice) that gets the token
+    /// has access.
+    ///
+    /// [`Grant::is_exclusive`]: crate::Grant::is_exclusive
+    pub fn exclusive_grants(mut self, exclusive: bool) -> Self {
+        self.settings.exclusive_grants = exclusive;
         self
     }
 

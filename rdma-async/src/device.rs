@@ -6,15 +6,17 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rdma_core::memory::{SharedFrozenBuffer, StableMemory, StableMemoryMut};
+use rdma_core::memory::{SharedFrozenBuffer, StableMemory, StableMemoryMut, WindowType};
 use rdma_core::{Context, ProtectionDomain, Refused};
 use tokio::runtime::Handle;
+use tokio::sync::OnceCell;
+use tokio::task::spawn_blocking;
 
 use crate::builder::RdmaBuilder;
 use crate::error::{Error, Result};
 use crate::memory::{
     GrantedMemory, Ledger, LocalMr, LocalMrWriteAccess, Pool, PoolOptions, PoolStatistics,
-    SharedLocalMr,
+    SharedLocalMr, has_windows,
 };
 use crate::shard::{Profile, Shard};
 
@@ -81,6 +83,8 @@ struct Shared {
     ledger: Arc<Ledger>,
     #[cfg(feature = "metrics")]
     metrics: Arc<crate::observe::Metrics>,
+    /// Result of [`RdmaDevice::enforces_window_bounds`].
+    enforces_window_bounds: OnceCell<bool>,
     domain: ProtectionDomain,
 }
 
@@ -133,6 +137,7 @@ impl RdmaDevice {
                 ledger: Arc::default(),
                 #[cfg(feature = "metrics")]
                 metrics: Arc::new(crate::observe::Metrics::of(context.name())),
+                enforces_window_bounds: OnceCell::new(),
                 domain,
             }),
         })
@@ -152,6 +157,26 @@ impl RdmaDevice {
     /// belong.
     pub fn protection_domain(&self) -> &ProtectionDomain {
         &self.shared.domain
+    }
+
+    /// Returns whether the device limits the access through memory windows of type 2 to the bytes
+    /// of the window. The first call tests the device, on a thread for blocking tasks.
+    pub(crate) async fn enforces_window_bounds(&self) -> bool {
+        let test = || async {
+            let context = self.context().clone();
+            let test = move || {
+                has_windows(&context)
+                    && {
+                        let tested = context.enforces_window_bounds(WindowType::Two);
+                        tested.unwrap_or_else(|error| {
+                        tracing::warn!(%error, "the memory windows of the device could not be tested, and are not used");
+                        false
+                    })
+                    }
+            };
+            spawn_blocking(test).await.unwrap_or(false)
+        };
+        *self.shared.enforces_window_bounds.get_or_init(test).await
     }
 
     /// Allocates zeroed, registered memory that every connection of the device can use. Memory of

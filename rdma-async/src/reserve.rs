@@ -12,7 +12,7 @@ use rdma_core::RemoteMemory;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, EndedAccess, Loan};
 use crate::error::{Error, Result};
 use crate::memory::LocalMr;
 use crate::observe::observed;
@@ -22,6 +22,9 @@ impl Rdma {
     /// Lends a region to the peer while a future runs, for at most `limit`. When the future has
     /// completed or the limit has expired, ends the access at the device, and then returns the
     /// region. A later access of the peer gets a remote access error and changes nothing.
+    ///
+    /// If the device keeps memory windows of type 2 to their bounds, only the peer of this
+    /// connection can access the memory ([`Grant::is_exclusive`]).
     ///
     /// `operation` gets a [`Grant`], which contains the token of the memory and can offer the
     /// memory to the peer. Dropping the returned future ends the access.
@@ -61,8 +64,11 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if an operation is using the region, or if the device cannot register the
-    /// region or cannot end the access, which also ends the connection.
+    /// [`Error::Verbs`] if an operation is using the region, or if the device cannot grant the
+    /// access or cannot end it, which also ends the connection. [`Error::Timeout`] if the access
+    /// was not granted within [`RdmaBuilder::response_timeout`](crate::RdmaBuilder), because
+    /// earlier requests were not completed. The error that ended the connection, if it has ended
+    /// before the access was granted.
     pub async fn reserve<F: Future>(
         &self,
         region: LocalMr,
@@ -70,10 +76,17 @@ impl Rdma {
         operation: impl FnOnce(Grant) -> F,
     ) -> Result<Reserved<F::Output>> {
         let state = Arc::new(GrantState::new(limit));
-        let (lease, memory) = self.connection().lend_for(region, &state)?;
+        let Loan {
+            lease,
+            memory,
+            is_exclusive,
+        } = self.connection().lend_for(region, &state).await?;
+        // The limit begins when the peer can access the memory.
+        state.set_limit(limit);
         let grant = Grant {
             memory,
             lease,
+            is_exclusive,
             connection: Arc::downgrade(self.connection_arc()),
             state: Arc::clone(&state),
         };
@@ -110,6 +123,7 @@ pub struct Reserved<T> {
 pub struct Grant {
     memory: RemoteMemory,
     lease: u64,
+    is_exclusive: bool,
     connection: Weak<Connection>,
     state: Arc<GrantState>,
 }
@@ -129,6 +143,18 @@ impl Grant {
     /// [`from_token`](crate::RemoteMr::from_token).
     pub fn token(&self) -> RemoteMemory {
         self.memory
+    }
+
+    /// Returns whether only the peer of this connection can access the memory. Otherwise the token
+    /// gives access to every peer that is connected to the [device value](crate::RdmaDevice).
+    ///
+    /// The access is exclusive if the device has memory windows of type 2 and keeps them to their
+    /// bounds, which is tested, unless [`RdmaBuilder::exclusive_grants`] or the registration of the
+    /// memory forbids windows.
+    ///
+    /// [`RdmaBuilder::exclusive_grants`]: crate::RdmaBuilder::exclusive_grants
+    pub fn is_exclusive(&self) -> bool {
+        self.is_exclusive
     }
 
     /// Offers the memory to the peer, which receives it by [`Rdma::receive_remote_mr`]. After the
@@ -158,8 +184,7 @@ impl Grant {
 
     /// Replaces the time limit of the reservation by `limit`, which starts now.
     pub fn renew(&self, limit: Duration) {
-        self.state.inner.lock().deadline = deadline_after(limit);
-        self.state.changed.notify_waiters();
+        self.state.set_limit(limit);
     }
 }
 
@@ -181,7 +206,7 @@ struct Inner {
     deadline: Option<Instant>,
     is_returned: bool,
     /// Region that the peer has returned.
-    region: Option<Result<LocalMr, rdma_core::Error>>,
+    region: Option<EndedAccess>,
 }
 
 impl GrantState {
@@ -195,6 +220,12 @@ impl GrantState {
             is_offered: AtomicBool::new(false),
             changed: Notify::new(),
         }
+    }
+
+    /// Sets the time limit, which starts now.
+    fn set_limit(&self, limit: Duration) {
+        self.inner.lock().deadline = deadline_after(limit);
+        self.changed.notify_waiters();
     }
 
     /// Waits until the time limit has expired.
@@ -216,7 +247,7 @@ impl GrantState {
     }
 
     /// Waits until the peer has returned the region, and returns the region.
-    async fn returned_region(&self) -> Result<LocalMr, rdma_core::Error> {
+    async fn returned_region(&self) -> EndedAccess {
         self.wait_for(|inner| inner.region.take()).await
     }
 
@@ -268,9 +299,8 @@ impl GrantState {
         self.is_offered.load(Ordering::Acquire)
     }
 
-    /// Stores the region whose lease the peer has ended, or the error of its deregistration. Wakes
-    /// the tasks that wait for the return.
-    pub(crate) fn put_back(&self, region: Result<LocalMr, rdma_core::Error>) {
+    /// Stores the region whose lease the peer has ended. Wakes the tasks that wait for the return.
+    pub(crate) fn put_back(&self, region: EndedAccess) {
         {
             let mut inner = self.inner.lock();
             inner.is_returned = true;
@@ -299,11 +329,12 @@ impl Reservation<'_> {
     /// [`GrantState`].
     async fn end(mut self) -> Result<LocalMr> {
         self.is_open = false;
-        let end = |is_offered| self.connection.end_lease(self.lease, is_offered);
-        let region = match self.state.end_by(end) {
-            Some(region) => region,
+        let end = |is_offered| self.connection.begin_end_lease(self.lease, is_offered);
+        let ended = match self.state.end_by(end) {
+            Some(ended) => ended,
             None => self.state.returned_region().await,
         };
+        let region = self.connection.finish_end(ended).await;
         region.map_err(|error| {
             let error = Error::from(error);
             self.connection.fail(error.clone());

@@ -3,14 +3,18 @@
 mod common;
 
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-use common::{bytes, check, eventually, join, listen, pair, pattern, poll_and_drop, run};
+use common::{bytes, check, context, eventually, join, listen, pair, pair_with, pattern, run};
 use futures_util::future::join_all;
 use rdma_async::{Error, LocalMr, LocalMrReadAccess, Rdma, RemoteMr, Result};
-use rdma_core::WorkStatus;
+use rdma_core::memory::WindowType;
+use rdma_core::{RemoteMemory, WorkStatus};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -23,6 +27,26 @@ fn assert_refused<T: std::fmt::Debug>(outcome: Result<T>) {
         Err(Error::Work(error)) => assert_eq!(error.status, WorkStatus::RemoteAccess),
         other => panic!("not refused: {other:?}"),
     }
+}
+
+/// Polls a reservation, which does not end by itself, until its future has stored the token of the
+/// memory in `token`. Returns the token.
+async fn granted<T>(
+    mut owner: Pin<&mut impl Future<Output = T>>,
+    token: &Cell<Option<RemoteMemory>>,
+) -> RemoteMemory {
+    poll_fn(|cx| {
+        assert!(owner.as_mut().poll(cx).is_pending(), "it ended");
+        token.get().map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
+}
+
+/// Returns whether reservations grant access to one peer only: by memory windows, if the device
+/// keeps windows to their bounds.
+fn has_exclusive_grants() -> bool {
+    let tested = context().enforces_window_bounds(WindowType::Two);
+    tested.unwrap_or(false)
 }
 
 /// Writes repeatedly until a write fails, and returns the error.
@@ -67,19 +91,27 @@ fn the_peer_writes_while_the_future_runs_and_the_region_is_returned() {
 
 #[test]
 fn a_late_writer_gets_a_remote_access_error_and_changes_nothing() {
+    check_late_writer(true);
+}
+
+#[test]
+fn a_late_writer_to_memory_with_its_own_registration_changes_nothing() {
+    check_late_writer(false);
+}
+
+fn check_late_writer(exclusive: bool) {
     run(async {
-        let (client, server) = pair().await;
+        let (client, server) = pair_with(|builder| builder.exclusive_grants(exclusive)).await;
         let region = pattern(&server, 64, 1);
         let begun = Instant::now();
         let token = Cell::new(None);
         let owner = server.reserve(region, SHORT, |grant| {
+            assert_eq!(grant.is_exclusive(), exclusive && has_exclusive_grants());
             token.set(Some(grant.token()));
             std::future::pending::<()>()
         });
-        let mut owner = std::pin::pin!(owner);
-        let polled = poll_fn(|cx| Poll::Ready(owner.as_mut().poll(cx))).await;
-        assert!(polled.is_pending());
-        let remote = RemoteMr::from_token(token.get().expect("the future was polled"));
+        let mut owner = pin!(owner);
+        let remote = RemoteMr::from_token(granted(owner.as_mut(), &token).await);
         let (reserved, error) = tokio::join!(owner, write_until_refused(&client, remote));
         let reserved = reserved.unwrap();
         assert!(reserved.output.is_none() && begun.elapsed() >= SHORT);
@@ -260,8 +292,9 @@ fn dropping_the_reservation_ends_the_access() {
             token.set(Some(grant.token()));
             std::future::pending::<()>()
         });
-        assert!(poll_and_drop(owner).is_none());
-        let mut remote = RemoteMr::from_token(token.get().unwrap());
+        let mut owner = Box::pin(owner);
+        let mut remote = RemoteMr::from_token(granted(owner.as_mut(), &token).await);
+        drop(owner);
         assert_refused(client.write(&pattern(&client, 8, 1), &mut remote).await);
         check(&other, &other_server).await;
     });
@@ -332,12 +365,21 @@ fn an_owner_lost_during_a_transfer_is_an_error_of_the_borrower() {
         let (client, server) = join(&mut listener, |builder| builder).await;
         let region = pattern(&server, LEN, 0xee);
         let owner = async {
+            let (offered, transfer) = oneshot::channel();
             let reservation = server.reserve(region, LONG, |grant| async move {
                 grant.offer().await.unwrap();
+                offered.send(()).unwrap();
                 std::future::pending::<()>().await;
             });
+            let transfer = async {
+                transfer.await.unwrap();
+                sleep(SHORT).await;
+            };
             // The reservation and the connection are dropped during the transfer.
-            drop(timeout(SHORT, reservation).await);
+            tokio::select! {
+                _ = reservation => panic!("it does not end"),
+                () = transfer => {}
+            }
             drop(server);
         };
         let borrower = async {
@@ -350,6 +392,162 @@ fn an_owner_lost_during_a_transfer_is_an_error_of_the_borrower() {
             other => panic!("{other}"),
         }
         check(&other, &other_server).await;
+    });
+}
+
+/// Checks that only the connection of a reservation can use its token. Both connections belong to
+/// one device, so memory that has a registration of its own is open to both.
+#[test]
+fn a_token_of_a_reservation_is_refused_on_another_connection() {
+    run(async {
+        let mut listener = listen(|builder| builder).await;
+        let (client, server) = join(&mut listener, |builder| builder).await;
+        let (other, other_server) = join(&mut listener, |builder| builder).await;
+        let lent = server.lend(pattern(&server, 64, 1)).expect("it is lent");
+        let mut remote = RemoteMr::from_token(lent.token());
+        other
+            .write(&pattern(&other, 64, 2), &mut remote)
+            .await
+            .unwrap();
+        let region = lent.end().unwrap();
+
+        let (client, other) = (&client, &other);
+        let reserved = server.reserve(region, LONG, |grant| async move {
+            assert_eq!(grant.is_exclusive(), has_exclusive_grants());
+            let mut remote = RemoteMr::from_token(grant.token());
+            let foreign = other.write(&pattern(other, 64, 3), &mut remote).await;
+            match grant.is_exclusive() {
+                true => assert_refused(foreign),
+                false => foreign.unwrap(),
+            }
+            let part = RemoteMr::from_token(RemoteMemory {
+                len: 32,
+                ..grant.token()
+            });
+            let mut local = pattern(client, 32, 0);
+            client.read(&mut local, &part).await.unwrap();
+            (grant.is_exclusive(), local)
+        });
+        let reserved = reserved.await.unwrap();
+        let (is_exclusive, read) = reserved.output.expect("the limit has not expired");
+        let seed = if is_exclusive { 2 } else { 3 };
+        assert_eq!(read.as_slice(), &bytes(64, seed)[..32]);
+        assert_eq!(reserved.region.as_slice(), bytes(64, seed));
+        if is_exclusive {
+            other_server.ended().await;
+        }
+        check(client, &server).await;
+    });
+}
+
+/// Checks more grants than a memory window has keys.
+#[test]
+fn grants_have_keys_of_their_own_and_work_any_number_of_times() {
+    run(async {
+        let (client, server) = pair().await;
+        let mut region = pattern(&server, 64, 0);
+        let mut keys = HashSet::new();
+        for round in 0..600 {
+            let client = &client;
+            let reserved = server.reserve(region, LONG, |grant| async move {
+                let mut remote = RemoteMr::from_token(grant.token());
+                let source = pattern(client, 64, round as u8);
+                client.write(&source, &mut remote).await.unwrap();
+                grant
+            });
+            let reserved = reserved.await.unwrap();
+            region = reserved.region;
+            assert_eq!(region.as_slice(), bytes(64, round as u8));
+            let grant = reserved.output.expect("the limit has not expired");
+            let is_new = keys.insert(grant.token().rkey);
+            if grant.is_exclusive() && round < 300 {
+                assert!(is_new, "the key of grant {round} is an old one");
+            }
+        }
+        check(&client, &server).await;
+    });
+}
+
+#[test]
+fn the_memory_returns_after_the_connection_has_failed() {
+    run(async {
+        let (client, server) = pair().await;
+        let failing = &client;
+        let region = pattern(&server, 64, 1);
+        let token = Cell::new(None);
+        let lent = server.reserve(pattern(&server, 64, 2), LONG, |grant| {
+            token.set(Some(grant.token()));
+            std::future::pending::<()>()
+        });
+        let mut lent = Box::pin(lent);
+        granted(lent.as_mut(), &token).await;
+        let owner = server.reserve(region, LONG, |grant| async move {
+            let beyond = RemoteMemory {
+                address: grant.token().address + 32,
+                ..grant.token()
+            };
+            let mut remote = RemoteMr::from_token(beyond);
+            assert_refused(failing.write(&pattern(failing, 64, 9), &mut remote).await);
+        });
+        let owner = async {
+            let reserved = owner.await.unwrap();
+            server.ended().await;
+            reserved
+        };
+        let reserved = tokio::select! {
+            _ = lent.as_mut() => panic!("it does not end"),
+            reserved = owner => reserved,
+        };
+        assert_eq!(reserved.region.as_slice(), bytes(64, 1));
+        assert_eq!(server.device().pool_statistics().in_use, 128);
+        drop((lent, reserved));
+        assert_eq!(server.device().pool_statistics().in_use, 0);
+        let refused = server.reserve(pattern(&server, 8, 1), LONG, |_grant| async {});
+        assert!(matches!(
+            refused.await,
+            Err(Error::Disconnected { .. } | Error::Work(_))
+        ));
+    });
+}
+
+/// Checks reservations that are dropped while the request that grants the access may be in flight
+/// behind a long write.
+#[test]
+fn a_dropped_reservation_returns_its_memory_when_no_request_uses_it() {
+    const LEN: usize = 1 << 20;
+    run(async {
+        let (client, server) = pair().await;
+        let mut remote = server.request_remote_mr(common::layout(LEN)).await.unwrap();
+        let source = pattern(&server, LEN, 5);
+        let in_use = server.device().pool_statistics().in_use;
+        for polls in 1..10 {
+            let region = pattern(&server, 64, 1);
+            let mut write = pin!(server.write(&source, &mut remote));
+            let mut begun = false;
+            poll_fn(|cx| {
+                begun = write.as_mut().poll(cx).is_pending();
+                Poll::Ready(())
+            })
+            .await;
+            {
+                let mut owner =
+                    pin!(server.reserve(region, LONG, |_grant| { std::future::pending::<()>() }));
+                for _ in 0..polls {
+                    let polled = poll_fn(|cx| Poll::Ready(owner.as_mut().poll(cx))).await;
+                    assert!(polled.is_pending());
+                }
+            }
+            if begun {
+                write.await.unwrap();
+            }
+        }
+        let returned = async {
+            while server.device().pool_statistics().in_use != in_use {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(LONG, returned).await.expect("the memory returns");
+        check(&client, &server).await;
     });
 }
 

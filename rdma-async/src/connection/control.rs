@@ -21,8 +21,8 @@ use crate::observe::OpenConnection;
 /// connection, because the peer keeps its queue pair for the same time.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Interval between two checks of the operations in flight, while a connection ends. Short, because
-/// the end of the connection waits for the check.
+/// Interval between two checks of the operations in flight, while a connection ends or the window
+/// of dropped memory is being bound. Short, because the end of the connection waits for the check.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// State of the control task of a connection. The task answers requests for memory, ends expired
@@ -160,13 +160,14 @@ impl ControlTask {
             }
             self.probe(&connection);
             connection.end_expired_leases();
+            let has_abandoned = connection.end_abandoned_windows();
             self.answer_request(&connection).await;
             let lease_expiry = connection.next_lease_expiry();
             drop(connection);
             if self.is_linger_over().await {
                 return;
             }
-            let is_ending = peer_closed.is_some() || self.lingering.is_some();
+            let must_check = has_abandoned || peer_closed.is_some() || self.lingering.is_some();
             let next_probe = self.next_probe;
             let needs_probes = self.link.as_ref().is_some_and(Link::needs_probes);
             tokio::select! {
@@ -190,7 +191,7 @@ impl ControlTask {
                     // freed.
                     Err(_) => return,
                 },
-                () = sleep(CHECK_INTERVAL), if is_ending => {}
+                () = sleep(CHECK_INTERVAL), if must_check => {}
             }
         }
     }

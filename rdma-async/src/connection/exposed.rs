@@ -66,7 +66,10 @@ impl ExposedRegion {
 }
 
 /// Splits `buffer` into the part before `range`, the part in `range`, and the part after `range`.
-fn split_around(buffer: Buffer, range: Range<usize>) -> (Option<Buffer>, Buffer, Option<Buffer>) {
+pub(super) fn split_around(
+    buffer: Buffer,
+    range: Range<usize>,
+) -> (Option<Buffer>, Buffer, Option<Buffer>) {
     let len = buffer.len();
     let (buffer, tail) = match range.end {
         end if end == len => (buffer, None),
@@ -85,7 +88,7 @@ fn split_around(buffer: Buffer, range: Range<usize>) -> (Option<Buffer>, Buffer,
 }
 
 /// Joins the parts that [`split_around`] has returned into a region of the original range.
-fn join_parts(
+pub(super) fn join_parts(
     lead: Option<Buffer>,
     memory: Buffer,
     tail: Option<Buffer>,

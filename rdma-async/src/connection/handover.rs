@@ -11,9 +11,11 @@ use tokio::time::timeout;
 
 use super::Connection;
 use super::frame::Kind;
+use super::leases::LentRegion;
 use super::messages::Payload;
 use super::replies::Reply;
 use super::send_state::{AWAITED, NotAccepted};
+use super::windows::EndedAccess;
 use crate::error::{Error, Result};
 use crate::memory::{GrantedMemory, LocalMr, RemoteMr};
 use crate::reserve::GrantState;
@@ -76,18 +78,43 @@ impl Connection {
         Ok(())
     }
 
-    /// Lends memory for [`Rdma::reserve`](crate::Rdma::reserve), and returns the id of the lease
-    /// and the address, length and key of the memory. Sends no message to the peer.
-    pub(crate) fn lend_for(
+    /// Lends memory for [`Rdma::reserve`](crate::Rdma::reserve), and waits until the peer can
+    /// access the memory. Sends no message to the peer.
+    pub(crate) async fn lend_for(
         &self,
         region: LocalMr,
         reservation: &Arc<GrantState>,
-    ) -> Result<(u64, RemoteMemory)> {
+    ) -> Result<Loan> {
         self.check_open()?;
-        let lent = self
-            .leases
-            .lend(region, None, Some(Arc::clone(reservation)), &self.device);
-        lent.map_err(|(_, error)| error.into())
+        let access = self.leases.access() & AccessFlags::REMOTE;
+        let uses_windows = self.settings.exclusive_grants
+            && !access.is_empty()
+            && self.device.enforces_window_bounds().await;
+        let region = region
+            .into_parts()
+            .map_err(|(_, error)| Error::from(error))?;
+        let is_exclusive = uses_windows && region.allows_windows();
+        let reservation = Some(Arc::clone(reservation));
+        let (lease, memory) = if is_exclusive {
+            let limit = self.settings.response_timeout;
+            let domain = self.device.protection_domain();
+            let pending = self.windows.pair(region, access, domain)?;
+            let binding = self.bind_window(pending);
+            let (region, memory) =
+                in_time("the binding of a memory window", limit, binding).await?;
+            let region = LentRegion::Windowed(region);
+            let lease = self.leases.insert(region, None, reservation, &self.device);
+            (lease, memory)
+        } else {
+            let region = region.into_region();
+            let lent = self.leases.lend(region, None, reservation, &self.device);
+            lent.map_err(|(_, error)| Error::from(error))?
+        };
+        Ok(Loan {
+            lease,
+            memory,
+            is_exclusive,
+        })
     }
 
     /// Lends memory like [`Self::lend_for`], but restricts the peer's access rights to `allowed`,
@@ -162,7 +189,17 @@ impl Connection {
         lease: u64,
         is_offered: bool,
     ) -> Option<Result<LocalMr, rdma_core::Error>> {
-        let ended = self.leases.end(lease, is_offered)?;
+        let ended = self.leases.remove(lease, is_offered)?.region.end();
+        if is_offered {
+            self.send_control(Kind::Revoke { lease });
+        }
+        Some(ended)
+    }
+
+    /// Begins to end a lease like [`Self::end_lease`]. The access of the peer has ended when
+    /// [`Self::finish_end`] returns.
+    pub(crate) fn begin_end_lease(&self, lease: u64, is_offered: bool) -> Option<EndedAccess> {
+        let ended = self.begin_end(self.leases.remove(lease, is_offered)?.region);
         if is_offered {
             self.send_control(Kind::Revoke { lease });
         }
@@ -247,6 +284,15 @@ impl Connection {
     }
 }
 
+/// Memory that this end lends for [`Rdma::reserve`](crate::Rdma::reserve).
+pub(crate) struct Loan {
+    /// Id of the lease.
+    pub(crate) lease: u64,
+    pub(crate) memory: RemoteMemory,
+    /// Set if the key of the memory is valid only on this connection.
+    pub(crate) is_exclusive: bool,
+}
+
 /// Guard of an offer of memory to the peer. If it is dropped before the offer was sent, the lease
 /// ends and the memory is dropped.
 struct EndUnlessSent<'c> {
@@ -256,7 +302,8 @@ struct EndUnlessSent<'c> {
 
 impl Drop for EndUnlessSent<'_> {
     fn drop(&mut self) {
-        drop(self.connection.leases.end(self.lease, false));
+        let lease = self.connection.leases.remove(self.lease, false);
+        drop(lease.map(|lease| lease.region.end()));
     }
 }
 

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use rdma_core::{AccessFlags, RemoteMemory};
 
 use super::exposed::ExposedRegion;
+use super::windows::{EndedAccess, WindowedRegion};
 use crate::device::RdmaDevice;
 use crate::error::Result;
 use crate::memory::{Charge, GrantedMemory, LocalMr};
@@ -15,7 +16,7 @@ use crate::observe::LentBytes;
 use crate::reserve::GrantState;
 
 /// Memory that this end lends to the peer of a connection. Each lease has its own memory
-/// registration, so that deregistration ends the peer's access.
+/// registration or memory window, whose end ends the peer's access.
 #[derive(Debug)]
 pub(super) struct Leases {
     table: Mutex<LeaseTable>,
@@ -73,13 +74,39 @@ impl LeaseTable {
 
 /// Memory that is lent to the peer.
 #[derive(Debug)]
-struct Lease {
-    region: ExposedRegion,
+pub(super) struct Lease {
+    pub(super) region: LentRegion,
     /// Charge of the memory to the peer, if the peer requested the memory.
     charge: Option<Charge>,
     /// Reservation that gets the memory back, if the lease belongs to a reservation.
     reservation: Option<Arc<GrantState>>,
     _observed: LentBytes,
+}
+
+/// Region of local memory that is lent to the peer.
+#[derive(Debug)]
+pub(super) enum LentRegion {
+    /// Region with a registration of its own, whose key is valid for every peer of the device.
+    Registered(ExposedRegion),
+    /// Region with a memory window, whose key is valid only on this connection.
+    Windowed(WindowedRegion),
+}
+
+impl LentRegion {
+    fn len(&self) -> usize {
+        match self {
+            Self::Registered(region) => region.memory().len(),
+            Self::Windowed(region) => region.len(),
+        }
+    }
+
+    /// Ends the peer's access at the device, without waiting for a request, and returns the memory.
+    pub(super) fn end(self) -> Result<LocalMr, rdma_core::Error> {
+        match self {
+            Self::Registered(region) => region.end(),
+            Self::Windowed(region) => region.end().map_err(|refused| refused.error),
+        }
+    }
 }
 
 /// Outcome when the peer ends a lease by returning or releasing the memory.
@@ -100,6 +127,11 @@ impl Leases {
             table: Mutex::default(),
             access,
         }
+    }
+
+    /// Returns the access rights of the peer to the memory that this end lends.
+    pub(super) fn access(&self) -> AccessFlags {
+        self.access
     }
 
     /// Returns the amount of memory that is lent at the request of the peer.
@@ -173,6 +205,19 @@ impl Leases {
     ) -> Result<(u64, RemoteMemory), (LocalMr, rdma_core::Error)> {
         let region = ExposedRegion::new(region, self.access & allowed)?;
         let remote = region.memory().remote();
+        let region = LentRegion::Registered(region);
+        Ok((self.insert(region, charge, reservation, device), remote))
+    }
+
+    /// Adds a lease of a region that the peer can access, and returns the id of the lease. The
+    /// other arguments are those of [`Self::lend`].
+    pub(super) fn insert(
+        &self,
+        region: LentRegion,
+        charge: Option<Charge>,
+        reservation: Option<Arc<GrantState>>,
+        device: &RdmaDevice,
+    ) -> u64 {
         let mut table = self.table.lock();
         let id = table.next_id();
         if let Some(charge) = &charge {
@@ -182,19 +227,24 @@ impl Leases {
         table.leases.insert(
             id,
             Lease {
-                _observed: LentBytes::of(device, region.memory().len()),
+                _observed: LentBytes::of(device, region.len()),
                 region,
                 charge,
                 reservation,
             },
         );
-        Ok((id, remote))
+        id
     }
 
     /// Ends a lease that the peer returns or releases. Returns `None` for an id of which the peer
-    /// cannot know, a violation of the protocol.
-    pub(super) fn end_by_peer(&self, id: u64) -> Option<EndedLease> {
-        let mut lease = {
+    /// cannot know, a violation of the protocol. Calls `begin_end` to end the access to memory that
+    /// belongs to a reservation.
+    pub(super) fn end_by_peer(
+        &self,
+        id: u64,
+        begin_end: impl FnOnce(LentRegion) -> EndedAccess,
+    ) -> Option<EndedLease> {
+        let lease = {
             let mut table = self.table.lock();
             if table.forget_revoked(id) {
                 return Some(EndedLease::Revoked);
@@ -208,14 +258,12 @@ impl Leases {
             }
             table.remove(id)?
         };
-        let (reservation, charge) = (lease.reservation.clone(), lease.charge.take());
-        let region = lease.region.end();
-        Some(match reservation {
+        Some(match lease.reservation {
             Some(reservation) => {
-                reservation.put_back(region);
+                reservation.put_back(begin_end(lease.region));
                 EndedLease::ToReservation
             }
-            None => EndedLease::Memory(region, charge),
+            None => EndedLease::Memory(lease.region.end(), lease.charge),
         })
     }
 
@@ -232,25 +280,18 @@ impl Leases {
         self.table.lock().revoked.len()
     }
 
-    /// Ends a lease, and returns the memory. Returns `None` if the peer has already ended the
-    /// lease. If `is_offered` is set, the lease counts as revoked until the peer returns or
-    /// releases it.
-    pub(super) fn end(
-        &self,
-        id: u64,
-        is_offered: bool,
-    ) -> Option<Result<LocalMr, rdma_core::Error>> {
-        let lease = {
-            let mut table = self.table.lock();
-            let lease = table.remove(id)?;
-            if is_offered {
-                let is_requested = lease.charge.is_some();
-                table.revoked.insert(id, is_requested);
-                table.revoked_requests += usize::from(is_requested);
-            }
-            lease
-        };
-        Some(lease.region.end())
+    /// Removes a lease, and returns it. The caller must end the access to its region. Returns
+    /// `None` if the peer has already ended the lease. If `is_offered` is set, the lease counts as
+    /// revoked until the peer returns or releases it.
+    pub(super) fn remove(&self, id: u64, is_offered: bool) -> Option<Lease> {
+        let mut table = self.table.lock();
+        let lease = table.remove(id)?;
+        if is_offered {
+            let is_requested = lease.charge.is_some();
+            table.revoked.insert(id, is_requested);
+            table.revoked_requests += usize::from(is_requested);
+        }
+        Some(lease)
     }
 }
 

@@ -32,6 +32,7 @@ mod send_state;
 mod sender;
 mod sync;
 mod waiters;
+mod windows;
 mod work;
 
 use std::future::poll_fn;
@@ -55,6 +56,7 @@ use self::credits::CreditCounter;
 pub(crate) use self::frame::{HEADER_LEN, MAX_FRAME_LEN};
 use self::handler::Handler;
 pub use self::handler::{Message, Poster};
+pub(crate) use self::handover::Loan;
 use self::inbox::Inbox;
 use self::leases::Leases;
 pub(crate) use self::link::Link;
@@ -72,6 +74,8 @@ use self::ring::{OwnRing, PeerRing};
 use self::send_state::{AWAITED, AwaitedBy, NotAccepted, PostTime};
 use self::sender::Sender;
 use self::waiters::Waiters;
+pub(crate) use self::windows::EndedAccess;
+use self::windows::Windows;
 use self::work::Memory;
 pub(crate) use self::work::{Push, Work};
 use crate::authentication::Authenticator;
@@ -118,6 +122,8 @@ pub(crate) struct ConnectionParts {
 pub(crate) struct Connection {
     // Dropped first, because requests may be using memory that other fields own.
     sender: Sender,
+    // Dropped before the queue pair, to which memory windows are bound.
+    leases: Leases,
     queue_pair: QueuePair,
     /// Maximum number of bytes that the device copies into a request (inline data).
     inline: usize,
@@ -153,7 +159,8 @@ pub(crate) struct Connection {
     returned_arrived: Waiters,
     /// Messages that the application receives before the messages in `messages`.
     front: FrontQueue,
-    leases: Leases,
+    // Dropped after the queue pair, because requests in flight use windows.
+    windows: Arc<Windows>,
     requests: Requests,
     replies: PendingReplies,
     outbox: Outbox,
@@ -190,6 +197,7 @@ impl Connection {
             peer_address,
         } = parts;
         let own = settings.depths();
+        let control_wakeup: Arc<Notify> = Arc::default();
         Arc::new_cyclic(|weak| Self {
             sender: Sender::new(queue_pair.send_queue(), settings.send_depth as usize),
             inline: queue_pair.inline_limit(),
@@ -208,6 +216,7 @@ impl Connection {
             returned_arrived: Waiters::default(),
             front: FrontQueue::default(),
             leases: Leases::new(settings.remote_access),
+            windows: Arc::new(Windows::new(Arc::clone(&control_wakeup))),
             requests: Requests::default(),
             replies: PendingReplies::default(),
             outbox: Outbox::new(),
@@ -218,7 +227,7 @@ impl Connection {
             polls: AtomicU32::new(0),
             withholds_memory: AtomicBool::new(false),
             failure: OnceLock::new(),
-            control_wakeup: Arc::default(),
+            control_wakeup,
             weak: weak.clone(),
             span: tracing::info_span!(
                 "rdma_connection",

@@ -150,7 +150,7 @@ impl Connection {
                     }
                 }
             }
-            Kind::Return { lease } => match self.leases.end_by_peer(lease) {
+            Kind::Return { lease } => match self.end_lease_by_peer(lease) {
                 Some(EndedLease::Memory(Ok(region), charge)) => {
                     self.returned.push((region, charge));
                     self.returned_arrived.wake();
@@ -159,7 +159,7 @@ impl Connection {
                 Some(EndedLease::ToReservation | EndedLease::Revoked) => {}
                 None => self.fail_for_violation("the return of memory that was not lent"),
             },
-            Kind::Release { lease } => match self.leases.end_by_peer(lease) {
+            Kind::Release { lease } => match self.end_lease_by_peer(lease) {
                 Some(EndedLease::Memory(Err(error), _)) => self.fail(error.into()),
                 Some(_) => {}
                 None => self.fail_for_violation("the release of memory that was not lent"),
@@ -170,6 +170,13 @@ impl Connection {
             Kind::Returned { slots } => self.take_back_slots(slots),
             Kind::Credit | Kind::Data | Kind::Rendezvous { .. } | Kind::Offer { .. } => {}
         }
+    }
+
+    /// Ends a lease that the peer returns or releases, see
+    /// [`Leases::end_by_peer`](super::leases::Leases::end_by_peer).
+    fn end_lease_by_peer(&self, lease: u64) -> Option<EndedLease> {
+        let begin_end = |region| self.begin_end(region);
+        self.leases.end_by_peer(lease, begin_end)
     }
 
     /// Ends the connection because the peer violated the protocol. `what` completes the message

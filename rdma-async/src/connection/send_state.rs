@@ -373,6 +373,22 @@ impl SendState {
         Ok(self.count(awaited_by, true, slot))
     }
 
+    /// Accepts a request that binds or invalidates a memory window, and for which a future waits.
+    /// Posts the staged requests and then this request, which `begin` returns. `begin` is called
+    /// only if the queue accepts the request.
+    pub(super) fn accept_window(
+        &mut self,
+        begin: impl FnOnce() -> rdma_core::Result<SendRequest<()>>,
+    ) -> Result<Accepted, NotAccepted> {
+        if !self.is_open() {
+            return Err(NotAccepted::Full);
+        }
+        self.post_staged().map_err(NotAccepted::refused)?;
+        let request = begin().map_err(NotAccepted::refused)?;
+        self.queue.post_inline(request)?;
+        Ok(self.count(AwaitedBy::Future, false, None))
+    }
+
     /// Returns whether the next request must be posted immediately instead of staged. If so, first
     /// posts the staged requests, to keep the order.
     #[inline]

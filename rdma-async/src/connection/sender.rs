@@ -98,7 +98,7 @@ impl<Q: Posted> Sender<Q> {
     /// Stores the number of the first staged request for [`Self::is_staged`]. Called after each
     /// change of the queue.
     #[inline]
-    fn note_staged(&self, state: &SendState<Q>) {
+    pub(super) fn note_staged(&self, state: &SendState<Q>) {
         self.first_staged
             .store(state.first_staged(), Ordering::Relaxed);
     }
@@ -290,7 +290,11 @@ impl Connection {
     /// Ends the connection if the device has refused requests that were staged earlier (accepted,
     /// but posted only now), because no completion will end these requests.
     #[cold]
-    fn fail_if_closed(&self, state: MutexGuard<'_, SendState>, not_accepted: &NotAccepted) {
+    pub(super) fn fail_if_closed(
+        &self,
+        state: MutexGuard<'_, SendState>,
+        not_accepted: &NotAccepted,
+    ) {
         let is_closed = state.is_closed();
         drop(state);
         if is_closed && let NotAccepted::Refused(error) = not_accepted {

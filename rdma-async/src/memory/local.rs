@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use rdma_core::memory::{ReadClaim, SharedBuffer, WriteClaim};
-use rdma_core::{Buffer, Error as VerbsError};
+use rdma_core::{AccessFlags, Buffer, Error as VerbsError};
 
 use super::PieceLender;
 use crate::error::{Error, Result};
@@ -296,8 +296,13 @@ pub(crate) struct RegionParts {
 }
 
 impl RegionParts {
+    /// Returns whether memory windows can be bound to the buffer.
+    pub(crate) fn allows_windows(&self) -> bool {
+        self.buffer.access().contains(AccessFlags::WINDOW_BIND)
+    }
+
     /// Combines the parts to a region again, for example after it could not be joined.
-    fn into_region(self) -> LocalMr {
+    pub(crate) fn into_region(self) -> LocalMr {
         LocalMr::new(SharedBuffer::new(self.buffer), self.range, self.lender)
     }
 }

@@ -15,7 +15,7 @@ pub use local::{
     LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess, NotJoined,
 };
 pub(crate) use local::{RegionParts, claim_read, claim_write};
-pub(crate) use pool::{PieceLender, Pool};
+pub(crate) use pool::{PieceLender, Pool, has_windows};
 pub use remote::{
     RemoteMr, RemoteMrReadAccess, RemoteMrSlice, RemoteMrSliceMut, RemoteMrWriteAccess,
     SharedRemoteMr,

@@ -5,8 +5,9 @@ use std::alloc::Layout;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use rdma_core::device::DeviceCapabilities;
 use rdma_core::memory::{HostMemory, HugePages, SharedBuffer, WriteClaim};
-use rdma_core::{Buffer, ProtectionDomain};
+use rdma_core::{AccessFlags, Buffer, Context, ProtectionDomain};
 
 use super::usage::{KeptBytes, PoolOptions, PoolStatistics, UNIT, Usage};
 use crate::error::{Error, Result};
@@ -320,7 +321,11 @@ impl PieceLender {
             .huge_pages(self.huge_pages)
             .domain(&self.domain)
             .build()?;
-        let registered = self.domain.register(memory);
+        let registration = self
+            .domain
+            .registration()
+            .access(window_access(&self.domain));
+        let registered = registration.register(memory);
         registered.map_err(|refused| rdma_core::Error::from(refused).into())
     }
 
@@ -343,10 +348,24 @@ impl PieceLender {
     }
 }
 
+/// Returns the access flag by which memory windows can be bound to registered memory, if the device
+/// supports windows of type 2. The flag gives peers no access to the memory.
+fn window_access(domain: &ProtectionDomain) -> AccessFlags {
+    match has_windows(domain.context()) {
+        true => AccessFlags::WINDOW_BIND,
+        false => AccessFlags::empty(),
+    }
+}
+
+/// Returns whether the device supports memory windows of type 2.
+pub(crate) fn has_windows(context: &Context) -> bool {
+    let type_2 = DeviceCapabilities::MEM_WINDOW_TYPE_2A | DeviceCapabilities::MEM_WINDOW_TYPE_2B;
+    let attributes = context.attributes();
+    attributes.is_ok_and(|attributes| attributes.capabilities().intersects(type_2))
+}
+
 #[cfg(all(test, not(loom_models)))]
 mod tests {
-    use rdma_core::Context;
-
     use super::*;
 
     #[test]

@@ -24,6 +24,35 @@ const LEN: usize = 64;
 /// working device needs far less. The test fails for a device that exceeds the limit.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
+impl Context {
+    /// Returns whether the device limits the access through a memory window of type `kind` to the
+    /// bytes of the window. IBTA volume 1, 10.6.7, requires these limits, but some devices give
+    /// access to the whole registration.
+    ///
+    /// The first call for each open device and type tests the device with temporary queue pairs,
+    /// and blocks for the duration of the test: usually milliseconds, at most about 30 seconds.
+    /// Later calls return the result of the test. [`Buffer::lease`] performs the same test.
+    ///
+    /// ```
+    /// # use rdma_core::Context;
+    /// use rdma_core::memory::WindowType;
+    ///
+    /// let context = Context::open_default()?;
+    /// if context.enforces_window_bounds(WindowType::Two)? {
+    ///     println!("parts of a registration can be leased");
+    /// }
+    /// # Ok::<(), rdma_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the device has no windows of this type, or the error that
+    /// prevented the test.
+    pub fn enforces_window_bounds(&self, kind: WindowType) -> Result<bool> {
+        are_checked(self, kind)
+    }
+}
+
 /// Returns whether a window of type `kind` grants access only to its own bytes. The first call for
 /// each open device tests the device; later calls return the stored result.
 ///

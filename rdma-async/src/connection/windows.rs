@@ -1,0 +1,367 @@
+//! Memory that the peer accesses through a memory window of type 2.
+//!
+//! Such a window can be used only through the queue pair whose request has bound it, so its key
+//! gives no access to other peers. A request of the connection's send queue binds the window.
+//! Another request invalidates it, if no earlier request is in flight: requests complete in order,
+//! so a peer that does not acknowledge a message could otherwise delay the end of its access.
+//! Deallocating the window ends the access in all other cases, also after the queue pair has
+//! failed.
+
+use std::mem;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rdma_core::memory::{MemoryWindow, WindowLease, WindowType};
+use rdma_core::{
+    AccessFlags, Buffer, Error as VerbsError, ProtectionDomain, RemoteMemory, SendRequest,
+};
+use tokio::sync::Notify;
+
+use super::Connection;
+use super::exposed::{join_parts, split_around};
+use super::leases::LentRegion;
+use super::send_state::NotAccepted;
+use crate::error::Result;
+use crate::memory::{LocalMr, PieceLender, RegionParts};
+
+/// Maximum number of times that a window is bound. Its keys repeat after this number of bindings,
+/// and a peer may still have an old key.
+const MAX_BINDINGS: u16 = 256;
+/// Maximum number of unbound windows that a connection keeps.
+const MAX_FREE: usize = 16;
+
+/// Region of local memory that the peer may access through a memory window, with the other parts of
+/// its registered buffer.
+#[derive(Debug)]
+pub(super) struct WindowedRegion {
+    lease: WindowLease,
+    /// Number of times that the window was bound, including this time.
+    bindings: u16,
+    /// Part of the registered buffer after the region, kept until the parts are joined again.
+    tail: Option<Buffer>,
+    /// Part of the registered buffer before the region.
+    lead: Option<Buffer>,
+    lender: Option<Arc<PieceLender>>,
+}
+
+impl WindowedRegion {
+    /// Returns the length of the region in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.lease.len()
+    }
+
+    /// Deallocates the window to end the peer's access, and returns the memory. Returns this value
+    /// on an error, which is [`VerbsError::InUse`] while a request is binding or invalidating the
+    /// window.
+    pub(super) fn end(self) -> Result<LocalMr, Box<NotEnded>> {
+        let Self {
+            lease,
+            bindings,
+            tail,
+            lead,
+            lender,
+        } = self;
+        match lease.revoke() {
+            Ok(memory) => Ok(join_parts(lead, memory, tail, lender)),
+            Err(refused) => {
+                let region = Self {
+                    lease: refused.value,
+                    bindings,
+                    tail,
+                    lead,
+                    lender,
+                };
+                let error = refused.error;
+                Err(Box::new(NotEnded { region, error }))
+            }
+        }
+    }
+}
+
+/// Region to which the access of the peer could not be ended, and the reason.
+#[derive(Debug)]
+pub(super) struct NotEnded {
+    region: WindowedRegion,
+    pub(super) error: VerbsError,
+}
+
+impl NotEnded {
+    /// Returns the region if a request is binding or invalidating its window, so that the access
+    /// can be ended later. After another error the device may still access the memory, so the
+    /// region is dropped, which does not free such memory.
+    fn into_region_in_use(self) -> Option<WindowedRegion> {
+        match self.error {
+            VerbsError::InUse { .. } => Some(self.region),
+            _ => None,
+        }
+    }
+}
+
+/// Memory windows of a connection.
+#[derive(Debug)]
+pub(super) struct Windows {
+    /// Unbound windows, each with the number of times that it was bound.
+    free: Mutex<Vec<(MemoryWindow, u16)>>,
+    /// Regions whose owner no longer waits for the request that binds or invalidates the window.
+    /// They return to their pool when the request has completed.
+    abandoned: Mutex<Vec<WindowedRegion>>,
+    /// Notification that wakes the control task, which ends the abandoned regions.
+    control_wakeup: Arc<Notify>,
+}
+
+impl Windows {
+    pub(super) fn new(control_wakeup: Arc<Notify>) -> Self {
+        Self {
+            free: Mutex::default(),
+            abandoned: Mutex::default(),
+            control_wakeup,
+        }
+    }
+
+    /// Returns an unbound window, and the number of times that it was bound.
+    fn unbound_window(&self, domain: &ProtectionDomain) -> Result<(MemoryWindow, u16), VerbsError> {
+        let free = self.free.lock().pop();
+        match free {
+            Some(free) if free.1 < MAX_BINDINGS => Ok(free),
+            // An old window still exists while a new one is allocated, so that their keys differ.
+            _old => Ok((domain.memory_window(WindowType::Two)?, 0)),
+        }
+    }
+
+    /// Pairs a region with an unbound window. The peer has no access until
+    /// [`Connection::bind_window`] binds the window.
+    pub(super) fn pair(
+        self: &Arc<Self>,
+        region: RegionParts,
+        access: AccessFlags,
+        domain: &ProtectionDomain,
+    ) -> Result<PendingWindow, VerbsError> {
+        let (window, bindings) = match self.unbound_window(domain) {
+            Ok(unbound) => unbound,
+            Err(error) => {
+                drop(region.into_region());
+                return Err(error);
+            }
+        };
+        let RegionParts {
+            buffer,
+            range,
+            lender,
+        } = region;
+        let (lead, memory, tail) = split_around(buffer, range);
+        match memory.lease(window, access) {
+            Ok(lease) => Ok(PendingWindow {
+                region: Some(WindowedRegion {
+                    lease,
+                    bindings: bindings + 1,
+                    tail,
+                    lead,
+                    lender,
+                }),
+                windows: Arc::clone(self),
+            }),
+            Err(refused) => {
+                let (memory, _window) = refused.value;
+                drop(join_parts(lead, memory, tail, lender));
+                Err(refused.error)
+            }
+        }
+    }
+
+    /// Returns the memory of a region, if the peer can no longer access it. Otherwise ends the
+    /// access like [`WindowedRegion::end`].
+    fn end(&self, region: WindowedRegion) -> Result<LocalMr, Box<NotEnded>> {
+        let WindowedRegion {
+            lease,
+            bindings,
+            tail,
+            lead,
+            lender,
+        } = region;
+        match lease.finish() {
+            Ok((memory, window)) => {
+                self.keep(window, bindings);
+                Ok(join_parts(lead, memory, tail, lender))
+            }
+            Err(lease) => WindowedRegion {
+                lease,
+                bindings,
+                tail,
+                lead,
+                lender,
+            }
+            .end(),
+        }
+    }
+
+    /// Keeps an unbound window for its next use.
+    fn keep(&self, window: MemoryWindow, bindings: u16) {
+        let mut free = self.free.lock();
+        if free.len() < MAX_FREE {
+            free.push((window, bindings));
+        }
+    }
+
+    /// Ends the abandoned regions whose requests have completed, so that their memory returns to
+    /// its pool. Returns whether any region is left.
+    pub(super) fn end_abandoned(&self) -> bool {
+        let abandoned = mem::take(&mut *self.abandoned.lock());
+        for region in abandoned {
+            if let Err(refused) = self.end(region) {
+                let in_use = refused.into_region_in_use();
+                self.abandoned.lock().extend(in_use);
+            }
+        }
+        !self.abandoned.lock().is_empty()
+    }
+}
+
+impl Drop for Windows {
+    /// Returns the memory of the abandoned regions to its pool.
+    fn drop(&mut self) {
+        self.end_abandoned();
+    }
+}
+
+/// Region whose window a request is binding or invalidating. If this value is dropped, the memory
+/// returns to its pool, as soon as the request has completed.
+#[derive(Debug)]
+pub(crate) struct PendingWindow {
+    /// `None` only within `end`, `into_region` and `drop`.
+    region: Option<WindowedRegion>,
+    windows: Arc<Windows>,
+}
+
+impl PendingWindow {
+    fn lease(&self) -> &WindowLease {
+        let region = self.region.as_ref();
+        &region.expect("only `self` by value is without it").lease
+    }
+
+    /// Returns the region after the window was bound.
+    fn into_region(mut self) -> WindowedRegion {
+        self.region
+            .take()
+            .expect("only `self` by value is without it")
+    }
+
+    /// Returns the memory after the request has completed or failed, and ends the peer's access if
+    /// the request has not.
+    fn end(mut self) -> Result<LocalMr, VerbsError> {
+        let region = self.region.take();
+        let region = region.expect("only `self` by value is without it");
+        self.windows.end(region).map_err(|refused| {
+            let error = refused.error.clone();
+            // Dropping `self` then leaves the region to the control task.
+            self.region = refused.into_region_in_use();
+            error
+        })
+    }
+}
+
+impl Drop for PendingWindow {
+    fn drop(&mut self) {
+        if let Some(region) = self.region.take()
+            && let Err(refused) = self.windows.end(region)
+            && let Some(region) = refused.into_region_in_use()
+        {
+            self.windows.abandoned.lock().push(region);
+            self.windows.control_wakeup.notify_one();
+        }
+    }
+}
+
+/// Access of the peer that this end has ended, or is ending.
+#[derive(Debug)]
+pub(crate) enum EndedAccess {
+    /// The access has ended. Contains the memory, or the error of the device.
+    Ended(Result<LocalMr, VerbsError>),
+    /// The request with this number ends the access.
+    Ending(PendingWindow, u64),
+}
+
+impl Connection {
+    /// Binds a memory window to its region, and waits until the peer can access the memory. Returns
+    /// the region, and its address, length and key.
+    pub(super) async fn bind_window(
+        &self,
+        pending: PendingWindow,
+    ) -> Result<(WindowedRegion, RemoteMemory)> {
+        let attempt = || self.submit_window(false, || pending.lease().bind());
+        let request = match attempt() {
+            Ok(request) => request,
+            Err(first) => self.retry(first, attempt).await?,
+        };
+        let memory = pending.lease().remote();
+        self.operation(request, None).await?;
+        match memory {
+            Some(memory) => Ok((pending.into_region(), memory)),
+            None => {
+                self.fail_for_violation("an invalidation of memory that was not lent");
+                Err(self.end_reason())
+            }
+        }
+    }
+
+    /// Begins to end the access of the peer to a region. Invalidates the window of the region if no
+    /// other request can delay the invalidation. Otherwise ends the access at once.
+    pub(super) fn begin_end(&self, region: LentRegion) -> EndedAccess {
+        let region = match region {
+            LentRegion::Windowed(region) if self.failure().is_none() => region,
+            other => return EndedAccess::Ended(other.end()),
+        };
+        let pending = PendingWindow {
+            region: Some(region),
+            windows: Arc::clone(&self.windows),
+        };
+        match self.submit_window(true, || pending.lease().unbind()) {
+            Ok(request) => EndedAccess::Ending(pending, request),
+            Err(_) => EndedAccess::Ended(pending.end()),
+        }
+    }
+
+    /// Ends the regions whose owner no longer waits for a request that binds or invalidates their
+    /// window. Returns whether such a request is still in flight.
+    pub(super) fn end_abandoned_windows(&self) -> bool {
+        self.windows.end_abandoned() && {
+            self.shard.poll();
+            self.windows.end_abandoned()
+        }
+    }
+
+    /// Waits until the access of the peer has ended, and returns the memory.
+    pub(crate) async fn finish_end(&self, ended: EndedAccess) -> Result<LocalMr, VerbsError> {
+        match ended {
+            EndedAccess::Ended(region) => region,
+            EndedAccess::Ending(pending, request) => {
+                // If the request fails, `end` deallocates the window.
+                let _outcome = self.operation(request, None).await;
+                pending.end()
+            }
+        }
+    }
+
+    /// Submits a request that binds or invalidates a memory window, and that `begin` returns.
+    /// Returns the number of the request. If `must_be_first` is set, the request is accepted only
+    /// if all earlier requests have completed.
+    fn submit_window(
+        &self,
+        must_be_first: bool,
+        begin: impl FnOnce() -> rdma_core::Result<SendRequest<()>>,
+    ) -> Result<u64, NotAccepted> {
+        let mut state = self.sender.lock();
+        if must_be_first && !state.is_idle() {
+            return Err(NotAccepted::Full);
+        }
+        match state.accept_window(begin) {
+            Ok(accepted) => {
+                self.sender.note_staged(&state);
+                Ok(accepted.number)
+            }
+            Err(not_accepted) => {
+                self.fail_if_closed(state, &not_accepted);
+                Err(not_accepted)
+            }
+        }
+    }
+}

@@ -426,14 +426,14 @@ async fn victim_with_ring(
 ) -> (Hostile, RdmaStream, RemoteMemory, ExposedMemory) {
     let (mut hostile, server) = victim(listener).await;
     let mut stream = server.into_stream();
-    let mut memory = hostile.domain.allocate(8000).unwrap();
-    memory.copy_from_slice(&bytes(8000, 1));
+    let mut memory = hostile.domain.allocate(SLOT_LEN).unwrap();
+    memory.copy_from_slice(&bytes(SLOT_LEN, 1));
     let memory = memory.expose(AccessFlags::REMOTE_READ).unwrap();
     let place = memory.remote().to_bytes();
     hostile.send(&frame(kind::RENDEZVOUS, NONE, 1, &place));
-    let mut found = vec![0; 8000];
+    let mut found = vec![0; SLOT_LEN];
     stream.read_exact(&mut found).await.unwrap();
-    assert!(found == bytes(8000, 1));
+    assert!(found == bytes(SLOT_LEN, 1));
     let ring = loop {
         let message = hostile.receive().await;
         if message[0] == kind::RING {
@@ -508,6 +508,21 @@ fn rings_that_are_advertised_twice_and_slots_returned_twice_end_the_connection()
             tokio::task::yield_now().await;
         }
         stream.rdma().ended().await;
+    });
+}
+
+#[test]
+fn announced_bytes_that_the_peer_has_not_written_are_zero() {
+    run(async {
+        let mut listener = listen(plain).await;
+        // Memory with the bytes of another program part, which the ring may reuse.
+        let (other, _other_server) = join(&mut listener, plain).await;
+        drop(pattern(&other, 16 * SLOT_LEN, 9));
+        let (mut hostile, mut stream, ring, _memory) = victim_with_ring(&mut listener).await;
+        hostile.write(&[7], slot(ring, 3), announcement(3, SLOT_LEN));
+        let mut found = vec![1; SLOT_LEN];
+        stream.read_exact(&mut found).await.unwrap();
+        assert!(found[0] == 7 && found[1..].iter().all(|byte| *byte == 0));
     });
 }
 

@@ -73,8 +73,9 @@ struct Lingering {
     connection: Arc<Connection>,
     /// Time at which the connection is freed at the latest.
     deadline: Instant,
-    /// Number of bytes of a stream that the peer had not received at the last check.
-    unsent: usize,
+    /// Numbers of bytes of a stream that the peer had not received at the last check: not sent, and
+    /// in its ring.
+    unread: (usize, usize),
     /// Set once this end has shut down its side of the link.
     has_shut_down: bool,
 }
@@ -87,8 +88,9 @@ impl Lingering {
     /// [`RdmaBuilder::response_timeout`]: crate::RdmaBuilder::response_timeout
     fn extend_while_read(&mut self) {
         let unsent = self.connection.unsent_bytes();
-        if unsent != self.unsent {
-            self.unsent = unsent;
+        let unread = (unsent, self.connection.bytes_in_peer_ring());
+        if unread != self.unread {
+            self.unread = unread;
             let limit = match unsent {
                 0 => LINGER,
                 _ => self.connection.settings.response_timeout,
@@ -227,7 +229,7 @@ impl ControlTask {
         self.lingering = Some(Lingering {
             connection,
             deadline: Instant::now() + LINGER,
-            unsent: 0,
+            unread: (0, 0),
             has_shut_down: false,
         });
     }
@@ -245,7 +247,7 @@ impl ControlTask {
         };
         lingering.extend_while_read();
         if let Some(link) = &mut self.link
-            && lingering.unsent == 0
+            && lingering.unread.0 == 0
             && lingering.connection.has_delivered_all()
             && !lingering.has_shut_down
         {

@@ -72,8 +72,8 @@ pub(crate) enum Kind {
     /// Advertisement of the [ring](super::ring) of the sender of this message: memory into which
     /// the receiver may write long pieces of a stream.
     Ring { memory: RemoteMemory },
-    /// Return of slots of the receiver's peer, which the sender of this message has read. Bit `n` is
-    /// set for the slot `n`.
+    /// Slots of the ring of the sender of this message that the sender has read, as a bit mask. The
+    /// receiver may write to them again.
     Returned { slots: u64 },
 }
 

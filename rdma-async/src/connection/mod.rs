@@ -62,6 +62,7 @@ use self::leases::Leases;
 pub(crate) use self::link::Link;
 use self::operation::Operation;
 use self::outbox::Outbox;
+pub(crate) use self::outgoing::LONG_LEN;
 use self::outgoing::Outgoing;
 pub use self::pipeline::Pipeline;
 use self::rendezvous::FrontQueue;

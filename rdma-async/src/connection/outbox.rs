@@ -34,6 +34,24 @@ struct Queue {
     replies: usize,
 }
 
+impl Queue {
+    /// Adds a message to the end of the queue. The queue has at most one message that returns slots
+    /// of a ring, because a peer can use a returned slot before the message is sent.
+    fn push(&mut self, kind: Kind) {
+        if let Kind::Returned { slots } = kind {
+            let queued = self.messages.iter_mut().find_map(|queued| match queued {
+                Kind::Returned { slots } => Some(slots),
+                _ => None,
+            });
+            if let Some(queued) = queued {
+                *queued |= slots;
+                return;
+            }
+        }
+        self.messages.push_back(kind);
+    }
+}
+
 impl Outbox {
     pub(super) fn new() -> Self {
         Self {
@@ -72,7 +90,7 @@ impl Connection {
         }
         let replies = {
             let mut queue = self.outbox.queue.lock();
-            queue.messages.push_back(kind);
+            queue.push(kind);
             queue.replies += usize::from(is_reply(kind));
             self.outbox.has_messages.store(true, Ordering::Release);
             queue.replies

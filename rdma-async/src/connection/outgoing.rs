@@ -28,7 +28,7 @@ use crate::memory::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, claim_read};
 /// Length, in bytes, from which the bytes of one write, if too long for one message, are written to
 /// the peer's [ring](super::ring), or are sent by [rendezvous](super::rendezvous). Shorter writes
 /// are split into messages, because a rendezvous takes an additional round trip.
-const LONG_LEN: usize = 32 << 10;
+pub(crate) const LONG_LEN: usize = 32 << 10;
 /// Maximum length, in bytes, of a piece (buffer with bytes of a stream) that is copied from a
 /// write. A longer write becomes several pieces, so that no large registered buffer is needed.
 const MAX_PIECE_LEN: usize = 256 << 10;

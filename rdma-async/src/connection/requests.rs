@@ -110,17 +110,25 @@ impl Connection {
         if sum.is_none_or(|sum| sum > limits.bytes) {
             return Err(Refusal::Bytes(limits.bytes as u64));
         }
+        let charge = self.charge_peer(layout)?;
+        Ok((layout, charge))
+    }
+
+    /// Counts memory of this end as held by the peer until the returned [`Charge`] is dropped. Fails
+    /// if the peer's host, or all peers, would exceed their limit.
+    pub(super) fn charge_peer(&self, layout: Layout) -> Result<Charge, Refusal> {
         let pool = self.device.pool();
-        let pool_bytes = pool.piece_len(layout).map_err(|_| Refusal::Layout)?;
-        let amount = Amount { bytes, pool_bytes };
-        let ledger = self.device.ledger();
-        let charge = ledger
-            .charge(self.peer, amount, limits.peer_bytes, pool.limit_of_peers())
+        let amount = Amount {
+            bytes: layout.size().max(layout.align()),
+            pool_bytes: pool.piece_len(layout).map_err(|_| Refusal::Layout)?,
+        };
+        let (ledger, limit) = (self.device.ledger(), self.settings.granted.peer_bytes);
+        ledger
+            .charge(self.peer, amount, limit, pool.limit_of_peers())
             .map_err(|exceeded| match exceeded {
                 Exceeded::Peer(limit) => Refusal::PeerBytes(limit as u64),
                 Exceeded::AllPeers(limit) => Refusal::AllPeersBytes(limit as u64),
-            })?;
-        Ok((layout, charge))
+            })
     }
 
     /// Allocates memory that the peer has requested, lends it to the peer, and sends the reply to

@@ -18,7 +18,7 @@ use super::frame::Kind;
 use super::send_state::{AwaitedBy, NotAccepted, PostTime};
 use super::work::{Push, Work};
 use crate::error::Result;
-use crate::memory::{LocalMr, LocalMrWriteAccess, claim_read};
+use crate::memory::{Charge, LocalMr, LocalMrWriteAccess, claim_read};
 use crate::observe::LentBytes;
 
 /// Length of a slot of a ring in bytes, and thus the maximum length of a piece that is written to a
@@ -38,6 +38,7 @@ pub(super) struct OwnRing {
     region: Option<ExposedRegion>,
     slots: Mutex<OwnSlots>,
     _observed: LentBytes,
+    _charge: Charge,
 }
 
 /// Slots of the ring of this end that the peer must not write to, as bit masks.
@@ -177,19 +178,27 @@ impl PeerRing {
 }
 
 impl Connection {
-    /// Advertises a ring to the peer, unless this was done before. Does nothing if no memory is
-    /// available, or if the peer may not write to memory of this end: long pieces then still arrive
-    /// by [rendezvous](super::rendezvous).
+    /// Advertises a ring to the peer, unless this was done before. The ring counts as memory that
+    /// the peer holds. Does nothing if no memory is available, if a limit of the peer's memory would
+    /// be exceeded, or if the peer may not write to memory of this end: long pieces then still
+    /// arrive by [rendezvous](super::rendezvous).
     pub(crate) fn advertise_ring(&self) {
         let access = self.settings.remote_access & AccessFlags::REMOTE_WRITE;
-        if access.is_empty() || self.own_ring.get().is_some() {
+        // iWARP has no writes with immediate data.
+        let has_immediate_data = !self.device.context().device().is_iwarp();
+        let is_possible = has_immediate_data && !access.is_empty() && self.failure().is_none();
+        if !is_possible || self.own_ring.get().is_some() {
             return;
         }
         let layout = Layout::new::<[[u8; SLOT_LEN]; SLOTS]>();
         let layout = layout
             .align_to(4096)
             .expect("the length of a page is a power of two");
-        let Ok(region) = self.device.alloc_local_mr_stale(layout) else {
+        let Ok(charge) = self.charge_peer(layout) else {
+            return;
+        };
+        // Zeroed, because the peer need not write the bytes that it announces.
+        let Ok(region) = self.device.alloc_local_mr(layout) else {
             return;
         };
         let Ok(region) = ExposedRegion::new(region, access) else {
@@ -200,6 +209,7 @@ impl Connection {
             _observed: LentBytes::of(&self.device, layout.size()),
             region: Some(region),
             slots: Mutex::default(),
+            _charge: charge,
         };
         if self.own_ring.set(ring).is_ok() {
             self.send_control(Kind::Ring { memory });
@@ -252,11 +262,8 @@ impl Connection {
         if let Ok(true) = written {
             credit.spend();
         } else {
-            let was_in_use = ring.put_back(1 << slot);
-            debug_assert!(
-                was_in_use,
-                "only a hostile peer returns a slot without a piece"
-            );
+            // Fails if the peer has returned the slot without a piece, which makes no difference.
+            let _ = ring.put_back(1 << slot);
         }
         written
     }
@@ -330,6 +337,11 @@ impl Connection {
         if let Some(slots) = returned {
             self.send_control(Kind::Returned { slots });
         }
+    }
+
+    /// Returns the length of the slots of the peer's ring that the peer has not returned, in bytes.
+    pub(super) fn bytes_in_peer_ring(&self) -> usize {
+        self.peer_ring.get().map_or(0, PeerRing::bytes_in_use)
     }
 
     /// Records the ring that the peer has advertised. Ends the connection if the peer has already

@@ -38,8 +38,8 @@ use crate::rdma::Rdma;
 ///   [`Self::send_registered`] does not copy.
 /// - **Reading** copies the bytes once, out of the memory in which the device has stored them.
 ///   `AsyncBufRead` and [`Self::read_chunk`] do not copy, except bytes in the ring.
-/// - **The ring** is 1 MiB of the reader's memory, into which the writer writes 32 KiB and more
-///   directly, in pieces of up to 64 KiB. The reader provides the ring when `AsyncRead` reads the
+/// - **The ring** is 1 MiB of the reader's memory, into which writes of 32 KiB or more go directly,
+///   in pieces of up to 64 KiB. The reader provides the ring when `AsyncRead` reads the
 ///   first long piece. A stream without long pieces, or that is read only by `AsyncBufRead` and
 ///   [`Self::read_chunk`], has no ring.
 /// - **Backpressure**: while the reader does not read, the writer waits once

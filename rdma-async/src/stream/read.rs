@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncBufRead, AsyncRead, ReadBuf};
 use tokio_util::sync::ReusableBoxFuture;
 
-use crate::connection::{RingPiece, StreamPiece};
+use crate::connection::{LONG_LEN, RingPiece, StreamPiece};
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess};
 use crate::observe::observed_arrival;
@@ -22,7 +22,8 @@ use crate::rdma::Rdma;
 pub struct OwnedReadHalf {
     /// Received bytes that are not yet read.
     unread: Option<Unread>,
-    /// Set if `unread` is a long piece that did not arrive in the ring of this end.
+    /// Set if `unread` is a piece of at least [`LONG_LEN`] bytes that did not arrive in the ring of
+    /// this end.
     is_long: bool,
     /// Future that receives the next chunk, in progress if `is_receiving`.
     receiving: Receiving,
@@ -138,7 +139,8 @@ impl OwnedReadHalf {
                 }
                 Ok(piece) => piece,
             };
-            self.is_long = matches!(piece, StreamPiece::Long(_));
+            self.is_long =
+                matches!(&piece, StreamPiece::Long(region) if region.length() >= LONG_LEN);
             self.unread = Some(match piece {
                 StreamPiece::Message(region) | StreamPiece::Long(region) => {
                     Unread::Chunk(StreamChunk { region, start: 0 })

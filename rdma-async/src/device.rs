@@ -3,13 +3,12 @@
 use std::alloc::Layout;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rdma_core::memory::{SharedFrozenBuffer, StableMemory, StableMemoryMut, WindowType};
 use rdma_core::{Context, ProtectionDomain, Refused};
 use tokio::runtime::Handle;
-use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 
 use crate::builder::RdmaBuilder;
@@ -84,7 +83,7 @@ struct Shared {
     #[cfg(feature = "metrics")]
     metrics: Arc<crate::observe::Metrics>,
     /// Result of [`RdmaDevice::enforces_window_bounds`].
-    enforces_window_bounds: OnceCell<bool>,
+    enforces_window_bounds: OnceLock<bool>,
     domain: ProtectionDomain,
 }
 
@@ -137,7 +136,7 @@ impl RdmaDevice {
                 ledger: Arc::default(),
                 #[cfg(feature = "metrics")]
                 metrics: Arc::new(crate::observe::Metrics::of(context.name())),
-                enforces_window_bounds: OnceCell::new(),
+                enforces_window_bounds: OnceLock::new(),
                 domain,
             }),
         })
@@ -162,21 +161,24 @@ impl RdmaDevice {
     /// Returns whether the device limits the access through memory windows of type 2 to the bytes
     /// of the window. The first call tests the device, on a thread for blocking tasks.
     pub(crate) async fn enforces_window_bounds(&self) -> bool {
-        let test = || async {
-            let context = self.context().clone();
-            let test = move || {
-                has_windows(&context)
-                    && {
-                        let tested = context.enforces_window_bounds(WindowType::Two);
-                        tested.unwrap_or_else(|error| {
-                        tracing::warn!(%error, "the memory windows of the device could not be tested, and are not used");
-                        false
-                    })
-                    }
-            };
-            spawn_blocking(test).await.unwrap_or(false)
+        if let Some(known) = self.shared.enforces_window_bounds.get() {
+            return *known;
+        }
+        let context = self.context().clone();
+        let test = move || match has_windows(&context) {
+            true => context.enforces_window_bounds(WindowType::Two),
+            false => Ok(false),
         };
-        *self.shared.enforces_window_bounds.get_or_init(test).await
+        // Each caller tests, so that no caller waits for the future of another one, which may not be
+        // polled. An error is not kept: a later test may succeed.
+        match spawn_blocking(test).await {
+            Ok(Ok(tested)) => *self.shared.enforces_window_bounds.get_or_init(|| tested),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the memory windows of the device could not be tested, and are not used");
+                false
+            }
+            Err(_) => false,
+        }
     }
 
     /// Allocates zeroed, registered memory that every connection of the device can use. Memory of

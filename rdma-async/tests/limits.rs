@@ -215,7 +215,7 @@ fn peers_that_request_all_memory_of_a_limited_pool_leave_a_share_to_its_owner() 
             greedy.push(join(&mut listener).await);
         }
         // Small regions use more memory than their bytes.
-        let small = Layout::from_size_align(33, 1).unwrap();
+        let small = Layout::from_size_align(2049, 1).unwrap();
         let (mut held, mut reasons) = (Vec::new(), Vec::new());
         for (client, _) in &greedy {
             loop {

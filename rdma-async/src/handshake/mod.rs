@@ -76,6 +76,8 @@ pub(crate) async fn accept(
         }
     });
     let (local, remote) = tokio::select! {
+        // A peer whose bytes have arrived is served before its handshake can end.
+        biased;
         agreed = exchange_hellos(template, &mut stream, peer, state) => agreed?,
         error = &mut end => {
             if let Error::Handshake { reason, .. } = &error {

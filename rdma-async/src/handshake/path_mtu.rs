@@ -11,7 +11,8 @@ use tokio::net::TcpStream;
 const MAX_OVERHEAD: usize = 40 + 8 + 12 + 4 + 28 + 4;
 
 /// Returns the largest path MTU whose packets fit into the MTU that the kernel knows for the route
-/// of a TCP connection, or `None` if the kernel does not tell (`IP_MTU` in `ip(7)`).
+/// of a TCP connection, or `None` if the kernel does not report it (`IP_MTU` in
+/// `ip(7)`).
 pub(super) fn of_route(stream: &TcpStream) -> Option<Mtu> {
     let bytes = match stream.local_addr().ok()?.ip().to_canonical() {
         IpAddr::V4(_) => ip_mtu(stream),
@@ -20,8 +21,8 @@ pub(super) fn of_route(stream: &TcpStream) -> Option<Mtu> {
     Some(fitting(usize::try_from(bytes.ok()?).ok()?))
 }
 
-/// Returns the largest path MTU whose packets have at most `bytes` bytes, or the smallest if none
-/// has.
+/// Returns the largest path MTU whose packets have at most `bytes` bytes, or the smallest path MTU
+/// if no packets are short enough.
 fn fitting(bytes: usize) -> Mtu {
     let all = [Mtu::Mtu4096, Mtu::Mtu2048, Mtu::Mtu1024, Mtu::Mtu512];
     all.into_iter()

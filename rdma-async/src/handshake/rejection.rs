@@ -7,6 +7,7 @@
 
 use std::net::{Shutdown, SocketAddr};
 
+use rustix::net::SendFlags;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -29,9 +30,9 @@ pub(super) async fn send(stream: &mut TcpStream, reason: &str) {
 /// Sends a rejection like [`send`], but without waiting: sends nothing, or a part of the rejection,
 /// if the socket cannot take all of it.
 pub(super) fn send_now(stream: &TcpStream, reason: &str) {
-    let socket = SockRef::from(stream);
-    drop(socket.send(&encode(reason)));
-    drop(socket.shutdown(Shutdown::Write));
+    // Like tokio's writes, without a signal if the peer has reset the connection.
+    let _ = rustix::net::send(stream, &encode(reason), SendFlags::NOSIGNAL);
+    drop(SockRef::from(stream).shutdown(Shutdown::Write));
 }
 
 /// Returns the encoding of a rejection with this reason.

@@ -70,7 +70,7 @@ pub(super) unsafe fn copy_in(from: &[u8], to: *mut u8) {
     unsafe { copy_in_bytes(words.remainder(), at) };
 }
 
-/// Whether [`copy_string`] is available. Miri does not execute instructions of the processor.
+/// Set if [`copy_string`] is available. Miri does not execute instructions of the processor.
 const HAS_STRING_COPY: bool = cfg!(all(target_arch = "x86_64", not(miri)));
 
 /// Copies `len` bytes by the processor's string instruction, which copies long ranges in whole

@@ -11,10 +11,10 @@ use crate::ffi::Volatile;
 /// A view of memory that peers may write at any moment, and that therefore cannot be a slice.
 ///
 /// Every access is atomic: it reads or writes one byte, or an aligned word of four or eight bytes.
-/// A copy consists of such accesses. A concurrent write can therefore change the values that are
-/// read, but never causes undefined behaviour. The order in which a peer sees several stores
-/// depends on the machine and the device; only a single aligned word is always read and written as
-/// a whole.
+/// A copy consists of such accesses, of any size. A concurrent write can therefore change the
+/// values that are read, but never causes undefined behaviour. The order in which a peer sees
+/// several stores depends on the machine and the device; only the functions that load or store a
+/// word always read and write an aligned word as a whole.
 ///
 /// The methods `compare_and_swap_u64` and `fetch_and_add_u64` are atomic with regard to a peer's
 /// atomics only if the device supports

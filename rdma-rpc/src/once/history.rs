@@ -10,13 +10,14 @@ use super::CallNumber;
 /// server to a few MiB. For a further client, the history that was stored first is forgotten.
 const MAX_EVICTED: usize = 64 << 10;
 
-/// Calls of a client that may have been executed. An *epoch* is the number of histories that the
-/// server has forgotten so far.
+/// Calls of a client that may have been executed. An *epoch* is a number of histories that the
+/// server has stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct History {
     /// Sequence number below which every call may have been executed.
     pub(super) floor: u64,
-    /// Epoch at which the history begins. Calls of earlier epochs may have been executed, too.
+    /// Epoch up to which histories were forgotten when this history began. A forgotten history of
+    /// this client was stored before that epoch.
     epoch: u64,
 }
 
@@ -27,8 +28,9 @@ impl History {
     ///
     /// A first request (not repeated) may be delayed until its repetition was executed on another
     /// connection. The client repeats a request only after it has used the connection of the first
-    /// request, so the repetition was executed after this connection was accepted. If the history
-    /// of the client was forgotten before that, the repetition is part of the present history.
+    /// request, so a history with the repetition was stored after this connection was accepted. If
+    /// only histories were forgotten that were stored before, the repetition is part of the present
+    /// history.
     pub(super) fn excludes(&self, number: &CallNumber, epoch: u64) -> bool {
         let is_complete = self.epoch == 0;
         number.call >= self.floor && (is_complete || (!number.is_repeated && epoch >= self.epoch))
@@ -42,16 +44,16 @@ pub(super) struct EvictedClients {
     histories: HashMap<u128, (u64, History)>,
     /// Client identifiers in the order in which their histories were stored.
     order: BTreeMap<u64, u128>,
-    /// Key of the next entry in `order`.
+    /// Key of the next entry in `order`: the number of histories that were stored so far.
     next: u64,
-    /// Number of forgotten histories.
-    epoch: u64,
+    /// Epoch before which all forgotten histories were stored.
+    forgotten: u64,
 }
 
 impl EvictedClients {
     /// Returns the present epoch.
     pub(super) fn epoch(&self) -> u64 {
-        self.epoch
+        self.next
     }
 
     /// Returns the history of a client without stored answers: of an evicted client, of a new
@@ -59,7 +61,7 @@ impl EvictedClients {
     pub(super) fn history(&self, session: u128) -> History {
         let unknown = History {
             floor: 0,
-            epoch: self.epoch,
+            epoch: self.forgotten,
         };
         self.histories
             .get(&session)
@@ -74,10 +76,10 @@ impl EvictedClients {
         self.order.insert(self.next, session);
         self.next += 1;
         if self.histories.len() > MAX_EVICTED
-            && let Some((_, oldest)) = self.order.pop_first()
+            && let Some((key, oldest)) = self.order.pop_first()
         {
             self.histories.remove(&oldest);
-            self.epoch += 1;
+            self.forgotten = key + 1;
         }
     }
 
@@ -120,15 +122,39 @@ mod tests {
         for session in 1..MAX_EVICTED as u128 {
             evicted.insert(session, History::default());
         }
-        assert_eq!((evicted.history(0), evicted.epoch()), (of_first, 0));
+        assert_eq!((evicted.history(0), evicted.forgotten), (of_first, 0));
         // A client that returns and is evicted again is not the first one any more.
         evicted.remove(0);
         evicted.insert(0, of_first);
         evicted.insert(u128::MAX, History::default());
-        assert_eq!((evicted.history(0), evicted.epoch()), (of_first, 1));
-        assert_eq!(evicted.history(1), History { floor: 0, epoch: 1 });
+        assert_eq!((evicted.history(0), evicted.forgotten), (of_first, 2));
+        assert_eq!(evicted.history(1), History { floor: 0, epoch: 2 });
         assert_eq!(evicted.histories.len(), MAX_EVICTED);
         assert_eq!(evicted.order.len(), MAX_EVICTED);
+    }
+
+    #[test]
+    fn a_new_client_is_served_on_a_connection_that_is_younger_than_the_forgotten_histories() {
+        let mut evicted = EvictedClients::default();
+        let store = |evicted: &mut EvictedClients, sessions: std::ops::Range<u128>| {
+            sessions.for_each(|session| evicted.insert(session, History::default()));
+        };
+        let limit = MAX_EVICTED as u128;
+        store(&mut evicted, 0..limit);
+        let accepted = evicted.epoch();
+        store(&mut evicted, limit..2 * limit);
+        assert!(
+            evicted
+                .history(u128::MAX)
+                .excludes(&number(0, false), accepted)
+        );
+        // The history of a client whose calls were executed after the connection was accepted.
+        store(&mut evicted, 2 * limit..2 * limit + 1);
+        assert!(
+            !evicted
+                .history(u128::MAX)
+                .excludes(&number(0, false), accepted)
+        );
     }
 
     #[test]

@@ -4,8 +4,10 @@ mod common;
 
 use std::cell::Cell;
 use std::collections::HashSet;
+use std::env;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::process::Command;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -97,6 +99,40 @@ fn a_late_writer_gets_a_remote_access_error_and_changes_nothing() {
 #[test]
 fn a_late_writer_to_memory_with_its_own_registration_changes_nothing() {
     check_late_writer(false);
+}
+
+#[test]
+fn a_grant_without_a_free_window_has_its_own_registration() {
+    const NAME: &str = "a_grant_without_a_free_window_has_its_own_registration";
+    if env::var_os("SOFTROCE_FAIL").is_none() {
+        if common::context().name() == "softroce0" {
+            // The test of the device allocates windows, too.
+            for number in 1..=4 {
+                let status = Command::new(env::current_exe().unwrap())
+                    .args(["--exact", NAME, "--nocapture"])
+                    .env("SOFTROCE_FAIL", format!("ibv_alloc_mw:{number}:ENOMEM"))
+                    .status()
+                    .expect("the test runs again");
+                assert!(status.success(), "window {number} is missing: {status}");
+            }
+        }
+        return;
+    }
+    run(async {
+        let (client, server) = pair().await;
+        let mut region = pattern(&server, 64, 1);
+        for round in 0..3 {
+            let reserved = server.reserve(region, LONG, async |grant| {
+                let mut remote = RemoteMr::from_token(grant.token());
+                let source = pattern(&client, 64, round);
+                client.write(&source, &mut remote).await
+            });
+            let reserved = reserved.await.unwrap();
+            reserved.output.unwrap().unwrap();
+            region = reserved.region;
+            assert_eq!(region.as_slice(), bytes(64, round));
+        }
+    });
 }
 
 fn check_late_writer(exclusive: bool) {

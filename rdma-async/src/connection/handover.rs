@@ -6,6 +6,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rdma_core::memory::MemoryWindow;
 use rdma_core::{AccessFlags, RemoteMemory};
 use tokio::time::timeout;
 
@@ -93,12 +94,15 @@ impl Connection {
         let region = region
             .into_parts()
             .map_err(|(_, error)| Error::from(error))?;
-        let is_exclusive = uses_windows && region.allows_windows();
+        let window = match uses_windows && region.allows_windows() {
+            true => self.unbound_window(),
+            false => None,
+        };
+        let is_exclusive = window.is_some();
         let reservation = Some(Arc::clone(reservation));
-        let (lease, memory) = if is_exclusive {
+        let (lease, memory) = if let Some(window) = window {
             let limit = self.settings.response_timeout;
-            let domain = self.device.protection_domain();
-            let pending = self.windows.pair(region, access, domain)?;
+            let pending = self.windows.pair(region, access, window)?;
             let binding = self.bind_window(pending);
             let (region, memory) =
                 in_time("the binding of a memory window", limit, binding).await?;
@@ -115,6 +119,17 @@ impl Connection {
             memory,
             is_exclusive,
         })
+    }
+
+    /// Returns an unbound memory window, with the number of times that it was bound, or `None` if
+    /// the device has no further windows.
+    fn unbound_window(&self) -> Option<(MemoryWindow, u16)> {
+        let window = self.windows.unbound_window(self.device.protection_domain());
+        window
+            .inspect_err(
+                |error| tracing::warn!(parent: &self.span, %error, "a grant is not exclusive"),
+            )
+            .ok()
     }
 
     /// Lends memory like [`Self::lend_for`], but restricts the peer's access rights to `allowed`,

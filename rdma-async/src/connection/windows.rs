@@ -118,8 +118,12 @@ impl Windows {
         }
     }
 
-    /// Returns an unbound window, and the number of times that it was bound.
-    fn unbound_window(&self, domain: &ProtectionDomain) -> Result<(MemoryWindow, u16), VerbsError> {
+    /// Returns an unbound window, and the number of times that it was bound. Fails if the device has
+    /// no further windows.
+    pub(super) fn unbound_window(
+        &self,
+        domain: &ProtectionDomain,
+    ) -> Result<(MemoryWindow, u16), VerbsError> {
         let free = self.free.lock().pop();
         match free {
             Some(free) if free.1 < MAX_BINDINGS => Ok(free),
@@ -128,21 +132,14 @@ impl Windows {
         }
     }
 
-    /// Pairs a region with an unbound window. The peer has no access until
-    /// [`Connection::bind_window`] binds the window.
+    /// Pairs a region with an unbound window that [`Self::unbound_window`] has returned. The peer has
+    /// no access until [`Connection::bind_window`] binds the window.
     pub(super) fn pair(
         self: &Arc<Self>,
         region: RegionParts,
         access: AccessFlags,
-        domain: &ProtectionDomain,
+        (window, bindings): (MemoryWindow, u16),
     ) -> Result<PendingWindow, VerbsError> {
-        let (window, bindings) = match self.unbound_window(domain) {
-            Ok(unbound) => unbound,
-            Err(error) => {
-                drop(region.into_region());
-                return Err(error);
-            }
-        };
         let RegionParts {
             buffer,
             range,
@@ -235,21 +232,23 @@ pub(crate) struct PendingWindow {
 impl PendingWindow {
     fn lease(&self) -> &WindowLease {
         let region = self.region.as_ref();
-        &region.expect("only `self` by value is without it").lease
+        &region
+            .expect("the region is taken only when `self` is consumed")
+            .lease
     }
 
     /// Returns the region after the window was bound.
     fn into_region(mut self) -> WindowedRegion {
         self.region
             .take()
-            .expect("only `self` by value is without it")
+            .expect("the region is taken only when `self` is consumed")
     }
 
     /// Returns the memory after the request has completed or failed, and ends the peer's access if
-    /// the request has not.
+    /// the request has not ended it.
     fn end(mut self) -> Result<LocalMr, VerbsError> {
         let region = self.region.take();
-        let region = region.expect("only `self` by value is without it");
+        let region = region.expect("the region is taken only when `self` is consumed");
         self.windows.end(region).map_err(|refused| {
             let error = refused.error.clone();
             // Dropping `self` then leaves the region to the control task.

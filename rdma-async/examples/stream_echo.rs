@@ -1,6 +1,7 @@
-//! The echo program of async-ucx, over streams of rdma-async. Besides the names, two things differ:
-//! server and client run in one process, and the client shuts down its direction of the stream,
-//! because the server reads up to the end of the stream.
+//! The echo program of async-ucx, over streams of rdma-async. Besides the names, three things
+//! differ: server and client run in one process; the client shuts down its direction of the stream,
+//! because the server reads up to the end of the stream and would wait for ever otherwise; and
+//! `read_to_string` appends to a string, as `AsyncReadExt` of tokio does, instead of returning one.
 //!
 //! ```text
 //! cargo run -p rdma-async --example stream_echo

@@ -304,3 +304,18 @@ fn regions_that_the_owner_has_not_received_count_towards_the_limit_of_regions() 
         client.request_remote_mr(layout(8)).await.unwrap();
     });
 }
+
+#[test]
+fn returned_memory_that_the_owner_had_offered_does_not_count_towards_the_limit_of_regions() {
+    run(async {
+        let (_device, mut listener) = owner(|builder| builder.remote_region_limit(1)).await;
+        let (client, server) = join(&mut listener).await;
+        let offered = server.alloc_local_mr(layout(8)).unwrap();
+        let (sent, remote) =
+            tokio::join!(server.send_local_mr(offered), client.receive_remote_mr());
+        sent.unwrap();
+        client.send_remote_mr(remote.unwrap()).await.unwrap();
+        client.request_remote_mr(layout(8)).await.unwrap();
+        server.receive_local_mr().await.unwrap();
+    });
+}

@@ -4,6 +4,7 @@
 use std::alloc::Layout;
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rdma_core::memory::MemoryWindow;
@@ -292,9 +293,11 @@ impl Connection {
     /// Waits until the peer returns memory that this end has lent, and returns the region to the
     /// application.
     pub(crate) async fn receive_returned(&self) -> Result<LocalMr> {
-        let (region, _charge) = self
+        let (region, charge) = self
             .wait(&self.returned_arrived, || self.returned.pop())
             .await?;
+        let was_requested = usize::from(charge.is_some());
+        (self.returned_requests).fetch_sub(was_requested, Ordering::Relaxed);
         Ok(region)
     }
 }

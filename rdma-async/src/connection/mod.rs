@@ -37,7 +37,7 @@ mod work;
 
 use std::future::poll_fn;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Poll, ready};
 
@@ -156,6 +156,8 @@ pub(crate) struct Connection {
     /// Lent memory that the peer has returned. Memory that the peer had requested counts towards
     /// the limits of the peer until the application receives the memory.
     returned: SegQueue<(LocalMr, Option<Charge>)>,
+    /// Number of regions in `returned` that the peer had requested.
+    returned_requests: AtomicUsize,
     /// Tasks that wait for returned memory or for the end of the connection.
     returned_arrived: Waiters,
     /// Messages that the application receives before the messages in `messages`.
@@ -214,6 +216,7 @@ impl Connection {
             offers: Inbox::new(own.data),
             borrowed: BorrowedLeases::default(),
             returned: SegQueue::new(),
+            returned_requests: AtomicUsize::new(0),
             returned_arrived: Waiters::default(),
             front: FrontQueue::default(),
             leases: Leases::new(settings.remote_access),

@@ -154,6 +154,8 @@ impl Connection {
             }
             Kind::Return { lease } => match self.end_lease_by_peer(lease) {
                 Some(EndedLease::Memory(Ok(region), charge)) => {
+                    let was_requested = usize::from(charge.is_some());
+                    (self.returned_requests).fetch_add(was_requested, Ordering::Relaxed);
                     self.returned.push((region, charge));
                     self.returned_arrived.wake();
                 }

@@ -102,7 +102,8 @@ impl Connection {
         let held = self.leases.granted();
         // An ended lease counts until the peer has returned or released it, because its id is still
         // in use. A returned region counts until the application receives it.
-        let regions = held.regions + self.leases.unreturned_regions() + self.returned.len();
+        let returned = self.returned_requests.load(Ordering::Relaxed);
+        let regions = held.regions + self.leases.unreturned_regions() + returned;
         if regions >= limits.regions {
             return Err(Refusal::Regions(limits.regions as u64));
         }

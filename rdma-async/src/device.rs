@@ -169,8 +169,8 @@ impl RdmaDevice {
             true => context.enforces_window_bounds(WindowType::Two),
             false => Ok(false),
         };
-        // Each caller tests, so that no caller waits for the future of another one, which may not be
-        // polled. An error is not kept: a later test may succeed.
+        // Each caller tests, so that no caller waits for the future of another one, which may not
+        // be polled. An error is not kept: a later test may succeed.
         match spawn_blocking(test).await {
             Ok(Ok(tested)) => *self.shared.enforces_window_bounds.get_or_init(|| tested),
             Ok(Err(error)) => {

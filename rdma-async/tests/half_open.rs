@@ -16,8 +16,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// Returns the number of half-open connections to create.
 fn half_open_connections() -> usize {
-    // Other devices are tested in a guest whose processor is emulated, and whose TCP connections take
-    // ten times as long. 2000 connections are twice the limit of the listener, so that it ends
+    // Other devices are tested in a guest whose processor is emulated, and whose TCP connections
+    // take ten times as long. 2000 connections are twice the limit of the listener, so that it ends
     // handshakes there, too.
     match common::context().name() {
         "softroce0" => 10_000,

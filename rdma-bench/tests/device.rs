@@ -489,8 +489,8 @@ fn calls() {
 
 #[test]
 fn call_latency_beside_bulk_memory() {
-    // So many calls that a transfer ends meanwhile. With an emulated processor, a call takes as long
-    // as a transfer.
+    // So many calls that a transfer ends meanwhile. With an emulated processor, a call takes as
+    // long as a transfer.
     let is_softroce = env::var_os("RDMA_DEVICE").is_none_or(|device| device == "softroce0");
     let calls = if is_softroce { 2000 } else { 100 };
     let [server, client] = both(&format!("echo_lat -s 32 -n {calls} --beside 64K"));

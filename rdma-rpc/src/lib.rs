@@ -131,15 +131,16 @@ mod wire;
 /// the connection, and the repeated call gets its answer. If the server process was restarted or
 /// has dropped the answer, the call is not executed again and fails with
 /// [`Error::ExecutionUnknown`]. The result and the error of such a method must be `Clone`, `Send`
-/// and `Sync`. They cannot contain a [`Bulk`]: a call that returns a bulk fails with
+/// and `Sync`. The results cannot contain a [`Bulk`]: a call that returns a bulk fails with
 /// [`Error::BadResponse`]. A bulk in an argument is accessible until the connection of its request
 /// ends, even if the handler continues.
 ///
 /// A server keeps at most 256 unacknowledged answers of a client, for at most 1024 clients, and in
 /// total about 256 MiB. Of the 65,536 clients whose answers were removed last, the server keeps the
 /// highest sequence number of an executed call, and refuses all requests up to this number. Of
-/// earlier clients, the server keeps nothing. It then refuses repeated requests of unknown clients,
-/// and first requests on connections that are older than the removal of the last such number.
+/// earlier clients, the server keeps nothing. The server then refuses repeated requests of unknown
+/// clients, and first requests on connections that were accepted before the last 65,536
+/// removals.
 ///
 /// A handler counts against the limits of the server until the handler ends, even if its call was
 /// cancelled. The number of running handlers of a client is limited to the

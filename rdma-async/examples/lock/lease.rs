@@ -3,8 +3,8 @@
 //! The word is 0 while the lock is free. Otherwise, its upper half is the number of the holder, and
 //! its lower half changes each time the holder takes the lock or renews its lease, so that a word
 //! does not recur in a later lease. A worker that has read an unchanged word for the duration of
-//! the lease takes the lock: the holder has died, or no longer uses the lock. The clocks of the hosts need not be synchronized; they must only run at about the
-//! same speed.
+//! the lease takes the lock: the holder has died, or no longer uses the lock. The clocks of the
+//! hosts need not be synchronized; they must only run at about the same speed.
 
 use std::time::{Duration, Instant};
 

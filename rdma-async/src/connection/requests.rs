@@ -115,8 +115,8 @@ impl Connection {
         Ok((layout, charge))
     }
 
-    /// Counts memory of this end as held by the peer until the returned [`Charge`] is dropped. Fails
-    /// if the peer's host, or all peers, would exceed their limit.
+    /// Counts memory of this end as held by the peer until the returned [`Charge`] is dropped.
+    /// Fails if the peer's host, or all peers, would exceed their limit.
     pub(super) fn charge_peer(&self, layout: Layout) -> Result<Charge, Refusal> {
         let pool = self.device.pool();
         let amount = Amount {

@@ -179,9 +179,9 @@ impl PeerRing {
 
 impl Connection {
     /// Advertises a ring to the peer, unless this was done before. The ring counts as memory that
-    /// the peer holds. Does nothing if no memory is available, if a limit of the peer's memory would
-    /// be exceeded, or if the peer may not write to memory of this end: long pieces then still
-    /// arrive by [rendezvous](super::rendezvous).
+    /// the peer holds. Does nothing if no memory is available, if a limit of the peer's memory
+    /// would be exceeded, or if the peer may not write to memory of this end: long pieces then
+    /// still arrive by [rendezvous](super::rendezvous).
     pub(crate) fn advertise_ring(&self) {
         let access = self.settings.remote_access & AccessFlags::REMOTE_WRITE;
         // iWARP has no writes with immediate data.

@@ -372,8 +372,8 @@ impl Connection {
     #[inline]
     pub(crate) fn complete(&self, completion: &WorkCompletion, wakes: &mut Vec<Waker>) {
         let outcome = completion.result();
-        // Set before the request ends, so that a future that gets the error of the request finds the
-        // connection ended.
+        // Set before the request ends, so that a future that gets the error of the request finds
+        // the connection ended.
         let must_fail = outcome
             .as_ref()
             .is_err_and(|error| self.set_work_failure(*error));

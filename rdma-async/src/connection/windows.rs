@@ -24,8 +24,8 @@ use super::send_state::NotAccepted;
 use crate::error::Result;
 use crate::memory::{LocalMr, PieceLender, RegionParts};
 
-/// Maximum number of times that a window is bound. Its keys repeat after this number of bindings,
-/// and a peer may still have an old key.
+/// Maximum number of times that a window is bound. The keys of a window repeat after this number of
+/// bindings, and a peer may still have an old key.
 const MAX_BINDINGS: u16 = 256;
 /// Maximum number of unbound windows that a connection keeps.
 const MAX_FREE: usize = 16;
@@ -118,8 +118,8 @@ impl Windows {
         }
     }
 
-    /// Returns an unbound window, and the number of times that it was bound. Fails if the device has
-    /// no further windows.
+    /// Returns an unbound window, and the number of times that it was bound. Fails if the device
+    /// has no further windows.
     pub(super) fn unbound_window(
         &self,
         domain: &ProtectionDomain,
@@ -132,8 +132,8 @@ impl Windows {
         }
     }
 
-    /// Pairs a region with an unbound window that [`Self::unbound_window`] has returned. The peer has
-    /// no access until [`Connection::bind_window`] binds the window.
+    /// Pairs a region with an unbound window that [`Self::unbound_window`] has returned. The peer
+    /// has no access until [`Connection::bind_window`] binds the window.
     pub(super) fn pair(
         self: &Arc<Self>,
         region: RegionParts,

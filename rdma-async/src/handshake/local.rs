@@ -74,8 +74,8 @@ impl LocalEnd {
         })
     }
 
-    /// Returns the hello of this end, the first message of the handshake. Its MTU is the smallest of
-    /// the MTUs of the port, of the route and of the options.
+    /// Returns the hello of this end, the first message of the handshake. The MTU in the hello is
+    /// the smallest of the MTUs of the port, of the route and of the options.
     pub(crate) fn hello(&self) -> Hello {
         let Template { settings, .. } = &self.room.template;
         let mut endpoint = self.prepared.endpoint();

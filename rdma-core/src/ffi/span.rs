@@ -84,8 +84,8 @@ impl Span {
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         debug_assert!(self.region.memory().is_writable());
         // SAFETY: the memory is initialised, lives as long as the region, and is accessed by this
-        // span alone. Read-only memory is in a `FrozenBuffer` or `SharedFrozenBuffer`, which give no
-        // exclusive borrow of their span. `&mut self` makes the borrow exclusive.
+        // span alone. Read-only memory is in a `FrozenBuffer` or `SharedFrozenBuffer`, which give
+        // no exclusive borrow of their span. `&mut self` makes the borrow exclusive.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 

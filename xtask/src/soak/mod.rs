@@ -324,8 +324,8 @@ fn published(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     Repeated {
         name: "published",
         min: 100_000,
-        // Each of four readers performs this number of reads within the time limit of the test, also
-        // while other programs use the processors.
+        // Each of four readers performs this number of reads within the time limit of the test,
+        // also while other programs use the processors.
         max: 500_000,
         first_seed: 0,
     }

@@ -38,7 +38,7 @@ impl InterfaceMonitor {
             let mut report = [0; 64];
             // The end of a longer report is discarded.
             match recv(&self.0, &mut report, RecvFlags::DONTWAIT) {
-                // Each report is one message. Its type follows the length of four bytes.
+                // Each report is one message, whose type follows the length of four bytes.
                 Ok(_) if ROUTE_MESSAGES.contains(&u16::from_ne_bytes([report[4], report[5]])) => {
                     changes.routes = true;
                 }

@@ -85,14 +85,11 @@ pub(crate) fn run() {
         }
         let used = Usage::of("self");
         let outcomes = shared.outcomes.lock();
-        let stalled = stalls::longest_since(&begin);
-        println!(
-            "{outcomes}; a client used {half} and then {used}, and a thread of it was stalled \
-             {stalled:?}"
-        );
+        let stalled = stalls::total_since(&begin);
+        println!("{outcomes}; a client used {half} and then {used}, and was stalled {stalled:?}");
         outcomes.assert_no_violation();
         // On a machine with much other work, servers seem dead.
-        let is_stalled = stalled > Duration::from_secs(seconds) / 4;
+        let is_stalled = stalled > Duration::from_secs(seconds);
         assert!(outcomes.answered > 0, "{outcomes}");
         assert!(
             is_stalled || outcomes.answered > outcomes.failed,
@@ -139,7 +136,7 @@ async fn make_calls(caller: u64, client: WorkClient, shared: Arc<Shared>, mut ch
         let late = took.saturating_sub(DEADLINE + GRACE);
         let stalled = match late.is_zero() {
             true => Duration::ZERO,
-            false => stalls::longest_since(&begin),
+            false => stalls::total_since(&begin),
         };
         let ended = ended.unwrap_or_else(|_| Err("the call never ended".to_owned()));
         let mut pause = Duration::from_millis(500) + 10 * took;
@@ -147,7 +144,7 @@ async fn make_calls(caller: u64, client: WorkClient, shared: Arc<Shared>, mut ch
             let mut outcomes = shared.outcomes.lock();
             if late > stalled {
                 outcomes.violated(format!(
-                    "{call:#x} took {took:?}, with threads stalled at most {stalled:?}: {ended:?}"
+                    "{call:#x} took {took:?}, with threads stalled for {stalled:?}: {ended:?}"
                 ));
             } else if !late.is_zero() {
                 outcomes.count_stalled(late);

@@ -39,14 +39,15 @@ impl Stalls {
     }
 }
 
-/// Returns the longest time for which a single thread has waited since `begin`. Reads the counters,
-/// so this function is for the few calls that are late.
-pub(crate) fn longest_since(begin: &Waits) -> Duration {
+/// Returns the time for which all threads together have waited since `begin`. A call needs several
+/// threads one after the other, so the longest wait of a single thread is no bound. Reads the
+/// counters, so this function is for the few calls that are late.
+pub(crate) fn total_since(begin: &Waits) -> Duration {
     let waited = waits().into_iter().map(|(thread, waited)| {
         let before = begin.get(&thread).copied().unwrap_or_default();
         waited.saturating_sub(before)
     });
-    Duration::from_nanos(waited.max().unwrap_or_default())
+    Duration::from_nanos(waited.sum())
 }
 
 /// Reads the time for which each thread of this process has waited for a processor: the second

@@ -104,6 +104,8 @@ mod shard;
 #[cfg(feature = "shared-secret")]
 mod shared_secret;
 mod stream;
+#[cfg(all(test, not(loom_models)))]
+mod testing;
 mod vectored;
 mod within;
 

@@ -23,7 +23,7 @@ impl Rdma {
     /// completed or the limit has expired, ends the access at the device, and then returns the
     /// region. A later access of the peer gets a remote access error and changes nothing.
     ///
-    /// If the device keeps memory windows of type 2 to their bounds, only the peer of this
+    /// If the device enforces the bounds of memory windows of type 2, only the peer of this
     /// connection can access the memory ([`Grant::is_exclusive`]).
     ///
     /// `operation` gets a [`Grant`], which contains the token of the memory and can offer the
@@ -148,7 +148,7 @@ impl Grant {
     /// Returns whether only the peer of this connection can access the memory. Otherwise the token
     /// gives access to every peer that is connected to the [device value](crate::RdmaDevice).
     ///
-    /// The access is exclusive if the device has memory windows of type 2 and keeps them to their
+    /// The access is exclusive if the device has memory windows of type 2 and enforces their
     /// bounds, which is tested, unless [`RdmaBuilder::exclusive_grants`] or the registration of the
     /// memory forbids windows.
     ///
@@ -361,18 +361,14 @@ mod tests {
     use std::future::poll_fn;
     use std::task::Poll;
 
-    use crate::{LocalMr, Rdma, RdmaBuilder};
+    use crate::{LocalMr, Rdma, testing};
 
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(60);
 
     async fn pair() -> (Rdma, Rdma) {
-        let builder = || RdmaBuilder::default().device("softroce0").receive_depth(2);
-        let mut listener = builder().bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_address().unwrap();
-        let (client, server) = tokio::join!(builder().connect(address), listener.accept());
-        (client.unwrap(), server.unwrap())
+        testing::pair(|builder| builder.receive_depth(2)).await
     }
 
     fn region(rdma: &Rdma) -> LocalMr {

@@ -20,7 +20,7 @@ fn the_program_prints_the_bytes_that_the_client_wrote() {
 fn the_server_prints_the_bytes_that_a_client_in_another_process_wrote() {
     let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
     let port = free.expect("a free port").port();
-    let address = format!("{}:{port}", example::server_address());
+    let address = format!("{}:{port}", example::server_host::address());
     let mut server = Example::start_server(NAME, &["server", &address]);
     let mut output = server.output();
     let latest = Instant::now() + Duration::from_secs(120);

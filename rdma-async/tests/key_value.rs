@@ -35,7 +35,7 @@ fn put(address: &str, key: &str, value: &str) {
 fn answers_for_stopped_processes() -> bool {
     let is_softroce = common::context().name().starts_with("softroce");
     let path = env::var("SOFTROCE_PATH").unwrap_or_default();
-    let is_one_host = example::server_address() == "127.0.0.1";
+    let is_one_host = example::server_host::address() == "127.0.0.1";
     !is_softroce || is_one_host && (path.is_empty() || path == "shared")
 }
 

@@ -8,8 +8,8 @@ use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{builder, bytes, check, context, layout, pattern, poll_and_drop, run};
-use rdma_async::{Error, LocalMrReadAccess, PoolOptions, Rdma, RdmaDevice};
+use common::{bytes, check, context, layout, pair_with, pattern, poll_and_drop, run};
+use rdma_async::{Error, LocalMrReadAccess, PoolOptions, RdmaDevice};
 use rdma_core::memory::HugePages;
 
 const MIB: usize = 1 << 20;
@@ -21,14 +21,6 @@ fn limited(bytes: usize) -> RdmaDevice {
 fn with_watermarks(low: usize, high: usize) -> RdmaDevice {
     let options = PoolOptions::default().kept_watermarks(low, high);
     RdmaDevice::with_pool(&context(), &options).unwrap()
-}
-
-async fn pair_on(device: &RdmaDevice) -> (Rdma, Rdma) {
-    let mut listener = builder().on(device).bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_address().unwrap();
-    let connecting = builder().on(device).connect(address);
-    let (client, server) = tokio::join!(connecting, listener.accept());
-    (client.unwrap(), server.unwrap())
 }
 
 #[test]
@@ -129,7 +121,7 @@ fn connections_work_on_a_device_with_a_limit_and_huge_pages() {
             .limit(1 << 20)
             .huge_pages(HugePages::Prefer);
         let device = RdmaDevice::with_pool(&context(), &options).unwrap();
-        let (client, server) = pair_on(&device).await;
+        let (client, server) = pair_with(|builder| builder.on(&device)).await;
         check(&client, &server).await;
         // The limit also applies to memory that a peer requests.
         let refused = client.request_remote_mr(layout(2 << 20)).await;
@@ -222,7 +214,7 @@ fn trimming_frees_dropped_memory_only_after_its_operation_has_ended() {
     run(async {
         const LONG: usize = 100_000;
         let device = RdmaDevice::new(&context()).unwrap();
-        let (client, server) = pair_on(&device).await;
+        let (client, server) = pair_with(|builder| builder.on(&device)).await;
         let region = pattern(&client, LONG, 1);
         // The operation ends when the server has read the message.
         assert!(poll_and_drop(client.send(&region)).is_none());

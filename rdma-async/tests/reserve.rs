@@ -45,7 +45,7 @@ async fn granted<T>(
 }
 
 /// Returns whether reservations grant access to one peer only: by memory windows, if the device
-/// keeps windows to their bounds.
+/// enforces the bounds of windows.
 fn has_exclusive_grants() -> bool {
     let tested = context().enforces_window_bounds(WindowType::Two);
     tested.unwrap_or(false)

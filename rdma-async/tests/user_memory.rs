@@ -10,7 +10,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{builder, bytes, context, layout, poll_and_drop, run};
+use common::{bytes, context, layout, pair_with, poll_and_drop, run};
 use rdma_async::{
     Error, LocalMr, LocalMrReadAccess, LocalMrWriteAccess, Rdma, RdmaDevice, RegistrationCache,
 };
@@ -24,14 +24,6 @@ const END_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn device() -> RdmaDevice {
     RdmaDevice::new(&context()).unwrap()
-}
-
-async fn pair_on(device: &RdmaDevice) -> (Rdma, Rdma) {
-    let mut listener = builder().on(device).bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_address().unwrap();
-    let connecting = builder().on(device).connect(address);
-    let (client, server) = tokio::join!(connecting, listener.accept());
-    (client.unwrap(), server.unwrap())
 }
 
 fn shared(len: usize, seed: u8) -> Arc<[u8]> {
@@ -71,7 +63,7 @@ async fn check_send(client: &Rdma, server: &Rdma, message: &impl LocalMrReadAcce
 fn operations_use_the_memory_of_its_owner_without_a_copy() {
     run(async {
         let device = device();
-        let (client, server) = pair_on(&device).await;
+        let (client, server) = pair_with(|builder| builder.on(&device)).await;
         // Short messages are copied into the request, and long messages are read by the receiver.
         for len in [8, 4000, LONG] {
             let mut remote = client.request_remote_mr(layout(len)).await.unwrap();
@@ -93,7 +85,7 @@ fn operations_use_the_memory_of_its_owner_without_a_copy() {
 fn the_owner_gets_memory_back_only_after_the_last_operation() {
     run(async {
         let device = device();
-        let (client, server) = pair_on(&device).await;
+        let (client, server) = pair_with(|builder| builder.on(&device)).await;
         let region = device.register(bytes(LONG, 2)).unwrap();
         // The operation ends when the server has read the message.
         assert!(poll_and_drop(client.send(&region)).is_none());
@@ -148,7 +140,7 @@ fn a_region_names_the_reason_why_it_has_no_owner_to_give_back() {
 fn memory_that_the_program_registered_itself_becomes_a_region() {
     run(async {
         let device = device();
-        let (client, server) = pair_on(&device).await;
+        let (client, server) = pair_with(|builder| builder.on(&device)).await;
         let registration = device.protection_domain().registration();
         let memory = HostMemory::builder(8192).align(8192).build().unwrap();
         let registered = registration
@@ -169,7 +161,7 @@ fn memory_that_the_program_registered_itself_becomes_a_region() {
 fn a_cache_registers_memory_once_and_sends_it_without_a_copy() {
     run(async {
         let device = device();
-        let (client, server) = pair_on(&device).await;
+        let (client, server) = pair_with(|builder| builder.on(&device)).await;
         let cache = RegistrationCache::new(&device, 2 * LONG);
         for len in [8, LONG] {
             let mut owner = shared(len, 6);
@@ -202,7 +194,7 @@ fn a_cache_registers_memory_once_and_sends_it_without_a_copy() {
 fn memory_that_is_evicted_in_flight_stays_registered_until_the_operation_has_ended() {
     run(async {
         let device = device();
-        let (client, server) = pair_on(&device).await;
+        let (client, server) = pair_with(|builder| builder.on(&device)).await;
         let cache = RegistrationCache::new(&device, LONG);
         let owner = shared(LONG, 7);
         assert!(poll_and_drop(client.send(&cache.register(&owner).unwrap())).is_none());

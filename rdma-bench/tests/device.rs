@@ -3,6 +3,9 @@
 
 #![forbid(unsafe_code)]
 
+#[path = "../../rdma-async/tests/common/server_host.rs"]
+mod server_host;
+
 use std::env;
 use std::fs;
 use std::io::Read;
@@ -54,30 +57,17 @@ struct Run {
     printed: Option<[Printed; 2]>,
 }
 
-/// Returns the address of the host on which servers run: this host, or the other of two hosts.
-fn server_address() -> String {
-    env::var("RDMA_TEST_SERVER_ADDRESS").unwrap_or_else(|_| "127.0.0.1".into())
-}
-
 impl Run {
     /// Starts the program. Without an address of a server in `words`, the program is a server, and
     /// runs on the host of the servers if the test runs between two hosts.
     fn start(words: &[&str]) -> Self {
         let program = env!("CARGO_BIN_EXE_rdma-bench");
         let is_server = !words.contains(&"127.0.0.1");
-        let mut command = match env::var("RDMA_TEST_SERVER_NAMESPACE") {
-            Ok(namespace) if is_server => {
-                let mut command = Command::new("ip");
-                command.args(["netns", "exec", &namespace, program]);
-                command
-            }
-            _ => Command::new(program),
+        let mut command = match is_server {
+            true => server_host::command(program),
+            false => Command::new(program),
         };
-        let host = server_address();
-        let words = words.iter().map(|word| match *word {
-            "127.0.0.1" => &*host,
-            word => word,
-        });
+        let words = server_host::with_address(words);
         command.args(words).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program starts");
@@ -644,7 +634,7 @@ fn failure(words: &[&str]) -> String {
 fn errors_name_the_mistake() {
     let port = free_port();
     let nobody = failure(&["send_lat", "-p", &port, "127.0.0.1"]);
-    let expected = format!("connecting to {} port", server_address());
+    let expected = format!("connecting to {} port", server_host::address());
     assert!(nobody.contains(&expected), "{nobody}");
     let nobody = failure(&["send_lat", "-p", &port, "--timeout", "1"]);
     assert!(nobody.contains("no client for 1 s"), "{nobody}");

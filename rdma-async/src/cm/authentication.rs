@@ -167,9 +167,9 @@ impl TokenExchange<'_> {
 #[cfg(all(test, not(loom_models)))]
 mod tests {
     use super::*;
-    use crate::RdmaBuilder;
     use crate::connection::Depths;
     use crate::handshake::EndLimits;
+    use crate::testing::pair;
 
     /// Authenticator whose token is the transcript itself.
     #[derive(Debug)]
@@ -207,15 +207,8 @@ mod tests {
     }
 
     /// Connects two ends that have not authenticated each other by messages.
-    async fn pair() -> (Rdma, Rdma) {
-        let builder = || {
-            let builder = RdmaBuilder::default().device("softroce0");
-            builder.authenticator(TranscriptAsToken)
-        };
-        let mut listener = builder().bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_address().unwrap();
-        let (client, server) = tokio::join!(builder().connect(address), listener.accept());
-        let (client, server) = (client.unwrap(), server.unwrap());
+    async fn unauthenticated_pair() -> (Rdma, Rdma) {
+        let (client, server) = pair(|builder| builder.authenticator(TranscriptAsToken)).await;
         client.connection().withhold_memory();
         server.connection().withhold_memory();
         (client, server)
@@ -238,7 +231,7 @@ mod tests {
 
     #[tokio::test]
     async fn each_end_accepts_all_messages_once_the_other_end_is_authenticated() {
-        let (client, server) = pair().await;
+        let (client, server) = unauthenticated_pair().await;
         let (one, other) = (id("10.0.0.1:1"), id("10.0.0.2:2"));
         let use_it = async |rdma: Result<Rdma>| {
             let rdma = rdma.unwrap();
@@ -257,7 +250,7 @@ mod tests {
 
     #[tokio::test]
     async fn tokens_of_another_connection_are_refused_and_end_the_connection() {
-        let (client, server) = pair().await;
+        let (client, server) = unauthenticated_pair().await;
         let ends = [&client, &server].map(|end| end.connection_arc().clone());
         let (one, other, attacker) = (id("10.0.0.1:1"), id("10.0.0.2:2"), id("10.0.0.3:3"));
         let (connected, accepted) = tokio::join!(

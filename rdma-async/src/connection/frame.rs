@@ -73,7 +73,7 @@ pub(crate) enum Kind {
     /// the receiver may write long pieces of a stream.
     Ring { memory: RemoteMemory },
     /// Slots of the ring of the sender of this message that the sender has read, as a bit mask. The
-    /// receiver may write to them again.
+    /// receiver may write to these slots again.
     Returned { slots: u64 },
 }
 

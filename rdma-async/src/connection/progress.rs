@@ -194,15 +194,12 @@ impl Connection {
 mod tests {
     use std::alloc::Layout;
 
-    use crate::{LocalMrReadAccess, RdmaBuilder};
+    use crate::LocalMrReadAccess;
+    use crate::testing::pair;
 
     #[tokio::test]
     async fn a_long_message_of_an_unauthenticated_peer_ends_the_connection() {
-        let builder = || RdmaBuilder::default().device("softroce0");
-        let mut listener = builder().bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_address().unwrap();
-        let (client, server) = tokio::join!(builder().connect(address), listener.accept());
-        let (client, server) = (client.unwrap(), server.unwrap());
+        let (client, server) = pair(|builder| builder).await;
         server.connection().withhold_memory();
         let message = |len| client.alloc_local_mr(Layout::array::<u8>(len).unwrap());
         client.send(&message(16).unwrap()).await.unwrap();

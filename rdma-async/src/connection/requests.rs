@@ -183,15 +183,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::RdmaBuilder;
+    use crate::testing::pair;
 
     #[tokio::test]
     async fn an_unauthenticated_peer_gets_no_memory() {
-        let builder = || RdmaBuilder::default().device("softroce0");
-        let mut listener = builder().bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_address().unwrap();
-        let (client, server) = tokio::join!(builder().connect(address), listener.accept());
-        let (client, server) = (client.unwrap(), server.unwrap());
+        let (client, server) = pair(|builder| builder).await;
         server.connection().withhold_memory();
         let layout = Layout::new::<[u8; 64]>();
         let error = client.request_remote_mr(layout).await.unwrap_err();
@@ -206,11 +202,7 @@ mod tests {
 
     #[tokio::test]
     async fn memory_is_granted_by_the_control_task_and_not_by_the_poll_that_finds_the_request() {
-        let builder = || RdmaBuilder::default().device("softroce0");
-        let mut listener = builder().bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_address().unwrap();
-        let (client, server) = tokio::join!(builder().connect(address), listener.accept());
-        let (client, server) = (client.unwrap(), server.unwrap());
+        let (client, server) = pair(|builder| builder).await;
         for size in [64, 4 * LARGE] {
             let layout = Layout::from_size_align(size, 8).unwrap();
             let mut request = pin!(client.request_remote_mr(layout));

@@ -87,7 +87,7 @@ impl Announcement {
         self.slot << 18 | u32::from(self.returns) << 17 | self.len
     }
 
-    /// Decodes immediate data. Returns `None` if it is invalid.
+    /// Decodes immediate data. Returns `None` if the data is invalid.
     fn decode(immediate: u32) -> Option<Self> {
         let (slot, len) = (immediate >> 18, immediate & 0x1_ffff);
         let is_valid = slot < MAX_SLOTS as u32 && (1..=SLOT_LEN as u32).contains(&len);
@@ -145,7 +145,8 @@ impl PeerRing {
         })
     }
 
-    /// Marks slots as free. Returns `false`, and changes nothing, if any of them is not in use.
+    /// Marks slots as free. Returns `false`, and changes nothing, if any of these slots is not in
+    /// use.
     #[must_use = "a peer that returns a free slot violates the protocol"]
     pub(super) fn put_back(&self, slots: u64) -> bool {
         let without = |in_use: u64| (in_use & slots == slots).then_some(in_use & !slots);
@@ -241,8 +242,8 @@ impl Connection {
         })
     }
 
-    /// Copies `bytes`, at most [`SLOT_LEN`], to registered memory, and writes them from there into
-    /// a free slot of the peer's ring. `must_return` is called after the slot was taken, and
+    /// Copies `bytes`, at most [`SLOT_LEN`], to registered memory, and writes the copy into a free
+    /// slot of the peer's ring. `must_return` is called after the slot was taken, and
     /// returns whether the peer must return the slot immediately after it has read the piece.
     /// Returns `false`, and writes nothing, if there is no credit, no free slot, no room in the
     /// send queue or no memory.
@@ -354,7 +355,7 @@ impl Connection {
     }
 
     /// Frees slots that the peer has returned, and wakes the writer. Ends the connection if any of
-    /// them was not in use.
+    /// these slots was not in use.
     pub(super) fn take_back_slots(&self, slots: u64) {
         let ring = self.peer_ring.get();
         if slots == 0 || !ring.is_some_and(|ring| ring.put_back(slots)) {

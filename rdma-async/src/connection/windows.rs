@@ -2,10 +2,10 @@
 //!
 //! Such a window can be used only through the queue pair whose request has bound it, so its key
 //! gives no access to other peers. A request of the connection's send queue binds the window.
-//! Another request invalidates it, if no earlier request is in flight: requests complete in order,
-//! so a peer that does not acknowledge a message could otherwise delay the end of its access.
-//! Deallocating the window ends the access in all other cases, also after the queue pair has
-//! failed.
+//! Another request invalidates the window, if no earlier request is in flight: requests complete in
+//! order, so a peer that does not acknowledge a message could otherwise delay the end of its
+//! access. Deallocating the window ends the access in all other cases, also after the queue pair
+//! has failed.
 
 use std::mem;
 use std::sync::Arc;
@@ -103,7 +103,7 @@ pub(super) struct Windows {
     /// Unbound windows, each with the number of times that it was bound.
     free: Mutex<Vec<(MemoryWindow, u16)>>,
     /// Regions whose owner no longer waits for the request that binds or invalidates the window.
-    /// They return to their pool when the request has completed.
+    /// The memory of these regions returns to its pool when the request has completed.
     abandoned: Mutex<Vec<WindowedRegion>>,
     /// Notification that wakes the control task, which ends the abandoned regions.
     control_wakeup: Arc<Notify>,

@@ -12,8 +12,8 @@ use crate::device::RdmaDevice;
 use crate::error::Result;
 
 /// Cache of the registrations of memory that the program shares and does not change, such as
-/// `Arc<[u8]>`. The first [`register`](Self::register) of some memory registers it; later calls
-/// return the same region.
+/// `Arc<[u8]>`. The first call of [`register`](Self::register) with some memory registers the
+/// memory; later calls return the same region.
 ///
 /// The program owns the cache, and decides by a limit in bytes how much memory the cache keeps
 /// registered. At the limit the cache evicts the regions whose last use is the longest ago. An
@@ -209,9 +209,8 @@ impl Entries {
         Some(entry.region.clone())
     }
 
-    /// Adds a new region, and returns it. Moves the regions that the cache does not keep to
-    /// `unused`: the regions to evict, or the new region if another task has registered the memory
-    /// meanwhile.
+    /// Adds and returns a new region. Adds to `unused` all regions that the cache does not keep:
+    /// the regions to evict, or the new region if another task has registered the memory meanwhile.
     fn add(
         &mut self,
         region: SharedLocalMr,

@@ -238,7 +238,7 @@ impl LocalMr {
     }
 }
 
-/// Makes a region of memory that the program has registered itself, for example with options
+/// Creates a region of memory that the program has registered itself, for example with options
 /// ([`Registration`](rdma_core::memory::Registration)). The buffer must belong to the
 /// [protection domain of the device](crate::RdmaDevice::protection_domain): the device refuses
 /// operations on memory of another protection domain, which ends their connection.

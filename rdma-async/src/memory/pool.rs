@@ -199,7 +199,7 @@ pub(crate) struct PieceLender {
     usage: Option<Arc<Usage>>,
     /// Counter of the kept bytes of the pool, if the lender belongs to a pool with watermarks.
     kept_bytes: Option<Arc<KeptBytes>>,
-    /// Pool to which the lender belongs. Dangling if the lender belongs to none.
+    /// Pool to which the lender belongs. Dangling if the lender belongs to no pool.
     pool: Weak<Pool>,
     /// Maximum number of kept pieces, unless the pool has watermarks.
     max_kept: usize,

@@ -207,20 +207,13 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::{Rdma, RdmaBuilder};
+    use crate::{Rdma, testing};
 
     const ROUNDS: u64 = 500;
     const LIMIT: Duration = Duration::from_secs(120);
 
     async fn pair() -> (Rdma, Rdma) {
-        let builder = || {
-            let builder = RdmaBuilder::default().device("softroce0");
-            builder.completion(CompletionMode::Event)
-        };
-        let mut listener = builder().bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_address().unwrap();
-        let (client, server) = tokio::join!(builder().connect(address), listener.accept());
-        (client.unwrap(), server.unwrap())
+        testing::pair(|builder| builder.completion(CompletionMode::Event)).await
     }
 
     async fn exchange(client: &Rdma, server: &Rdma) {

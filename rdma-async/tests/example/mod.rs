@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+#[path = "../common/server_host.rs"]
+pub(crate) mod server_host;
+
 use std::env;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
@@ -34,17 +37,8 @@ impl Example {
     /// Starts the server of an example like [`Self::start`], on the host of the servers if the test
     /// runs between two hosts. The address 127.0.0.1 in `words` then stands for that host.
     pub(crate) fn start_server(name: &str, words: &[&str]) -> Self {
-        let (program, host) = (program(name), server_address());
-        let command = match env::var("RDMA_TEST_SERVER_NAMESPACE") {
-            Err(_) => Command::new(program),
-            Ok(namespace) => {
-                let mut command = Command::new("ip");
-                command.args(["netns", "exec", &namespace]).arg(program);
-                command
-            }
-        };
-        let words = words.iter().map(|word| word.replace("127.0.0.1", &host));
-        Self::spawn(command, &words.collect::<Vec<_>>())
+        let command = server_host::command(program(name));
+        Self::spawn(command, &server_host::with_address(words))
     }
 
     fn spawn(mut command: Command, words: &[impl AsRef<OsStr>]) -> Self {
@@ -116,11 +110,6 @@ pub(crate) fn line(output: &mut impl BufRead) -> String {
     let mut line = String::new();
     output.read_line(&mut line).expect("a line");
     line.trim_end().to_owned()
-}
-
-/// Returns the address of the host on which servers run: this host, or the other of two hosts.
-pub(crate) fn server_address() -> String {
-    env::var("RDMA_TEST_SERVER_ADDRESS").unwrap_or_else(|_| "127.0.0.1".into())
 }
 
 fn program(name: &str) -> PathBuf {

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 const WORD: usize = size_of::<u64>();
 /// Minimum length in bytes of a copy by the processor's string instruction, whose start takes
 /// longer than a short loop.
+#[cfg(any(test, all(target_arch = "x86_64", not(miri))))]
 const STRING_LEN: usize = 1 << 10;
 
 /// Copies `to.len()` bytes from shared memory at `from` into `to`, in words where possible.
@@ -22,7 +23,8 @@ const STRING_LEN: usize = 1 << 10;
 /// `from` must be valid for reads of `to.len()` bytes, and no Rust reference to these bytes may
 /// exist.
 pub(super) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
-    if HAS_STRING_COPY && to.len() >= STRING_LEN {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if to.len() >= STRING_LEN {
         // SAFETY: the caller guarantees `from`; `to` is an exclusive borrow of that many bytes.
         return unsafe { copy_string(from, to.as_mut_ptr(), to.len()) };
     }
@@ -50,7 +52,8 @@ pub(super) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
 /// `to` must be valid for writes of `from.len()` bytes, and no Rust reference to these bytes may
 /// exist.
 pub(super) unsafe fn copy_in(from: &[u8], to: *mut u8) {
-    if HAS_STRING_COPY && from.len() >= STRING_LEN {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if from.len() >= STRING_LEN {
         // SAFETY: the caller guarantees `to`; `from` is a borrow of that many bytes.
         return unsafe { copy_string(from.as_ptr(), to, from.len()) };
     }
@@ -70,12 +73,10 @@ pub(super) unsafe fn copy_in(from: &[u8], to: *mut u8) {
     unsafe { copy_in_bytes(words.remainder(), at) };
 }
 
-/// Set if [`copy_string`] is available. Miri does not execute instructions of the processor.
-const HAS_STRING_COPY: bool = cfg!(all(target_arch = "x86_64", not(miri)));
-
 /// Copies `len` bytes by the processor's string instruction, which copies long ranges in whole
-/// cache lines. The compiler assumes nothing about the accesses of an assembly block, so the
-/// instruction may access memory that another thread or a device writes at the same time.
+/// cache lines. Miri does not execute instructions of the processor. The compiler assumes nothing
+/// about the accesses of an assembly block, so the instruction may access memory that another
+/// thread or a device writes at the same time.
 ///
 /// # Safety
 ///
@@ -94,16 +95,6 @@ unsafe fn copy_string(from: *const u8, to: *mut u8, len: usize) {
             options(nostack, preserves_flags),
         );
     }
-}
-
-/// Substitute on machines without the instruction, which is never called.
-///
-/// # Safety
-///
-/// None: the function always panics.
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
-unsafe fn copy_string(_: *const u8, _: *mut u8, _: usize) {
-    unreachable!("`HAS_STRING_COPY` is checked first");
 }
 
 /// Copies bytes from shared memory at `from` into `to`, one byte at a time. Returns the address

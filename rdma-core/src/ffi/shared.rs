@@ -85,8 +85,8 @@ impl Shared {
     ///
     /// Only the shared buffer, which holds the one [`Arc`] that belongs to no claim, may call this
     /// method and the methods below. The shared buffer creates write claims through `&mut self`, so
-    /// a write claim and this borrow exclude each other. The shared buffers of read-only memory may
-    /// be several, because they never create write claims.
+    /// a write claim and this borrow exclude each other. Read-only memory may have several shared
+    /// buffers, which never create write claims.
     #[inline]
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         if self.claims.load(Ordering::Acquire) == WRITER {

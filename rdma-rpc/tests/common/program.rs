@@ -1,5 +1,8 @@
 //! The examples as processes.
 
+#[path = "../../../rdma-async/tests/common/server_host.rs"]
+mod server_host;
+
 use std::env;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
@@ -43,25 +46,11 @@ fn start(mut command: Command, words: &[impl AsRef<OsStr>]) -> Child {
         .expect("the example runs")
 }
 
-/// Returns the address of the host on which servers run: this host, or the other of two hosts.
-fn server_address() -> String {
-    env::var("RDMA_TEST_SERVER_ADDRESS").unwrap_or_else(|_| "127.0.0.1".into())
-}
-
 /// Starts a server, on the host of the servers if the test runs between two hosts, and returns its
 /// address. The address 127.0.0.1 in `words` stands for that host.
 pub(crate) fn serve(name: &str, words: &[&str]) -> (Program, String) {
-    let (program, host) = (program(name), server_address());
-    let command = match env::var("RDMA_TEST_SERVER_NAMESPACE") {
-        Err(_) => Command::new(program),
-        Ok(namespace) => {
-            let mut command = Command::new("ip");
-            command.args(["netns", "exec", &namespace]).arg(program);
-            command
-        }
-    };
-    let words = words.iter().map(|word| word.replace("127.0.0.1", &host));
-    let mut child = start(command, &words.collect::<Vec<_>>());
+    let command = server_host::command(program(name));
+    let mut child = start(command, &server_host::with_address(words));
     let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
     let mut line = String::new();
     output.read_line(&mut line).expect("its first line");
@@ -127,7 +116,7 @@ pub(crate) fn free(scheme: &str, count: usize) -> Vec<String> {
     let listeners: Vec<_> = listeners.collect();
     let address = |listener: &TcpListener| {
         let port = listener.local_addr().unwrap().port();
-        format!("{scheme}://{}:{port}", server_address())
+        format!("{scheme}://{}:{port}", server_host::address())
     };
     listeners.iter().map(address).collect()
 }

@@ -259,11 +259,17 @@ async fn latency_beside(
 }
 
 /// Measures the rate of calls with bulk memory of `size` bytes, with `depth` calls outstanding.
-/// Each call lends memory to the server, and reads the result into memory. Later calls reuse both
-/// memories.
+/// Each call lends memory to the server, and reads the result into memory. All measured calls reuse
+/// memory of earlier ones.
 async fn bulks(client: &BenchClient, size: usize, depth: usize, window: &Window) -> Result<()> {
-    let call = async |client: &BenchClient| {
-        let mut caller = BulkCaller::new(client, size)?;
+    let mut callers = (0..depth)
+        .map(|_| BulkCaller::new(client, size))
+        .collect::<Result<Vec<_>>>()?;
+    // The first calls allocate and register memory of the server.
+    window
+        .run_all(callers.iter_mut().map(BulkCaller::call))
+        .await?;
+    let call = async |caller: &mut BulkCaller<'_>| {
         while window.claim() {
             caller.call().await?;
             window.complete();
@@ -271,7 +277,7 @@ async fn bulks(client: &BenchClient, size: usize, depth: usize, window: &Window)
         Ok(())
     };
     window.begin();
-    window.run_all((0..depth).map(|_| client).map(call)).await
+    window.run_all(callers.iter_mut().map(call)).await
 }
 
 /// Measures the rate at which the items of one stream arrive, each of `size` bytes. `window` ends

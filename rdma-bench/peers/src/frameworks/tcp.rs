@@ -54,10 +54,15 @@ pub(super) async fn rate(load: &Load, target: (&str, u16)) -> anyhow::Result<Mea
         })
         .await
     };
-    tokio::select! {
+    let measured = tokio::select! {
         written = writing => written,
         measured = reading => measured,
-    }
+    }?;
+    // Echoes in flight are read before the connection is closed. Otherwise the system resets the
+    // connection, and the server reports that as a failure.
+    writer.shutdown().await?;
+    tokio::io::copy(&mut reader, &mut tokio::io::sink()).await?;
+    Ok(measured)
 }
 
 /// Writes messages of `size` bytes, each as soon as `room` has a permit. The permits limit the

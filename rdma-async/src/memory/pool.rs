@@ -26,7 +26,7 @@ const HUGE_CHUNK: usize = 2 << 20;
 /// Approximate limit, in bytes, of the unused pieces of each size that a pool without watermarks
 /// keeps registered. The limit as a number of pieces is at least 4 and at most 4096. Pieces beyond
 /// the limit are freed.
-const MAX_KEPT_BYTES: usize = 16 << 20;
+const MAX_KEPT_BYTES: usize = 64 << 20;
 
 /// Pool of registered memory of one protection domain, which lends memory in pieces. The sizes of
 /// the pieces are powers of two.

@@ -39,7 +39,7 @@ impl PoolOptions {
     /// Sets the watermarks, in bytes, of the memory of dropped regions that stays registered for
     /// its next use. When a dropped region makes the kept memory exceed `high`, the pool frees kept
     /// memory until it does not exceed `low`. By default there are no watermarks, and the pool
-    /// keeps about 16 MiB of regions of each size.
+    /// keeps about 64 MiB of regions of each size.
     ///
     /// Large regions are freed first. Regions of less than 64 KiB, or of less than 2 MiB in huge
     /// pages, share registrations, each of which ends when all its regions are freed. `high` should

@@ -49,8 +49,8 @@ pub(crate) struct BulkTable {
     last_tag: AtomicU32,
     /// Receivers of the peer's answers to the pieces that were requested, by tag.
     answers: Mutex<HashMap<u32, oneshot::Sender<PieceAnswer>>>,
-    /// Permits to transfer a piece. Their number is limited, so that calls can proceed between
-    /// pieces.
+    /// Permits to transfer pieces; a transfer holds one permit for its turn. Their number is
+    /// limited, so that calls can proceed between pieces.
     pub(super) pieces: Semaphore,
     /// Number of pieces that are being sent to the peer.
     served: Arc<AtomicUsize>,

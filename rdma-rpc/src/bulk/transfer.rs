@@ -10,6 +10,11 @@ use super::{BulkMemory, PeerBulk, memories};
 use crate::core::Core;
 use crate::error::{BulkError, Error, Result};
 
+/// Number of bytes that a transfer moves before another transfer of the connection gets its turn.
+/// Longer than a piece, so that transfers of up to this length complete one after the other. If
+/// they alternated after each piece, all of them would use memory and caches until the last ended.
+const TURN_LEN: usize = 1 << 20;
+
 /// Direction of a transfer. The borrower starts every transfer, and reads or writes the owner's
 /// memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +96,8 @@ impl Transfer {
         let (whole, most) = (memory.len(), self.pieces.len());
         let core: &Arc<Core> = self.pieces.access.core();
         let mut done = 0;
+        // The permit of the current turn and the offset at which the turn ends.
+        let mut turn = None;
         while done < whole {
             if self.is_stopped.load(Ordering::Relaxed) {
                 return Err(Error::Cancelled);
@@ -98,15 +105,19 @@ impl Transfer {
             if let Some(end) = core.end() {
                 return Err(end.clone());
             }
-            // The semaphore is fair, so concurrent transfers alternate.
-            let permit = core.bulks.pieces.acquire().await;
-            let permit = permit.map_err(|_| core.end_error())?;
+            if turn.as_ref().is_none_or(|&(_, end)| done >= end) {
+                // The semaphore is fair, so concurrent transfers alternate.
+                drop(turn.take());
+                let permit = core.bulks.pieces.acquire().await;
+                let permit = permit.map_err(|_| core.end_error())?;
+                turn = Some((permit, done + TURN_LEN));
+            }
             let entered = self.pieces.access.begin_piece()?;
             let len = most.min(whole - done);
             self.pieces
                 .transfer(memory, done..done + len, at + done)
                 .await?;
-            drop((entered, permit));
+            drop(entered);
             done += len;
             self.transferred.fetch_add(len as u64, Ordering::Relaxed);
             // The transfer of a piece may complete without waiting. Other tasks must be able to

@@ -595,7 +595,9 @@ fn survivor(test: &str, server_dies: bool) -> String {
     let output = lives.finish();
     let said = text(&output.stderr);
     assert!(!output.status.success(), "{test}: {said}");
-    assert!(said.starts_with("rdma-bench: "), "{test}: {said}");
+    // softroce may have written a notice before, about another process with this host's address.
+    let reports = said.lines().any(|line| line.starts_with("rdma-bench: "));
+    assert!(reports, "{test}: {said}");
     said
 }
 

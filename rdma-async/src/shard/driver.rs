@@ -26,6 +26,10 @@ const POLLS_PER_TURN: u32 = 64;
 /// Duration of a yield to the executor below which the driver assumes that no other task has run
 /// meanwhile.
 const LONE_YIELD: Duration = Duration::from_micros(1);
+/// Number of consecutive yields shorter than [`LONE_YIELD`] after which the driver assumes that no
+/// other task is ready. More than one, because tokio resumes tasks that have yielded in the reverse
+/// order: the driver and another task that yields run twice in turn.
+const LONE_YIELDS: u32 = 2;
 
 /// State of the driver, the task that polls the completion queue of a shard.
 struct Driver {
@@ -93,9 +97,9 @@ impl Driver {
         Ok(())
     }
 
-    /// Repeats turns until no completion has arrived for the time that the completion mode sets. A
-    /// turn posts the staged requests, ends connections whose deadlines have passed, polls the
-    /// completion queue, and yields to the executor.
+    /// Repeats turns until no poll has found a completion for the time that the completion mode
+    /// sets. A turn posts the staged requests, ends connections whose deadlines have passed, polls
+    /// the completion queue, and yields to the executor.
     async fn poll_while_busy(&mut self, shard: &Arc<Shard>) {
         let spin = match shard.profile.completion {
             CompletionMode::Event => Duration::ZERO,
@@ -104,23 +108,32 @@ impl Driver {
         };
         let mut quiet_since = Instant::now();
         let mut turn_ended = quiet_since;
+        let mut lone_yields = 0;
+        // Futures also poll the queue. Their completions count too, because each of their next
+        // completions would raise an event if the queue were armed.
+        let mut found = shard.found.load(Ordering::Relaxed);
         loop {
             let begun = Instant::now();
             shard.turn.end(&mut self.spare);
             shard.deadlines.expire(begun);
             // Polls only once if other tasks run on this thread, to keep their delay short.
-            let is_alone = begun - turn_ended < LONE_YIELD;
+            lone_yields = match begun - turn_ended < LONE_YIELD {
+                true => u32::saturating_add(lone_yields, 1),
+                false => 0,
+            };
+            let is_alone = lone_yields >= LONE_YIELDS;
             let polls = if is_alone { POLLS_PER_TURN } else { 1 };
-            let mut found = false;
+            let mut is_quiet = true;
             for _ in 0..polls {
-                found |= shard.poll() != Polled::Found(0);
-                if found {
+                is_quiet = shard.poll() == Polled::Found(0);
+                if !is_quiet {
                     break;
                 }
                 std::hint::spin_loop();
             }
             turn_ended = Instant::now();
-            if found {
+            let found_before = std::mem::replace(&mut found, shard.found.load(Ordering::Relaxed));
+            if !is_quiet || found != found_before {
                 quiet_since = turn_ended;
             } else if turn_ended - quiet_since >= spin || Arc::strong_count(shard) == 1 {
                 return;
@@ -277,5 +290,27 @@ mod tests {
                 assert_few_wakeups(server.connection().shard()).await;
             });
         }
+    }
+    #[tokio::test]
+    async fn the_queue_is_not_armed_while_futures_find_completions() {
+        const WRITES: u64 = 1000;
+        let (client, _server) = testing::pair(|builder| builder).await;
+        let layout = Layout::new::<[u8; 64 << 10]>();
+        let local = client.device().alloc_local_mr(layout).unwrap();
+        let mut remote = client.request_remote_mr(layout).await.unwrap();
+        let armings = &client.connection().shard().counts.armings;
+        let before = armings.load(Ordering::Relaxed);
+        let writing = async {
+            for _ in 0..WRITES {
+                client.write(&local, &mut remote).await.unwrap();
+                yield_now().await;
+            }
+        };
+        timeout(LIMIT, writing)
+            .await
+            .expect("the writes end in time");
+        // The thread may have been preempted for longer than the driver polls.
+        let armed = armings.load(Ordering::Relaxed) - before;
+        assert!(armed < WRITES / 20, "armed {armed} times");
     }
 }

@@ -12,7 +12,7 @@ mod driver;
 mod receives;
 mod turn;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -82,6 +82,9 @@ pub(crate) struct Shard {
     /// Connections to be added to, or removed from, the table of the poller by the next poll.
     changes: SegQueue<Change>,
     turn: Turn,
+    /// Number of completions that all polls together have found. Written under the lock of
+    /// `poller`.
+    found: AtomicU64,
     deadlines: Deadlines,
     /// Number of entries of the completion queue that are reserved for receives and requests.
     reserved: Mutex<usize>,
@@ -160,6 +163,7 @@ impl Shard {
             }),
             changes: SegQueue::new(),
             turn: Turn::default(),
+            found: AtomicU64::new(0),
             deadlines: Deadlines::default(),
             waiting: AtomicU32::new(0),
             is_asleep: AtomicBool::new(false),
@@ -331,6 +335,10 @@ impl Shard {
         }
         if received > 0 {
             self.receives.replenish(received);
+        }
+        if found > 0 {
+            let total = self.found.load(Ordering::Relaxed) + found as u64;
+            self.found.store(total, Ordering::Relaxed);
         }
         found
     }

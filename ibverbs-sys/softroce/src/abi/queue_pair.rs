@@ -251,6 +251,9 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             return libc::EIO;
         }
         if ends {
+            if values.qp_state == ibv_qp_state::IBV_QPS_ERR {
+                object.nic.await_acknowledgements(&object.queue_pair);
+            }
             // Sends the pending acknowledgements of received messages, as the destruction of a
             // queue pair does.
             object.nic.transmit(&object.queue_pair);

@@ -18,7 +18,7 @@ use crate::engine::{Engine, ReceiveAttempt};
 use crate::memory::Piece;
 use crate::multicast;
 use crate::net::{Delivery, Inbox};
-use crate::proto::{Arrival, Counter, Time, TransmitUrgency};
+use crate::proto::{Arrival, Counter, Service, Time, TransmitUrgency};
 use crate::queue_pair::{QueuePair, Recent};
 use crate::same_host::{self, HostPeers};
 use crate::spin;
@@ -97,6 +97,10 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 /// Afterwards the thread returns to the program.
 pub(super) const MAX_BATCHES_FOR_ENGINE: usize = 4;
 
+/// Maximum time for which a queue pair that enters the error state waits for acknowledgements.
+/// Longer than a polling peer delays them; short, because the peer may not answer any more.
+const ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_micros(200);
+
 impl Nic {
     /// Receives one batch of packets, sends the responses, and runs due timers. A thread of the
     /// program calls this function, in place of the engine, when a poll finds no completion.
@@ -121,6 +125,20 @@ impl Nic {
             thread::yield_now();
         }
         looked
+    }
+
+    /// Receives until all requests of the connected queue pair have completed, for at most
+    /// [`ACKNOWLEDGEMENT_TIMEOUT`]. Called before the queue pair flushes its requests: a request
+    /// that the peer has executed should complete with success, as with a NIC, which acknowledges
+    /// on arrival.
+    pub(crate) fn await_acknowledgements(&self, queue_pair: &QueuePair) {
+        if queue_pair.service() != Service::ReliableConnection {
+            return;
+        }
+        let deadline = self.now() + ACKNOWLEDGEMENT_TIMEOUT;
+        while queue_pair.has_outstanding_requests() && self.now() < deadline {
+            self.progress();
+        }
     }
 
     /// Receives packets, and runs due timers. The packets that the timers wait for may have arrived

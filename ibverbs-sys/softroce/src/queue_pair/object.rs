@@ -150,6 +150,12 @@ impl QueuePair {
         self.inner.lock().transport.state()
     }
 
+    /// Returns whether the queue pair can send and has send requests that have not completed.
+    pub(crate) fn has_outstanding_requests(&self) -> bool {
+        let transport = &self.inner.lock().transport;
+        transport.state() == State::ReadyToSend && transport.outstanding() > 0
+    }
+
     /// Returns the path to the connected queue pair and the number of that queue pair. Returns
     /// `None` for UD, and before a path is set.
     pub(crate) fn peer(&self) -> Option<(Path, u32)> {

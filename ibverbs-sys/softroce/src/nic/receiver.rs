@@ -97,8 +97,9 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 /// Afterwards the thread returns to the program.
 pub(super) const MAX_BATCHES_FOR_ENGINE: usize = 4;
 
-/// Maximum time for which a queue pair that enters the error state waits for acknowledgements.
-/// Longer than a polling peer delays them; short, because the peer may not answer any more.
+/// Maximum time for which a queue pair that enters the error state waits for acknowledgements. A
+/// peer that disconnects as well sends its delayed acknowledgements within this time. Short,
+/// because a peer that has ended sends none, and each of its queue pairs waits.
 const ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_micros(200);
 
 impl Nic {

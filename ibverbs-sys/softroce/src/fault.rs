@@ -13,6 +13,7 @@ mod verb;
 use std::fmt;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use ibverbs_sys::ibv_event_type;
 use parking_lot::Mutex;
@@ -163,6 +164,37 @@ impl Faults {
             return None;
         }
         Some(self.accidents.lock().packet_faults(len))
+    }
+
+    /// Draws the random faults of a run of `count` packets (at most 64), each with `len` bytes from
+    /// BTH to ICRC. Returns a set bit for each packet that is dropped, the lowest bit for the first
+    /// packet. Returns `None`, and draws nothing, if other faults than losses and a latency are
+    /// configured, or if the link is down: the packets must then be sent separately.
+    pub(crate) fn lost_in_run(&self, len: usize, count: usize) -> Option<u64> {
+        if !self.link_is_up() {
+            return None;
+        }
+        if !self.careless.load(Ordering::Relaxed) {
+            return Some(0);
+        }
+        let mut accidents = self.accidents.lock();
+        let faults = accidents.faults();
+        if [faults.duplicate, faults.reorder, faults.corrupt] != [0.0; 3] {
+            return None;
+        }
+        let mut lost = 0;
+        for packet in 0..count {
+            lost |= u64::from(accidents.packet_faults(len).lost) << packet;
+        }
+        Some(lost)
+    }
+
+    /// Returns the time for which packets are held back before they are sent.
+    pub(crate) fn latency(&self) -> Duration {
+        if !self.careless.load(Ordering::Relaxed) {
+            return Duration::ZERO;
+        }
+        self.accidents.lock().faults().latency
     }
 
     /// Returns whether all packets arrive as they were sent, because the link is up and no packet

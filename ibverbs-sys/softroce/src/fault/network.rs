@@ -41,8 +41,6 @@ pub(crate) struct PacketFaults {
     pub(crate) flipped: Option<usize>,
     /// Number of later packets that are sent before the packet.
     pub(crate) overtaken: u8,
-    /// Time for which the packet is held back.
-    pub(crate) latency: Duration,
 }
 
 /// Random number generator that selects the faults of each packet, with the configured
@@ -83,7 +81,6 @@ impl FaultGenerator {
             } else {
                 0
             },
-            latency: self.faults.latency,
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::outbox::SendParameters;
+use super::outbox::{Batch, SendParameters};
 use crate::proto::Time;
 use crate::timers::Alarm;
 use crate::wire::ip::Headers;
@@ -28,29 +28,82 @@ pub(super) struct Packet {
     pub(super) parameters: SendParameters,
 }
 
+/// Packets that injected faults hold back.
+#[derive(Debug)]
+pub(super) enum Held {
+    /// A packet that is held back until other packets have overtaken it.
+    Overtaken {
+        /// Number of packets that must still be sent before the packet.
+        left: u8,
+        packet: Packet,
+    },
+    /// All packets of an outbox, which are held back for a latency.
+    Batch(Box<Batch>),
+}
+
 /// Packets that injected faults hold back, until a time or until a number of other packets have
 /// been sent. Causes the faults `latency` and `reorder` of
 /// [`NetworkFaults`](crate::fault::NetworkFaults).
 #[derive(Debug)]
 pub(super) struct Delay {
     held: Mutex<HeldPackets>,
+    /// Locked while packets that are due are removed and sent, so that threads cannot send them in
+    /// another order.
+    sending: Mutex<()>,
     alarm: Alarm,
 }
 
 #[derive(Debug, Default)]
 struct HeldPackets {
-    /// Held-back packets, ordered by the time at which each is due, then by arrival. Each comes
-    /// with the number of packets that must still be sent before it.
-    packets: BTreeMap<(Time, u64), (u8, Packet)>,
+    /// Held-back packets, ordered by the time at which each is due, then by arrival.
+    due: BTreeMap<(Time, u64), Held>,
+    /// Number of packets that are held back.
+    packets: usize,
     /// Number of packets that are held back until other packets have overtaken them.
     overtaken: usize,
     count: u64,
+}
+
+impl HeldPackets {
+    /// Holds packets back until `due`. Returns them if this would exceed [`MAX_HELD_PACKETS`].
+    fn insert(&mut self, due: Time, held: Held) -> Result<(), Held> {
+        let packets = held.packets();
+        if self.packets + packets > MAX_HELD_PACKETS {
+            return Err(held);
+        }
+        self.packets += packets;
+        self.overtaken += held.overtaken();
+        self.count += 1;
+        self.due.insert((due, self.count), held);
+        Ok(())
+    }
+
+    /// Removes the packets with the key `key`.
+    fn remove(&mut self, key: (Time, u64)) -> Option<Held> {
+        let held = self.due.remove(&key)?;
+        self.packets -= held.packets();
+        Some(held)
+    }
+}
+
+impl Held {
+    fn packets(&self) -> usize {
+        match self {
+            Self::Overtaken { .. } => 1,
+            Self::Batch(batch) => batch.packets(),
+        }
+    }
+
+    fn overtaken(&self) -> usize {
+        usize::from(matches!(self, Self::Overtaken { left: 1.., .. }))
+    }
 }
 
 impl Delay {
     pub(super) fn new() -> Self {
         Self {
             held: Mutex::default(),
+            sending: Mutex::default(),
             alarm: Alarm::new(),
         }
     }
@@ -60,28 +113,30 @@ impl Delay {
         &self.alarm
     }
 
-    /// Holds a packet back for `latency`, and until `overtaken` other packets have been sent.
-    /// Returns `false`, and drops the packet, if [`MAX_HELD_PACKETS`] packets are held back
-    /// already.
+    /// Holds a packet back until `overtaken` other packets have been sent. Returns `false`, and
+    /// drops the packet, if [`MAX_HELD_PACKETS`] packets are held back already.
     pub(super) fn hold(&self, packet: Packet, overtaken: u8, now: Time, latency: Duration) -> bool {
-        let mut held = self.held.lock();
-        if held.packets.len() >= MAX_HELD_PACKETS {
-            return false;
-        }
-        let patience = if overtaken > 0 {
-            MAX_WAIT
-        } else {
-            Duration::ZERO
-        };
-        let due = now + latency + patience;
-        held.count += 1;
-        let count = held.count;
         // With a latency, packets are reordered by their due times, so packets that overtake are
         // not counted.
-        let overtaken = if latency.is_zero() { overtaken } else { 0 };
-        held.overtaken += usize::from(overtaken > 0);
-        held.packets.insert((due, count), (overtaken, packet));
-        true
+        let left = if latency.is_zero() { overtaken } else { 0 };
+        let held = Held::Overtaken { left, packet };
+        let due = now + latency + MAX_WAIT;
+        self.held.lock().insert(due, held).is_ok()
+    }
+
+    /// Holds all packets of an outbox back for `latency`. Returns them if more than
+    /// [`MAX_HELD_PACKETS`] packets would be held back, so that the caller must drop them.
+    pub(super) fn hold_batch(
+        &self,
+        batch: Box<Batch>,
+        now: Time,
+        latency: Duration,
+    ) -> Result<(), Box<Batch>> {
+        let held = self.held.lock().insert(now + latency, Held::Batch(batch));
+        match held {
+            Err(Held::Batch(batch)) => Err(batch),
+            _ => Ok(()),
+        }
     }
 
     /// Counts a sent packet. Removes and returns the held-back packets that have now been overtaken
@@ -92,8 +147,11 @@ impl Delay {
             return Vec::new();
         }
         let mut released = Vec::new();
-        for (&key, (left, _)) in &mut held.packets {
-            if *left > 0 {
+        for (&key, held) in &mut held.due {
+            if let Held::Overtaken {
+                left: left @ 1.., ..
+            } = held
+            {
                 *left -= 1;
                 if *left == 0 {
                     released.push(key);
@@ -101,20 +159,33 @@ impl Delay {
             }
         }
         held.overtaken -= released.len();
-        let packets = released.iter().filter_map(|key| held.packets.remove(key));
-        packets.map(|(_, packet)| packet).collect()
+        let packets = released.into_iter().filter_map(|key| held.remove(key));
+        let packets = packets.filter_map(|held| match held {
+            Held::Overtaken { packet, .. } => Some(packet),
+            Held::Batch(_) => None,
+        });
+        packets.collect()
     }
 
-    /// Removes and returns the packets that are due at `now`, which the caller must send.
-    pub(super) fn take_due(&self, now: Time) -> Vec<Packet> {
+    /// Removes the packets that are due at `now`, and passes them to `send` in their order. Only
+    /// one thread at a time does so.
+    pub(super) fn send_due(&self, now: Time, send: impl FnOnce(Vec<Held>)) {
+        let _sending = self.sending.lock();
+        let due = self.take_due(now);
+        if !due.is_empty() {
+            send(due);
+        }
+    }
+
+    fn take_due(&self, now: Time) -> Vec<Held> {
         let mut held = self.held.lock();
         let mut due = Vec::new();
-        while let Some(entry) = held.packets.first_entry()
-            && entry.key().0 <= now
+        while let Some((&key, _)) = held.due.first_key_value()
+            && key.0 <= now
+            && let Some(first) = held.remove(key)
         {
-            let (left, packet) = entry.remove();
-            held.overtaken -= usize::from(left > 0);
-            due.push(packet);
+            held.overtaken -= first.overtaken();
+            due.push(first);
         }
         due
     }
@@ -123,7 +194,7 @@ impl Delay {
     /// `None` if no packet is held back.
     pub(super) fn next_due(&self) -> Option<Time> {
         let held = self.held.lock();
-        held.packets.first_key_value().map(|(&(due, _), _)| due)
+        held.due.first_key_value().map(|(&(due, _), _)| due)
     }
 }
 
@@ -162,20 +233,42 @@ mod tests {
         packets.iter().map(|packet| packet.bytes[0]).collect()
     }
 
+    /// Returns the numbers of the overtaken packets that are due at `now`.
+    fn due(delay: &Delay, now: Time) -> Vec<u8> {
+        let all = delay.take_due(now).into_iter();
+        let packets = all.filter_map(|held| match held {
+            Held::Overtaken { packet, .. } => Some(packet),
+            Held::Batch(_) => None,
+        });
+        numbers(packets.collect())
+    }
+
     const NOW: Time = Time::from_nanos(1000);
 
     #[test]
-    fn delayed_packets_keep_their_order() {
+    fn batches_are_sent_in_their_order_after_the_latency() {
         let delay = Delay::new();
-        for number in 0..3 {
-            assert!(delay.hold(packet(number), 0, NOW, Duration::from_nanos(50)));
+        for nanos in [50, 50, 40] {
+            let latency = Duration::from_nanos(nanos);
+            assert!(delay.hold_batch(Box::default(), NOW, latency).is_ok());
         }
-        assert!(delay.hold(packet(3), 0, NOW, Duration::from_nanos(40)));
         assert_eq!(delay.next_due(), Some(Time::from_nanos(1040)));
         assert_eq!(numbers(delay.pass()), []);
-        assert_eq!(numbers(delay.take_due(Time::from_nanos(1049))), [3]);
-        assert_eq!(numbers(delay.take_due(Time::from_nanos(1050))), [0, 1, 2]);
-        assert_eq!(delay.next_due(), None);
+        assert_eq!(delay.take_due(Time::from_nanos(1049)).len(), 1);
+        let mut sent = 0;
+        delay.send_due(Time::from_nanos(1050), |due| sent = due.len());
+        assert_eq!((sent, delay.next_due()), (2, None));
+    }
+
+    #[test]
+    fn an_overtaken_packet_is_later_than_the_latency() {
+        let delay = Delay::new();
+        let latency = Duration::from_nanos(50);
+        assert!(delay.hold(packet(1), 1, NOW, latency));
+        assert!(delay.hold_batch(Box::default(), NOW, latency).is_ok());
+        assert_eq!(numbers(delay.pass()), []);
+        assert_eq!(due(&delay, NOW + latency), []);
+        assert_eq!(due(&delay, NOW + latency + MAX_WAIT), [1]);
     }
 
     #[test]
@@ -192,15 +285,16 @@ mod tests {
     fn a_packet_that_is_not_overtaken_is_sent_at_its_deadline() {
         let delay = Delay::new();
         delay.hold(packet(1), 3, NOW, Duration::ZERO);
-        assert_eq!(numbers(delay.take_due(NOW)), []);
-        assert_eq!(numbers(delay.take_due(NOW + MAX_WAIT)), [1]);
+        assert_eq!(due(&delay, NOW), []);
+        assert_eq!(due(&delay, NOW + MAX_WAIT), [1]);
         assert_eq!(numbers(delay.pass()), []);
     }
 
     #[test]
     fn the_number_of_delayed_packets_is_limited() {
         let delay = Delay::new();
-        assert!((0..MAX_HELD_PACKETS).all(|_| delay.hold(packet(0), 0, NOW, MAX_WAIT)));
-        assert!(!delay.hold(packet(0), 0, NOW, MAX_WAIT));
+        let hold = || delay.hold(packet(0), 1, NOW, MAX_WAIT);
+        assert!((0..MAX_HELD_PACKETS).all(|_| hold()));
+        assert!(!hold());
     }
 }

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 use parking_lot::{Mutex, RwLock};
 
 use super::bind::bind;
-use super::delay::Delay;
+use super::delay::{Delay, Held};
 use super::endpoint::Endpoints;
 use super::gid_table::{Entry, LocalAddress, Table};
 use super::groups::JoinedGroups;
@@ -38,9 +38,9 @@ use crate::wire::ip::Headers;
 /// been found to hold so much data can have this window; all others have a smaller one.
 const MAX_BYTES: usize = 16 << 20;
 
-/// Maximum number of unused packet buffers that are kept for reuse by outboxes. More buffers are
-/// used only if many threads send at the same time.
-const MAX_POOLED_BUFFERS: usize = 8;
+/// Maximum number of unused packet buffers that are kept for reuse by outboxes. More buffers than
+/// threads are used only if injected faults hold packets back.
+const MAX_POOLED_BUFFERS: usize = 64;
 
 /// Length in bytes of the outer IPv4 and UDP headers of a tunnelled packet, which must fit into the
 /// MTU of the network interface together with the packet.
@@ -421,6 +421,11 @@ impl Network {
     pub(crate) fn send_delayed(&self, now: Time, noted: Time) {
         Timers::clear(self.delay.alarm(), noted);
         self.send_until(now);
+        self.schedule_delayed();
+    }
+
+    /// Sets the timer for the next packet that injected faults hold back.
+    pub(super) fn schedule_delayed(&self) {
         if let Some(next) = self.delay.next_due() {
             self.timers.schedule(DELAY_TIMER, self.delay.alarm(), next);
         }
@@ -433,11 +438,19 @@ impl Network {
     }
 
     fn send_until(&self, time: Time) {
-        let due = self.delay.take_due(time);
-        if !due.is_empty() {
-            let mut outbox = self.outbox();
-            due.into_iter().for_each(|packet| outbox.put(packet));
-        }
+        self.delay.send_due(time, |due| {
+            let mut outbox = self.outbox().without_latency();
+            for held in due {
+                match held {
+                    Held::Overtaken { packet, .. } => outbox.put(packet),
+                    Held::Batch(mut batch) => {
+                        outbox.flush();
+                        self.transmit(&mut batch);
+                        self.recycle(batch);
+                    }
+                }
+            }
+        });
     }
 
     /// Writes a packet to the capture file, if packets are captured.

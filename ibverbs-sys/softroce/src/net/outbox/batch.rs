@@ -111,11 +111,21 @@ impl Batch {
         first.map(|first| &first.parameters)
     }
 
-    /// Adds a packet or run (consecutive packets of equal size) to the outbox `copies` times. More
-    /// than one copy is an injected fault.
+    /// Adds a packet to the outbox `copies` times. More than one copy is an injected fault.
     pub(super) fn put(&mut self, sealed: Encoded, copies: usize) {
         self.sealed.extend(std::iter::repeat_n(sealed, copies));
         self.packets += copies;
+    }
+
+    /// Adds a run of `count` packets (consecutive packets of equal size) to the outbox.
+    pub(super) fn put_run(&mut self, run: Encoded, count: usize) {
+        self.sealed.push(run);
+        self.packets += count;
+    }
+
+    /// Returns the number of packets, where a run counts with all of its packets.
+    pub(in crate::net) fn packets(&self) -> usize {
+        self.packets
     }
 
     /// Divides the packets into bursts (messages of several packets, which the kernel splits). Must
@@ -208,6 +218,11 @@ impl<'a> PooledBatch<'a> {
     pub(super) fn open(&mut self) {
         let network = self.network;
         self.batch.get_or_insert_with(|| network.batch());
+    }
+
+    /// Removes and returns the packet buffers, or `None` if none have been taken from the pool.
+    pub(super) fn take(&mut self) -> Option<Box<Batch>> {
+        self.batch.take()
     }
 
     /// Returns the packet buffers, or `None` if none have been taken from the pool.

@@ -6,6 +6,7 @@ mod route_cache;
 mod send;
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::delay::Packet;
@@ -43,6 +44,8 @@ pub(crate) struct Outbox<'a> {
     /// Set while wakeups of peer processes that share memory are deferred: they are not sent
     /// together with the packets, but later by the thread or the engine.
     is_quiet: bool,
+    /// Set if the packets have been held back already, so that no injected latency applies.
+    is_delayed: bool,
     /// Number and length of packets that were sent through shared memory and are not included in
     /// the device's counters yet.
     shares: SharedVolume,
@@ -107,6 +110,7 @@ impl<'a> Outbox<'a> {
             shared: None,
             datagrams: None,
             is_quiet: false,
+            is_delayed: false,
             shares: SharedVolume::default(),
         }
     }
@@ -115,6 +119,13 @@ impl<'a> Outbox<'a> {
     /// ensure that deferred wakeups are sent later.
     pub(crate) fn deferring_wakeups(mut self, is_quiet: bool) -> Self {
         self.is_quiet = is_quiet;
+        self
+    }
+
+    /// Makes this outbox send packets at once although injected faults require a latency, because
+    /// the packets have been held back before.
+    pub(super) fn without_latency(mut self) -> Self {
+        self.is_delayed = true;
         self
     }
 
@@ -172,7 +183,7 @@ impl<'a> Outbox<'a> {
         write: impl FnOnce(usize, &mut [u8]) -> bool,
     ) -> bool {
         let network = self.network;
-        if self.shared.is_some() || network.is_captured() || !network.faults.allows_other_paths() {
+        if self.shared.is_some() || network.is_captured() {
             return false;
         }
         self.batch.open();
@@ -182,6 +193,9 @@ impl<'a> Outbox<'a> {
         let count = run.count.min(room);
         let known = (batch.known).of(network, &run.path, run.destination, run.length);
         let Some(known) = known.filter(|known| count > 1 && !known.way.tunnelled) else {
+            return false;
+        };
+        let Some(lost) = network.faults.lost_in_run(stride, count) else {
             return false;
         };
         // The buffer is initialized only once, because all of it is overwritten later.
@@ -198,15 +212,19 @@ impl<'a> Outbox<'a> {
         let counters = &network.counters;
         counters.count(Counter::SentPackets, count as u64);
         counters.count(Counter::SentBytes, (end - begin) as u64);
-        batch.sealed.push(Encoded {
-            datagram: begin..begin + stride,
-            transport: begin..begin + stride,
-            run: Some(count),
-            headers: known.headers,
-            parameters: known.parameters(),
-        });
+        let (headers, parameters) = (known.headers, known.parameters());
+        for packets in kept(lost, count) {
+            let begin = begin + packets.start * stride;
+            let run = Encoded {
+                datagram: begin..begin + stride,
+                transport: begin..begin + stride,
+                run: Some(packets.len()),
+                headers,
+                parameters,
+            };
+            batch.put_run(run, packets.len());
+        }
         batch.runs_end = end;
-        batch.packets += count;
         if batch.is_full() {
             self.flush();
         }
@@ -237,21 +255,14 @@ impl<'a> Outbox<'a> {
             return;
         };
         if batch.sealed.is_empty() {
-            batch.bytes.clear();
+            batch.clear();
             return;
         }
-        batch.divide_into_bursts(network);
-        if network.is_captured() {
-            // While packets are captured, there are no runs.
-            for packet in &batch.sealed {
-                network.capture(&packet.headers, &batch.bytes[packet.transport.clone()]);
-            }
-        }
-        network.send(batch);
-        let trial = network.due_trial(batch);
-        batch.clear();
-        if let Some(trial) = trial {
-            network.send_trial(&trial);
+        let latency = network.faults.latency();
+        if self.is_delayed || latency.is_zero() {
+            network.transmit(batch);
+        } else if let Some(batch) = self.batch.take() {
+            network.hold(batch, latency);
         }
     }
 
@@ -446,7 +457,7 @@ impl<'a> Outbox<'a> {
             self.batch.bytes[sealed.transport.start + bit / 8] ^= 1 << (bit % 8);
         }
         let copies = if packet_faults.doubled { 2 } else { 1 };
-        if packet_faults.overtaken == 0 && packet_faults.latency.is_zero() {
+        if packet_faults.overtaken == 0 {
             self.batch.put(sealed, copies);
             let overtaken = network.delay.pass();
             overtaken.into_iter().for_each(|packet| self.put(packet));
@@ -459,22 +470,15 @@ impl<'a> Outbox<'a> {
                 bytes: self.batch.bytes[sealed.transport.clone()].into(),
                 parameters: sealed.parameters,
             };
-            let now = network.timers.now();
-            if !network
-                .delay
-                .hold(packet, packet_faults.overtaken, now, packet_faults.latency)
-            {
+            let (now, latency) = (network.timers.now(), network.faults.latency());
+            if !(network.delay).hold(packet, packet_faults.overtaken, now, latency) {
                 network.counters.count(Counter::SendDiscarded, 1);
             }
         }
         self.batch
             .bytes
             .truncate(sealed.transport.start - tunnel::OVERHEAD);
-        if let Some(next) = network.delay.next_due() {
-            network
-                .timers
-                .schedule(super::network::DELAY_TIMER, network.delay.alarm(), next);
-        }
+        network.schedule_delayed();
     }
 
     /// Adds a packet that injected faults have held back, and that is due now.
@@ -501,6 +505,19 @@ impl<'a> Outbox<'a> {
     }
 }
 
+/// Returns the ranges of packets of a run of `count` packets (at most 64) that are not lost. `lost`
+/// has a set bit for each packet that is lost, the lowest bit for the first packet.
+fn kept(lost: u64, count: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        let is_lost = |&packet: &usize| lost >> packet & 1 == 1;
+        let begin = (next..count).find(|packet| !is_lost(packet))?;
+        let end = (begin..count).find(is_lost).unwrap_or(count);
+        next = end;
+        Some(begin..end)
+    })
+}
+
 /// Returns the destination queue pair number in a packet's BTH, or `None` if the packet is too
 /// short.
 fn destination_queue_pair(packet: &[u8]) -> Option<u32> {
@@ -511,5 +528,19 @@ fn destination_queue_pair(packet: &[u8]) -> Option<u32> {
 impl Drop for Outbox<'_> {
     fn drop(&mut self) {
         self.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::kept;
+
+    #[test]
+    fn the_kept_packets_of_a_run_are_those_that_are_not_lost() {
+        let ranges = |lost, count| kept(lost, count).collect::<Vec<_>>();
+        assert_eq!(ranges(0, 64), [0..64]);
+        assert_eq!(ranges(u64::MAX, 64), []);
+        assert_eq!(ranges(0b1001_0001, 8), [1..4, 5..7]);
+        assert_eq!(ranges(1 << 63 | 1, 64), [1..63]);
     }
 }

@@ -4,6 +4,7 @@
 use std::io::{ErrorKind, IoSlice};
 use std::ops::Range;
 use std::thread;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -56,9 +57,39 @@ fn burst<'a>(
 }
 
 impl Network {
+    /// Sends the packets of an outbox now, and removes them from `batch`.
+    pub(in crate::net) fn transmit(&self, batch: &mut Batch) {
+        batch.divide_into_bursts(self);
+        if self.is_captured() {
+            // While packets are captured, there are no runs.
+            for packet in &batch.sealed {
+                self.capture(&packet.headers, &batch.bytes[packet.transport.clone()]);
+            }
+        }
+        self.send(batch);
+        let trial = self.due_trial(batch);
+        batch.clear();
+        if let Some(trial) = trial {
+            self.send_trial(&trial);
+        }
+    }
+
+    /// Holds the packets of an outbox back for `latency`, an injected fault. Discards them if too
+    /// many packets are held back.
+    pub(super) fn hold(&self, batch: Box<Batch>, latency: Duration) {
+        let now = self.timers.now();
+        if let Err(mut batch) = self.delay.hold_batch(batch, now, latency) {
+            self.counters
+                .count(Counter::SendDiscarded, batch.packets() as u64);
+            batch.clear();
+            self.recycle(batch);
+        }
+        self.schedule_delayed();
+    }
+
     /// Sends the packets of an outbox to the kernel, in the bursts (messages of several packets)
     /// that were [arranged](Batch::divide_into_bursts).
-    pub(super) fn send(&self, batch: &Batch) {
+    fn send(&self, batch: &Batch) {
         // Usually there is one burst, and an acknowledgement after it.
         let mut payloads: SmallVec<[IoSlice<'_>; 2]> = SmallVec::new();
         payloads.reserve(batch.pieces.len());

@@ -98,9 +98,34 @@ fn containers_on_a_bridge_connect() {
             }
         });
     }
-    if !must_skip(&[POD, &["ip", "link", "add", "bridge0", "type", "bridge"]].concat()) {
-        assert_succeeds(again(TEST, "host", POD).spawn().unwrap());
+    let bridge = ["ip", "link", "add", "bridge0", "type", "bridge"];
+    for by in [POD.to_vec(), [WITHOUT_ROOT, POD].concat()] {
+        if !must_skip(&[&by[..], &bridge].concat()) && !cannot_run_program(&by) {
+            assert_succeeds(again(TEST, "host", &by).spawn().unwrap());
+        }
     }
+}
+
+/// Checks two processes of a job that has no privileges, no settings and no namespaces of its own.
+#[test]
+fn processes_of_a_ci_job_connect_without_privileges() {
+    const TEST: &str = "processes_of_a_ci_job_connect_without_privileges";
+    if let Some(role) = Role::of_this_process() {
+        return role.run_process(|| {});
+    }
+    if must_skip(&[WITHOUT_ROOT, &["true"]].concat()) || cannot_run_program(WITHOUT_ROOT) {
+        return;
+    }
+    let start = |end: &str| {
+        let role = format!("{end} 127.0.0.1 memory");
+        again(TEST, &role, WITHOUT_ROOT).spawn().unwrap()
+    };
+    let mut server = start("server");
+    let mut output = wait_until_ready(&mut server);
+    let client = start("client");
+    assert_succeeds(client);
+    std::io::copy(&mut output, &mut std::io::stderr()).unwrap();
+    assert_succeeds(server);
 }
 
 /// Role of a process of a test, decoded from the environment variable [`ROLE`].

@@ -9,6 +9,7 @@ pub(crate) mod faulty_handshake;
 pub(crate) mod held;
 pub(crate) mod hostile;
 pub(crate) mod namespace;
+pub(crate) mod second_host;
 
 use std::alloc::Layout;
 use std::future::Future;

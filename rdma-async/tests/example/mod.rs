@@ -41,7 +41,8 @@ impl Example {
         Self::spawn(command, &server_host::with_address(words))
     }
 
-    fn spawn(mut command: Command, words: &[impl AsRef<OsStr>]) -> Self {
+    /// Starts `command`, which runs an example, with the arguments `words`.
+    pub(crate) fn spawn(mut command: Command, words: &[impl AsRef<OsStr>]) -> Self {
         let child = command
             .args(words)
             .stdin(Stdio::piped())
@@ -112,7 +113,8 @@ pub(crate) fn line(output: &mut impl BufRead) -> String {
     line.trim_end().to_owned()
 }
 
-fn program(name: &str) -> PathBuf {
+/// Returns the path of the example `name`, which `cargo test` builds.
+pub(crate) fn program(name: &str) -> PathBuf {
     let test = env::current_exe().expect("this program's path");
     test.ancestors()
         .map(|directory| directory.join("examples").join(name))

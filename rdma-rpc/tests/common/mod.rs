@@ -11,8 +11,12 @@
 pub(crate) mod chance;
 pub(crate) mod frames;
 pub(crate) mod held;
+#[path = "../../../rdma-async/tests/common/namespace.rs"]
+pub(crate) mod namespace;
 pub(crate) mod program;
 pub(crate) mod raw;
+#[path = "../../../rdma-async/tests/common/second_host.rs"]
+pub(crate) mod second_host;
 
 use std::fmt::Display;
 use std::time::Duration;

@@ -5,6 +5,7 @@ mod server_host;
 
 use std::env;
 use std::ffi::OsStr;
+use std::fmt::Debug;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns the path of an example, which `cargo test` builds.
-fn program(name: &str) -> PathBuf {
+pub(crate) fn program(name: &str) -> PathBuf {
     let test = env::current_exe().expect("this program's path");
     test.ancestors()
         .map(|directory| directory.join("examples").join(name))
@@ -50,11 +51,17 @@ fn start(mut command: Command, words: &[impl AsRef<OsStr>]) -> Child {
 /// address. The address 127.0.0.1 in `words` stands for that host.
 pub(crate) fn serve(name: &str, words: &[&str]) -> (Program, String) {
     let command = server_host::command(program(name));
-    let mut child = start(command, &server_host::with_address(words));
+    serve_by(command, &server_host::with_address(words))
+}
+
+/// Starts a server by `command`, with the arguments `words`, and returns its address.
+pub(crate) fn serve_by(command: Command, words: &[impl AsRef<OsStr>]) -> (Program, String) {
+    let mut child = start(command, words);
     let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
     let mut line = String::new();
     output.read_line(&mut line).expect("its first line");
     let address = line.trim_end().strip_prefix("serving at ");
+    let address = address.and_then(|address| address.split(';').next());
     let address = address.unwrap_or_else(|| {
         let mut stderr = String::new();
         drop(
@@ -78,8 +85,15 @@ pub(crate) fn serve(name: &str, words: &[&str]) -> (Program, String) {
 
 /// Runs a program to its end, and returns what it printed.
 pub(crate) fn run(name: &str, words: &[&str]) -> String {
+    run_by(Command::new(program(name)), words)
+}
+
+/// Runs `command`, which runs an example, with the arguments `words` to its end, and returns what
+/// it printed.
+pub(crate) fn run_by(command: Command, words: &[impl AsRef<OsStr> + Debug]) -> String {
+    let name = format!("{command:?}");
     let mut program = Program {
-        child: start(Command::new(program(name)), words),
+        child: start(command, words),
         _output: None,
     };
     let latest = Instant::now() + LIMIT;

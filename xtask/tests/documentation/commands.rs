@@ -88,6 +88,22 @@ const NOT_RUN: &[(&str, &str)] = &[
         "tshark -r target/lossy.pcap",
         "needs tshark, which nothing else needs",
     ),
+    (
+        "cargo run -p rdma-async --example first_program -- server 10.77.0.1:7471",
+        TESTED,
+    ),
+    (
+        "cargo run -p rdma-async --example first_program -- client 10.77.0.1:7471",
+        TESTED,
+    ),
+    (
+        "cargo run -p rdma-rpc --example echo -- server rdma://10.77.0.1:7471",
+        TESTED,
+    ),
+    (
+        "cargo run -p rdma-rpc --example echo -- client rdma://10.77.0.1:7471 hello",
+        TESTED,
+    ),
     ("cargo test -p rdma-async --test containers", TESTED),
     ("cargo test -p ibverbs-sys --test conformance", TESTED),
     (

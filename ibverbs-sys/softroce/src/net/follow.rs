@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use super::bind::{bind_host, host_addresses, report_taken};
 use super::network::Network;
-use super::socket::InterfaceMonitor;
+use super::socket::{HostAddress, InterfaceMonitor};
 use crate::address;
 
 impl Network {
@@ -52,14 +52,26 @@ impl Network {
         if !changes.addresses {
             return false;
         }
-        let hosts = host_addresses(&self.config);
+        let has_fixed_addresses = !self.config.addresses.is_empty();
+        let hosts = match has_fixed_addresses {
+            true => HostAddress::list()
+                .into_iter()
+                .filter(|host| host.is_up)
+                .collect(),
+            false => host_addresses(&self.config),
+        };
         let mut has_changed = false;
-        // The first address is the loopback address, which stays.
-        for (_, local_address) in self.table.local_addresses().skip(1) {
-            let found = hosts
-                .iter()
-                .find(|host| host.ip == local_address.local.ip());
+        for (_, local_address) in self.table.local_addresses() {
+            let ip = local_address.local.ip();
+            // An address without an interface is local by a route, which the kernel does not list.
+            if ip.is_loopback() || local_address.interface_name().is_none() {
+                continue;
+            }
+            let found = hosts.iter().find(|host| host.ip == ip);
             has_changed |= local_address.set_interface(found.map(|host| &host.interface));
+        }
+        if has_fixed_addresses {
+            return has_changed;
         }
         for host in hosts {
             if self

@@ -103,7 +103,11 @@ impl Network {
     ) -> io::Result<Self> {
         let capture = config.capture.as_ref().map(Capture::create).transpose()?;
         // Begins before the addresses are listed, so that no change is missed.
-        let follows = config.addresses.is_empty() && config.interfaces.as_ref() != Some(&vec![]);
+        let follows = match config.addresses.is_empty() {
+            true => config.interfaces.as_ref() != Some(&vec![]),
+            // Loopback addresses do not change.
+            false => config.addresses.iter().any(|ip| !ip.is_loopback()),
+        };
         let changes = follows.then(|| InterfaceMonitor::watch().ok()).flatten();
         let bound = bind(config)?;
         let table = Table::new();
@@ -184,6 +188,14 @@ impl Network {
             .local_address
             .is_present()
             .then_some(entry.gid.address)
+    }
+
+    /// Returns whether the host has an address of this process at present, so that the port is
+    /// usable. Always `true` unless the configuration names the addresses.
+    pub(crate) fn has_address(&self) -> bool {
+        self.table
+            .iter()
+            .any(|entry| entry.local_address.is_present())
     }
 
     /// Returns the GIDs whose addresses the host has at present, with their indices.

@@ -81,8 +81,14 @@ impl engine::EngineTasks for Nic {
     }
 
     fn handle_host_changes(&self) {
+        let had_address = self.network.has_address();
         if self.network.update_from_host() {
             self.faults.raise(ibv_event_type::IBV_EVENT_GID_CHANGE);
+            // Only a change of the addresses changes the link, which a test may have taken down.
+            let has_address = self.network.has_address();
+            if has_address != had_address {
+                self.faults.set_link(has_address);
+            }
         }
     }
 

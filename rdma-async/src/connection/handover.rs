@@ -91,7 +91,7 @@ impl Connection {
         let access = self.leases.access() & AccessFlags::REMOTE;
         let uses_windows = self.settings.exclusive_grants
             && !access.is_empty()
-            && self.device.enforces_window_bounds().await;
+            && self.device.enforces_windows().await;
         let region = region
             .into_parts()
             .map_err(|(_, error)| Error::from(error))?;

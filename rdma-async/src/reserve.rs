@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::connection::{Connection, EndedAccess, Loan};
 use crate::error::{Error, Result};
 use crate::memory::LocalMr;
-use crate::observe::observed;
+use crate::observe::{observed, report_failed_end};
 use crate::rdma::Rdma;
 
 impl Rdma {
@@ -349,6 +349,7 @@ impl Drop for Reservation<'_> {
             let end = |is_offered| self.connection.end_lease(self.lease, is_offered);
             // On an error the device may still access the memory, which is then not freed.
             if let Some(Err(error)) = self.state.end_by(end) {
+                report_failed_end(self.connection.device(), &error);
                 self.connection.fail(error.into());
             }
         }

@@ -15,9 +15,15 @@ type PostSend = unsafe extern "C" fn(
 ) -> i32;
 
 static SEND: OnceLock<PostSend> = OnceLock::new();
-/// Memory of each bound window, with the number of the queue pair that has bound the window, by the
-/// key of the window.
-static BOUND: Mutex<Option<HashMap<u32, (Range<u64>, u32)>>> = Mutex::new(None);
+/// Bound windows, by their keys.
+static BOUND: Mutex<Option<HashMap<u32, Window>>> = Mutex::new(None);
+
+/// A bound window.
+struct Window {
+    memory: Range<u64>,
+    /// Number of the queue pair that has bound the window.
+    owner: u32,
+}
 
 /// Makes the memory windows of `context` usable through every queue pair.
 pub(crate) fn make_windows_usable_by_all(context: &Context) {
@@ -59,11 +65,11 @@ unsafe extern "C" fn post_send(
 /// The request must bind a window.
 unsafe fn record(queue_pair: *mut sys::ibv_qp, request: &sys::ibv_send_wr) {
     // SAFETY: the caller guarantees the kind of the request, and the queue pair is valid.
-    let (window, number) = unsafe { (&request.__bindgen_anon_2.bind_mw, (*queue_pair).qp_num) };
+    let (window, owner) = unsafe { (&request.__bindgen_anon_2.bind_mw, (*queue_pair).qp_num) };
     let memory = window.bind_info.addr..window.bind_info.addr + window.bind_info.length;
     let mut bound = BOUND.lock().unwrap();
     let bound = bound.get_or_insert_default();
-    bound.insert(window.rkey, (memory, number));
+    bound.insert(window.rkey, Window { memory, owner });
 }
 
 /// Performs a write to the window of a queue pair that is not connected to `queue_pair`, and
@@ -77,7 +83,8 @@ unsafe fn write(queue_pair: *mut sys::ibv_qp, request: &mut sys::ibv_send_wr) {
     // SAFETY: the caller guarantees the kind of the request.
     let target = unsafe { request.wr.rdma };
     let bound = BOUND.lock().unwrap();
-    let Some((memory, owner)) = bound.as_ref().and_then(|bound| bound.get(&target.rkey)) else {
+    let Some(Window { memory, owner }) = bound.as_ref().and_then(|bound| bound.get(&target.rkey))
+    else {
         return;
     };
     // SAFETY: the queue pair is valid, and both structures are plain data.

@@ -27,8 +27,9 @@ pub(crate) fn nonce() -> Result<[u8; NONCE_LEN]> {
 /// The connecting end is authenticated first. An [`RdmaListener`](crate::RdmaListener) checks the
 /// token before it creates a queue pair or any other resource of the device. A
 /// [`CmListener`](crate::CmListener), whose tokens are messages of the new connection, checks the
-/// token before it grants memory. `SharedSecret` (feature `shared-secret`) is an implementation for
-/// ends that share a secret.
+/// token before it grants memory. With a [`PreparedRdma`](crate::PreparedRdma), each end checks the
+/// token of the peer before it connects its queue pair. `SharedSecret` (feature `shared-secret`) is
+/// an implementation for ends that share a secret.
 ///
 /// ```
 /// use rdma_async::{Authenticator, End, Transcript};
@@ -68,7 +69,8 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
 /// Role of an end of a connection in the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum End {
-    /// The end that connects.
+    /// The end that connects. With a [`PreparedRdma`](crate::PreparedRdma), the end with the lesser
+    /// nonce.
     Connecting,
     /// The end that listens.
     Accepting,
@@ -104,7 +106,8 @@ impl Transcript {
     }
 
     /// Returns the address of the peer: the source address of an accepted connection, or the
-    /// address to which this end connects.
+    /// address to which this end connects. With a [`PreparedRdma`](crate::PreparedRdma), the
+    /// address in the hello of the peer, with port 0.
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }

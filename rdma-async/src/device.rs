@@ -82,8 +82,8 @@ struct Shared {
     ledger: Arc<Ledger>,
     #[cfg(feature = "metrics")]
     metrics: Arc<crate::observe::Metrics>,
-    /// Result of [`RdmaDevice::enforces_window_bounds`].
-    enforces_window_bounds: OnceLock<bool>,
+    /// Result of [`RdmaDevice::enforces_windows`].
+    enforces_windows: OnceLock<bool>,
     domain: ProtectionDomain,
 }
 
@@ -136,7 +136,7 @@ impl RdmaDevice {
                 ledger: Arc::default(),
                 #[cfg(feature = "metrics")]
                 metrics: Arc::new(crate::observe::Metrics::of(context.name())),
-                enforces_window_bounds: OnceLock::new(),
+                enforces_windows: OnceLock::new(),
                 domain,
             }),
         })
@@ -159,20 +159,24 @@ impl RdmaDevice {
     }
 
     /// Returns whether the device limits the access through memory windows of type 2 to the bytes
-    /// of the window. The first call tests the device, on a thread for blocking tasks.
-    pub(crate) async fn enforces_window_bounds(&self) -> bool {
-        if let Some(known) = self.shared.enforces_window_bounds.get() {
+    /// of the window, and to the queue pair that has bound the window. The first call tests the
+    /// device, on a thread for blocking tasks.
+    pub(crate) async fn enforces_windows(&self) -> bool {
+        if let Some(known) = self.shared.enforces_windows.get() {
             return *known;
         }
         let context = self.context().clone();
-        let test = move || match has_windows(&context) {
-            true => context.enforces_window_bounds(WindowType::Two),
-            false => Ok(false),
+        let test = move || {
+            Ok::<_, rdma_core::Error>(
+                has_windows(&context)
+                    && context.enforces_window_bounds(WindowType::Two)?
+                    && context.enforces_window_owner()?,
+            )
         };
         // Each caller tests, so that no caller waits for the future of another one, which may not
         // be polled. An error is not kept: a later test may succeed.
         match spawn_blocking(test).await {
-            Ok(Ok(tested)) => *self.shared.enforces_window_bounds.get_or_init(|| tested),
+            Ok(Ok(tested)) => *self.shared.enforces_windows.get_or_init(|| tested),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "the memory windows of the device could not be tested, and are not used");
                 false

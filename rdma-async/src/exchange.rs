@@ -5,9 +5,11 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use tokio::time::timeout;
 
+use crate::authentication::{Authenticator, End, MAX_TOKEN_LEN, NONCE_LEN, Transcript, nonce};
 use crate::builder::RdmaBuilder;
 use crate::connection::{Attached, ControlTask, Link};
 use crate::connector::{Connector, Listener};
@@ -44,29 +46,43 @@ use crate::rdma::Rdma;
 #[must_use = "dropping the value cancels the connection"]
 pub struct PreparedRdma {
     local: LocalEnd,
+    own_proof: Option<OwnProof>,
 }
+
+/// Authenticator of this end, and the nonce of this end.
+#[derive(Debug)]
+struct OwnProof {
+    authenticator: Arc<dyn Authenticator>,
+    nonce: [u8; NONCE_LEN],
+}
+
+/// Bytes that distinguish the transcripts of this exchange from those of other handshakes.
+const TRANSCRIPT_LABEL: &[u8] = b"exchanged";
 
 impl RdmaBuilder {
     /// Creates one end of a connection whose endpoints the program exchanges itself. The peer
     /// creates the other end by the same function. [`Self::toward`] selects the GID by the address
-    /// of the peer's host.
+    /// of the peer's host. With an [authenticator](Self::authenticator), the ends also exchange
+    /// [proofs](PreparedRdma::proof).
     ///
     /// Must be called on the runtime that will drive the connection.
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if the device cannot be used, and [`Error::InvalidArgument`] if an
-    /// [authenticator](Self::authenticator) is set: the exchange of the program must authenticate
-    /// the peer.
+    /// [`Error::Verbs`] if the device cannot be used.
     pub fn prepare(self) -> Result<PreparedRdma> {
         let template = self.template()?;
-        if template.settings.authenticator.is_some() {
-            let reason = "a program that exchanges endpoints must authenticate the peer itself";
-            return Err(Error::invalid("authenticator", reason));
-        }
+        let authenticator = template.settings.authenticator.clone();
+        let own_proof = match authenticator {
+            Some(authenticator) => Some(OwnProof {
+                authenticator,
+                nonce: nonce()?,
+            }),
+            None => None,
+        };
         let choice = template.settings.address;
         let local = LocalEnd::prepare(template, choice)?;
-        Ok(PreparedRdma { local })
+        Ok(PreparedRdma { local, own_proof })
     }
 
     /// Creates a [`Connector`] and [`Listener`] whose connections need no TCP connection: the
@@ -86,9 +102,30 @@ impl RdmaBuilder {
 
 impl PreparedRdma {
     /// Returns the bytes that the peer needs to connect to this end: the endpoint of the queue pair
-    /// and the limits of this end.
+    /// and the limits of this end. With an [authenticator](RdmaBuilder::authenticator), the bytes
+    /// also contain the nonce of this end.
     pub fn hello(&self) -> Vec<u8> {
-        self.local.hello().encode().to_vec()
+        let hello = self.local.hello().encode();
+        match &self.own_proof {
+            Some(own) => [&hello[..], &own.nonce].concat(),
+            None => hello.to_vec(),
+        }
+    }
+
+    /// Returns the token that proves to the peer that this end may connect. The peer passes the
+    /// token to [`Self::connect_authenticated`]. `peer` are the bytes that [`Self::hello`] has
+    /// returned at the peer. The token is valid only for this pair of hellos.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if `peer` is not a valid hello of an end with an authenticator,
+    /// or if this end has no [authenticator](RdmaBuilder::authenticator).
+    pub fn proof(&self, peer: &[u8]) -> Result<Vec<u8>> {
+        let remote = self.decode(peer)?;
+        let own = self.own_proof()?;
+        let (this_end, _) = own.roles(peer);
+        let transcript = self.transcript(this_end, peer, &remote);
+        Ok(own.authenticator.token(&transcript))
     }
 
     /// Connects this end to the peer. `peer` are the bytes that [`Self::hello`] has returned at the
@@ -100,17 +137,107 @@ impl PreparedRdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if `peer` is not a valid hello, [`Error::Handshake`] if the
-    /// device cannot reach the endpoint.
+    /// [`Error::InvalidArgument`] if `peer` is not a valid hello, or if this end has an
+    /// [authenticator](RdmaBuilder::authenticator), for which [`Self::connect_authenticated`] is
+    /// needed. [`Error::Handshake`] if the device cannot reach the endpoint.
     pub fn connect(self, peer: &[u8]) -> Result<Rdma> {
+        if self.own_proof.is_some() {
+            let reason = "the proof of the peer is needed: call `connect_authenticated`";
+            return Err(Error::invalid("authenticator", reason));
+        }
+        let remote = self.decode(peer)?;
+        self.connect_to(&remote)
+    }
+
+    /// Connects this end to the peer like [`Self::connect`], if the proof of the peer is valid.
+    /// `proof` are the bytes that [`Self::proof`] has returned at the peer.
+    ///
+    /// ```
+    /// use rdma_async::{RdmaDevice, SharedSecret};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), rdma_async::Error> {
+    /// let device = RdmaDevice::open_default()?;
+    /// let secret = SharedSecret::new(b"the secret of this cluster")?;
+    /// let prepare = || device.builder().authenticator(secret.clone()).prepare();
+    /// let (left, right) = (prepare()?, prepare()?);
+    /// // The program passes the hello, and then the proof, of each end to the other end.
+    /// let (to_right, to_left) = (left.hello(), right.hello());
+    /// let (of_left, of_right) = (left.proof(&to_left)?, right.proof(&to_right)?);
+    /// let left = left.connect_authenticated(&to_left, &of_right)?;
+    /// let right = right.connect_authenticated(&to_right, &of_left)?;
+    /// # drop((left, right));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Self::proof`], and [`Error::Handshake`] if the authenticator refuses the
+    /// proof or the device cannot reach the endpoint.
+    pub fn connect_authenticated(self, peer: &[u8], proof: &[u8]) -> Result<Rdma> {
+        let remote = self.decode(peer)?;
+        let own = self.own_proof()?;
+        let (_, peer_end) = own.roles(peer);
+        let transcript = self.transcript(peer_end, peer, &remote);
+        let checked = match proof.len() {
+            0..=MAX_TOKEN_LEN => own.authenticator.check(&transcript, proof),
+            len => Err(format!("a token of {len} bytes")),
+        };
+        if let Err(reason) = checked {
+            let reason = format!("authentication failed: {reason}");
+            return Err(crate::handshake::refused(transcript.peer(), reason));
+        }
+        self.connect_to(&remote)
+    }
+
+    /// Decodes the hello of the peer, which contains a nonce if and only if this end has an
+    /// authenticator.
+    fn decode(&self, peer: &[u8]) -> Result<Hello> {
+        const WITH_NONCE: usize = HELLO_LEN + NONCE_LEN;
         let invalid = |reason: String| Error::invalid("hello of the peer", reason);
-        let bytes: &[u8; HELLO_LEN] = peer.try_into().map_err(|_| {
-            let len = peer.len();
-            invalid(format!("{len} bytes instead of {HELLO_LEN}"))
-        })?;
-        let remote = Hello::decode(bytes).map_err(invalid)?;
-        let address = |hello: &Hello| SocketAddr::new(hello.endpoint.gid.to_ip(), 0);
-        let (own, theirs) = (address(&self.local.hello()), address(&remote));
+        match (peer.len(), &self.own_proof) {
+            (HELLO_LEN, None) => {}
+            (WITH_NONCE, Some(own)) if peer[HELLO_LEN..] != own.nonce => {}
+            (WITH_NONCE, Some(_)) => {
+                return Err(invalid("the nonce of this end was sent back".to_owned()));
+            }
+            (HELLO_LEN, Some(_)) => {
+                return Err(invalid("it does not authenticate itself".to_owned()));
+            }
+            (WITH_NONCE, None) => {
+                let reason = "it requires authentication (RdmaBuilder::authenticator)";
+                return Err(invalid(reason.to_owned()));
+            }
+            (len, _) => {
+                let expected = self.hello().len();
+                return Err(invalid(format!("{len} bytes instead of {expected}")));
+            }
+        }
+        let bytes = peer[..HELLO_LEN].try_into().expect("the length of a hello");
+        Hello::decode(bytes).map_err(invalid)
+    }
+
+    fn own_proof(&self) -> Result<&OwnProof> {
+        self.own_proof
+            .as_ref()
+            .ok_or_else(|| Error::invalid("authenticator", "this end has no authenticator"))
+    }
+
+    /// Returns the data from which the end `prover` computes its token: the hellos of the
+    /// connecting end and of the accepting end, with their nonces.
+    fn transcript(&self, prover: End, peer: &[u8], remote: &Hello) -> Transcript {
+        let own = self.hello();
+        // The nonces decide which end counts as the connecting end, so both ends sort equally.
+        let [first, second] = match own[HELLO_LEN..] < peer[HELLO_LEN..] {
+            true => [&own[..], peer],
+            false => [peer, &own[..]],
+        };
+        Transcript::new(prover, address(remote), [TRANSCRIPT_LABEL, first, second])
+    }
+
+    fn connect_to(self, remote: &Hello) -> Result<Rdma> {
+        let (own, theirs) = (address(&self.local.hello()), address(remote));
         let (queue_pair, room) = self
             .local
             .connect(&remote.endpoint)
@@ -122,12 +249,29 @@ impl PreparedRdma {
     }
 }
 
+impl OwnProof {
+    /// Returns the roles of this end and of the peer. The end with the lesser nonce counts as the
+    /// connecting end, because the two ends of an exchange have no other roles.
+    fn roles(&self, peer: &[u8]) -> (End, End) {
+        match self.nonce[..] < peer[HELLO_LEN..] {
+            true => (End::Connecting, End::Accepting),
+            false => (End::Accepting, End::Connecting),
+        }
+    }
+}
+
+/// Returns the address in the GID of a hello, with port 0.
+fn address(hello: &Hello) -> SocketAddr {
+    SocketAddr::new(hello.endpoint.gid.to_ip(), 0)
+}
+
 /// A [`Connector`] and [`Listener`] that exchanges endpoints by a function of the program. Created
 /// by [`RdmaBuilder::exchange`].
 ///
 /// The function is asynchronous: it passes bytes to the peer, and returns the bytes that the peer
 /// passed. Each end calls the function twice for each connection: first with its hello, and then
-/// with one byte that confirms that the end is connected.
+/// with one byte that confirms that the end is connected. With an
+/// [authenticator](RdmaBuilder::authenticator), each end passes its token between the two calls.
 ///
 /// ```
 /// use rdma_async::{Connector, Listener, RdmaDevice};
@@ -188,7 +332,14 @@ where
         let failed = |source| Error::tcp("exchanging", "hellos with the peer", source);
         let prepared = self.builder.clone().prepare()?;
         let theirs = (self.exchange)(prepared.hello()).await.map_err(failed)?;
-        let rdma = prepared.connect(&theirs)?;
+        let rdma = match prepared.own_proof {
+            Some(_) => {
+                let own = prepared.proof(&theirs)?;
+                let proof = (self.exchange)(own).await.map_err(failed)?;
+                prepared.connect_authenticated(&theirs, &proof)?
+            }
+            None => prepared.connect(&theirs)?,
+        };
         match (self.exchange)(vec![READY]).await.map_err(failed)?[..] {
             [READY] => Ok(rdma),
             _ => Err(crate::handshake::refused(

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::connection::{Connection, EndedAccess, Loan};
 use crate::error::{Error, Result};
 use crate::memory::LocalMr;
-use crate::observe::observed;
+use crate::observe::{observed, report_failed_end};
 use crate::rdma::Rdma;
 
 impl Rdma {
@@ -23,8 +23,8 @@ impl Rdma {
     /// completed or the limit has expired, ends the access at the device, and then returns the
     /// region. A later access of the peer gets a remote access error and changes nothing.
     ///
-    /// If the device enforces the bounds of memory windows of type 2, only the peer of this
-    /// connection can access the memory ([`Grant::is_exclusive`]).
+    /// If the device enforces the bounds and the queue pair of memory windows of type 2, only the
+    /// peer of this connection can access the memory ([`Grant::is_exclusive`]).
     ///
     /// `operation` gets a [`Grant`], which contains the token of the memory and can offer the
     /// memory to the peer. Dropping the returned future ends the access.
@@ -148,9 +148,9 @@ impl Grant {
     /// Returns whether only the peer of this connection can access the memory. Otherwise the token
     /// gives access to every peer that is connected to the [device value](crate::RdmaDevice).
     ///
-    /// The access is exclusive if the device has memory windows of type 2 and enforces their
-    /// bounds, which is tested, unless [`RdmaBuilder::exclusive_grants`] or the registration of the
-    /// memory forbids windows.
+    /// The access is exclusive if the device has memory windows of type 2, limits the access to the
+    /// bytes of a window, and refuses a window to other queue pairs, which is tested, unless
+    /// [`RdmaBuilder::exclusive_grants`] or the registration of the memory forbids windows.
     ///
     /// [`RdmaBuilder::exclusive_grants`]: crate::RdmaBuilder::exclusive_grants
     pub fn is_exclusive(&self) -> bool {
@@ -349,6 +349,7 @@ impl Drop for Reservation<'_> {
             let end = |is_offered| self.connection.end_lease(self.lease, is_offered);
             // On an error the device may still access the memory, which is then not freed.
             if let Some(Err(error)) = self.state.end_by(end) {
+                report_failed_end(self.connection.device(), &error);
                 self.connection.fail(error.into());
             }
         }

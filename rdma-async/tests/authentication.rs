@@ -7,7 +7,10 @@ use std::sync::{Arc, Mutex};
 
 use common::hostile::{HELLO_LEN, hello, prepared};
 use common::{builder, check, join, listen, run};
-use rdma_async::{Authenticator, End, Error, RdmaBuilder, RdmaListener, SharedSecret, Transcript};
+use rdma_async::{
+    Authenticator, Connector, End, Error, Listener, RdmaBuilder, RdmaListener, SharedSecret,
+    Transcript,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -208,5 +211,115 @@ fn wrong_tokens_are_refused_before_a_queue_pair_is_created() {
         }
         let (client, server) = join(&mut listener, guarded).await;
         check(&client, &server).await;
+    });
+}
+
+/// Asserts that an end refuses its peer with an error whose text contains `reason`.
+#[track_caller]
+fn assert_refused<T: std::fmt::Debug>(outcome: Result<T, Error>, reason: &str) {
+    let error = outcome.unwrap_err().to_string();
+    assert!(error.contains(reason), "{error}");
+}
+
+#[test]
+fn ends_whose_endpoints_the_program_exchanges_authenticate_each_other() {
+    run(async {
+        let prepare = |byte| builder().authenticator(secret(byte)).prepare().unwrap();
+        let (left, right) = (prepare(1), prepare(1));
+        let (to_right, to_left) = (left.hello(), right.hello());
+        let (of_left, of_right) = (
+            left.proof(&to_left).unwrap(),
+            right.proof(&to_right).unwrap(),
+        );
+        assert_ne!(of_left, of_right);
+        let left = left.connect_authenticated(&to_left, &of_right).unwrap();
+        let right = right.connect_authenticated(&to_right, &of_left).unwrap();
+        check(&left, &right).await;
+
+        // A recorded hello and proof are not valid for another end.
+        let replayed = prepare(1).connect_authenticated(&to_left, &of_right);
+        assert_refused(replayed, "not computed with the secret");
+        // The peer has another secret.
+        let (left, other) = (prepare(1), prepare(2));
+        let proof = other.proof(&left.hello()).unwrap();
+        let refused = left.connect_authenticated(&other.hello(), &proof);
+        assert!(
+            matches!(refused, Err(Error::Handshake { .. })),
+            "{refused:?}"
+        );
+        // The peer sends back the hello, or the proof, of this end.
+        let left = prepare(1);
+        assert_refused(left.proof(&left.hello()), "sent back");
+        let proof = left.proof(&to_left).unwrap();
+        assert_refused(left.connect_authenticated(&to_left, &proof), "not computed");
+        // The peer changes its hello after the proof was computed.
+        let (left, right) = (prepare(1), prepare(1));
+        let proof = right.proof(&left.hello()).unwrap();
+        let mut changed = right.hello();
+        changed[HELLO_LEN - 1] ^= 1;
+        assert!(left.connect_authenticated(&changed, &proof).is_err());
+        assert_refused(
+            prepare(1).connect_authenticated(&to_left, &[0; 2000]),
+            "2000 bytes",
+        );
+        // One end has no authenticator, or its program does not check the proof.
+        let open = || builder().prepare().unwrap();
+        assert_refused(open().connect(&to_left), "requires authentication");
+        assert_refused(prepare(1).proof(&open().hello()), "does not authenticate");
+        assert_refused(prepare(1).connect(&to_left), "connect_authenticated");
+        assert_refused(open().proof(&open().hello()), "no authenticator");
+    });
+}
+
+#[test]
+fn an_exchange_authenticates_both_ends_and_gives_the_address_of_the_peer() {
+    run(async {
+        /// Passes the bytes of two ends to each other.
+        async fn connect(
+            left: RdmaBuilder,
+            right: RdmaBuilder,
+        ) -> [Result<rdma_async::Rdma, Error>; 2] {
+            type Queue = (
+                tokio::sync::mpsc::UnboundedSender<Vec<u8>>,
+                tokio::sync::Mutex<tokio::sync::mpsc::UnboundedReceiver<Vec<u8>>>,
+            );
+            async fn pass(queue: &Queue, own: Vec<u8>) -> std::io::Result<Vec<u8>> {
+                queue.0.send(own).map_err(std::io::Error::other)?;
+                let received = queue.1.lock().await.recv().await;
+                received.ok_or_else(|| std::io::ErrorKind::UnexpectedEof.into())
+            }
+            let (to_right, of_left) = tokio::sync::mpsc::unbounded_channel();
+            let (to_left, of_right) = tokio::sync::mpsc::unbounded_channel();
+            let left_end: Queue = (to_right, of_right.into());
+            let right_end: Queue = (to_left, of_left.into());
+            let left = async move {
+                let exchange = left.exchange(|own| pass(&left_end, own));
+                Connector::connect(&exchange).await
+            };
+            let right = async move {
+                let mut exchange = right.exchange(|own| pass(&right_end, own));
+                Listener::accept(&mut exchange).await
+            };
+            let (left, right) = tokio::join!(left, right);
+            [left, right]
+        }
+        let recorder = Arc::new(Recorder::default());
+        let recording = || builder().authenticator(Recording(recorder.clone()));
+        let [left, right] = connect(recording(), recording()).await;
+        let (left, right) = (left.unwrap(), right.unwrap());
+        check(&left, &right).await;
+        let mut seen: Vec<_> = recorder.0.lock().unwrap().clone();
+        seen.sort_by_key(|(prover, ..)| *prover == End::Accepting);
+        let provers: Vec<_> = seen.iter().map(|(prover, ..)| *prover).collect();
+        assert_eq!(provers, [End::Connecting, End::Accepting]);
+        let addresses = [left.local_address(), right.local_address()];
+        assert!(
+            seen.iter().all(|(_, peer, _)| addresses.contains(peer)),
+            "{seen:?}"
+        );
+
+        for outcome in connect(guarded(builder()), builder().authenticator(secret(2))).await {
+            assert_refused(outcome, "authentication failed");
+        }
     });
 }

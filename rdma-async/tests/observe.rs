@@ -3,7 +3,12 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use common::{builder, context, layout, pattern, poll_and_drop, run};
 use futures_util::StreamExt;
@@ -317,5 +322,52 @@ fn events_of_a_device_are_a_stream() {
         };
         let (failed, (completions, _pairs)) = tokio::join!(waiting, async { overrun(&device) });
         assert_eq!(failed, completions.id());
+    });
+}
+
+#[test]
+fn a_window_of_an_abandoned_reservation_that_is_not_deallocated_is_counted() {
+    const NAME: &str = "a_window_of_an_abandoned_reservation_that_is_not_deallocated_is_counted";
+    if std::env::var_os("SOFTROCE_FAIL").is_none() {
+        if context().device().is_emulated() {
+            // The test of the device deallocates three windows.
+            for number in [4, 5] {
+                let status = Command::new(std::env::current_exe().unwrap())
+                    .args(["--exact", NAME, "--nocapture"])
+                    .env("SOFTROCE_FAIL", format!("ibv_dealloc_mw:{number}:EBUSY"))
+                    .status()
+                    .expect("the test runs again");
+                assert!(status.success(), "{number}: {status}");
+            }
+        }
+        return;
+    }
+    let recorded = Recorded::default();
+    let device = metrics::with_local_recorder(&recorded, || RdmaDevice::new(&context()).unwrap());
+    run(async move {
+        let (_client, server) = pair(&device).await;
+        let limit = Duration::from_secs(60);
+        let tested = server.reserve(pattern(&server, 64, 1), limit, async |_grant| {});
+        tested.await.unwrap();
+        let name = "rdma_async_failed_access_ends_total";
+        let layout = layout(1 << 20);
+        let mut remote = server.request_remote_mr(layout).await.unwrap();
+        let source = server.alloc_local_mr(layout).unwrap();
+        let end = Instant::now() + Duration::from_secs(30);
+        while recorded.value(name) == 0.0 {
+            assert!(Instant::now() < end, "no failure was counted");
+            // While a write is in flight, the request that binds the window waits. The dropped
+            // reservation leaves a window that is being bound to another task.
+            let mut write = pin!(server.write(&source, &mut remote));
+            let begun = poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx).is_pending())).await;
+            let region = pattern(&server, 64, 1);
+            poll_and_drop(server.reserve(region, limit, |_grant| std::future::pending::<()>()));
+            if begun {
+                // The connection fails if the window was bound when the reservation was dropped.
+                drop(write.await);
+            }
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(recorded.value(name), 1.0);
     });
 }

@@ -2,6 +2,8 @@
 //! functions of the driver by their own.
 
 mod common;
+#[path = "common/unowned_windows.rs"]
+mod unowned_windows;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -16,6 +18,7 @@ use rdma_core::{
     AccessFlags, Buffer, CompletionQueue, Context, Error, ProtectionDomain, QueuePairState,
     Refused, RemoteMemory, SendRequest, WorkCompletion, WorkOpcode, WorkStatus,
 };
+use unowned_windows::make_windows_usable_by_all;
 
 type PollCq = unsafe extern "C" fn(*mut sys::ibv_cq, i32, *mut sys::ibv_wc) -> i32;
 type StartPoll = unsafe extern "C" fn(*mut sys::ibv_cq_ex, *mut sys::ibv_poll_cq_attr) -> i32;
@@ -418,6 +421,26 @@ fn a_part_is_not_leased_where_windows_reach_the_whole_region() {
     };
     let whole = registration.allocate(4096).unwrap();
     assert!(whole.lease(window, AccessFlags::REMOTE_WRITE).is_ok());
+}
+
+/// The key of a window of type 2 must not grant access to the peers of other queue pairs. The test of
+/// the device must find a device that does not check the queue pair.
+#[test]
+fn windows_that_every_queue_pair_can_use_are_found() {
+    let domain = context().protection_domain().unwrap();
+    let window = domain.memory_window(WindowType::Two);
+    if common::where_supported(window).is_none() {
+        return;
+    }
+    if common::is_softroce() {
+        assert!(context().enforces_window_owner().unwrap());
+    }
+    let context = context();
+    make_windows_usable_by_all(&context);
+    assert!(!context.enforces_window_owner().unwrap());
+    // The bounds of the windows are still enforced where the device enforces them.
+    let bounds = |context: &Context| context.enforces_window_bounds(WindowType::Two).unwrap();
+    assert_eq!(bounds(&context), bounds(&common::context()));
 }
 
 /// The device does not destroy these objects, because an object that this crate does not know uses

@@ -20,6 +20,7 @@ use super::send_state::{AWAITED, NotAccepted};
 use super::windows::EndedAccess;
 use crate::error::{Error, Result};
 use crate::memory::{GrantedMemory, LocalMr, RemoteMr};
+use crate::observe::report_failed_end;
 use crate::reserve::GrantState;
 
 impl Connection {
@@ -91,7 +92,7 @@ impl Connection {
         let access = self.leases.access() & AccessFlags::REMOTE;
         let uses_windows = self.settings.exclusive_grants
             && !access.is_empty()
-            && self.device.enforces_window_bounds().await;
+            && self.device.enforces_windows().await;
         let region = region
             .into_parts()
             .map_err(|(_, error)| Error::from(error))?;
@@ -321,7 +322,9 @@ struct EndUnlessSent<'c> {
 impl Drop for EndUnlessSent<'_> {
     fn drop(&mut self) {
         let lease = self.connection.leases.remove(self.lease, false);
-        drop(lease.map(|lease| lease.region.end()));
+        if let Some(Err(error)) = lease.map(|lease| lease.region.end()) {
+            report_failed_end(&self.connection.device, &error);
+        }
     }
 }
 

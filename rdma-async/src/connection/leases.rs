@@ -12,7 +12,7 @@ use super::windows::{EndedAccess, WindowedRegion};
 use crate::device::RdmaDevice;
 use crate::error::Result;
 use crate::memory::{Charge, GrantedMemory, LocalMr};
-use crate::observe::LentBytes;
+use crate::observe::{LentBytes, report_failed_end};
 use crate::reserve::GrantState;
 
 /// Memory that this end lends to the peer of a connection. Each lease has its own memory
@@ -21,6 +21,7 @@ use crate::reserve::GrantState;
 pub(super) struct Leases {
     table: Mutex<LeaseTable>,
     access: AccessFlags,
+    device: RdmaDevice,
 }
 
 /// Table of the leases of a connection by their ids, and of the ended leases that the peer has not
@@ -122,10 +123,11 @@ pub(super) enum EndedLease {
 }
 
 impl Leases {
-    pub(super) fn new(access: AccessFlags) -> Self {
+    pub(super) fn new(access: AccessFlags, device: RdmaDevice) -> Self {
         Self {
             table: Mutex::default(),
             access,
+            device,
         }
     }
 
@@ -300,7 +302,9 @@ impl Drop for Leases {
     fn drop(&mut self) {
         for (_, lease) in self.table.get_mut().leases.drain() {
             // After an error the device may still access the memory, so the memory is not freed.
-            drop(lease.region.end());
+            if let Err(error) = lease.region.end() {
+                report_failed_end(&self.device, &error);
+            }
         }
     }
 }

@@ -21,8 +21,10 @@ use super::Connection;
 use super::exposed::{join_parts, split_around};
 use super::leases::LentRegion;
 use super::send_state::NotAccepted;
+use crate::device::RdmaDevice;
 use crate::error::Result;
 use crate::memory::{LocalMr, PieceLender, RegionParts};
+use crate::observe::report_failed_end;
 
 /// Maximum number of times that a window is bound. The keys of a window repeat after this number of
 /// bindings, and a peer may still have an old key.
@@ -87,12 +89,15 @@ pub(super) struct NotEnded {
 
 impl NotEnded {
     /// Returns the region if a request is binding or invalidating its window, so that the access
-    /// can be ended later. After another error the device may still access the memory, so the
-    /// region is dropped, which does not free such memory.
-    fn into_region_in_use(self) -> Option<WindowedRegion> {
+    /// can be ended later. Reports another error, after which the device may still access the
+    /// memory, and drops the region, which does not free such memory.
+    fn into_region_in_use(self, device: &RdmaDevice) -> Option<WindowedRegion> {
         match self.error {
             VerbsError::InUse { .. } => Some(self.region),
-            _ => None,
+            error => {
+                report_failed_end(device, &error);
+                None
+            }
         }
     }
 }
@@ -107,11 +112,13 @@ pub(super) struct Windows {
     abandoned: Mutex<Vec<WindowedRegion>>,
     /// Notification that wakes the control task, which ends the abandoned regions.
     control_wakeup: Arc<Notify>,
+    device: RdmaDevice,
 }
 
 impl Windows {
-    pub(super) fn new(control_wakeup: Arc<Notify>) -> Self {
+    pub(super) fn new(control_wakeup: Arc<Notify>, device: RdmaDevice) -> Self {
         Self {
+            device,
             free: Mutex::default(),
             abandoned: Mutex::default(),
             control_wakeup,
@@ -205,7 +212,7 @@ impl Windows {
         let abandoned = mem::take(&mut *self.abandoned.lock());
         for region in abandoned {
             if let Err(refused) = self.end(region) {
-                let in_use = refused.into_region_in_use();
+                let in_use = refused.into_region_in_use(&self.device);
                 self.abandoned.lock().extend(in_use);
             }
         }
@@ -252,7 +259,7 @@ impl PendingWindow {
         self.windows.end(region).map_err(|refused| {
             let error = refused.error.clone();
             // Dropping `self` then leaves the region to the control task.
-            self.region = refused.into_region_in_use();
+            self.region = refused.into_region_in_use(&self.windows.device);
             error
         })
     }
@@ -262,7 +269,7 @@ impl Drop for PendingWindow {
     fn drop(&mut self) {
         if let Some(region) = self.region.take()
             && let Err(refused) = self.windows.end(region)
-            && let Some(region) = refused.into_region_in_use()
+            && let Some(region) = refused.into_region_in_use(&self.windows.device)
         {
             self.windows.abandoned.lock().push(region);
             self.windows.control_wakeup.notify_one();

@@ -16,6 +16,7 @@ pub(crate) struct Metrics {
     leases: Gauge,
     leased_bytes: Gauge,
     credit_waits: Counter,
+    failed_ends: Counter,
 }
 
 impl fmt::Debug for Metrics {
@@ -63,7 +64,8 @@ impl Metrics {
             connections_made: counter!("rdma_async_connections_total", "device" => device.clone()),
             leases: gauge!("rdma_async_leases", "device" => device.clone()),
             leased_bytes: gauge!("rdma_async_leased_bytes", "device" => device.clone()),
-            credit_waits: counter!("rdma_async_credit_waits_total", "device" => device),
+            credit_waits: counter!("rdma_async_credit_waits_total", "device" => device.clone()),
+            failed_ends: counter!("rdma_async_failed_access_ends_total", "device" => device),
         }
     }
 
@@ -112,6 +114,10 @@ impl Metrics {
 
     pub(super) fn count_credit_wait(&self) {
         self.credit_waits.increment(1);
+    }
+
+    pub(super) fn count_failed_end(&self) {
+        self.failed_ends.increment(1);
     }
 }
 
@@ -172,5 +178,9 @@ fn describe() {
     describe_counter!(
         "rdma_async_credit_waits_total",
         "Messages that had to wait for a credit of the peer"
+    );
+    describe_counter!(
+        "rdma_async_failed_access_ends_total",
+        "Times that the device refused to end the access of a peer at a drop"
     );
 }

@@ -171,6 +171,15 @@ impl PoolBytes {
     }
 }
 
+/// Reports that the device refused to end the access of a peer to memory, where no caller gets the
+/// error, for example at a drop: logs the error, and increments a metric.
+#[cold]
+pub(crate) fn report_failed_end(device: &crate::RdmaDevice, error: &rdma_core::Error) {
+    tracing::warn!(device = device.context().name(), %error, "the access of a peer was not ended");
+    #[cfg(feature = "metrics")]
+    device.metrics().count_failed_end();
+}
+
 /// Increments the metric of messages that had to wait for a credit.
 #[inline]
 pub(crate) fn count_credit_wait(device: &crate::RdmaDevice) {

@@ -25,6 +25,9 @@ pub(crate) struct ContextHandle {
     /// Results of the test that windows of type 1, and of type 2, are checked against their bounds.
     /// Empty until the test has run.
     window_bounds: [OnceLock<bool>; 2],
+    /// Result of the test that a window of type 2 is usable only through the queue pair that has
+    /// bound the window. Empty until the test has run.
+    window_owner: OnceLock<bool>,
 }
 
 // SAFETY: verbs are thread-safe on a context (man page of ibv_open_device and the library's
@@ -59,6 +62,7 @@ impl ContextHandle {
             attributes: OnceLock::new(),
             leases: Leases::default(),
             window_bounds: Default::default(),
+            window_owner: OnceLock::new(),
         })
     }
 
@@ -93,6 +97,7 @@ impl ContextHandle {
             attributes: OnceLock::new(),
             leases: Leases::default(),
             window_bounds: Default::default(),
+            window_owner: OnceLock::new(),
         })
     }
 
@@ -117,6 +122,12 @@ impl ContextHandle {
             WindowType::One => &self.window_bounds[0],
             WindowType::Two => &self.window_bounds[1],
         }
+    }
+
+    /// Returns the cell that stores the result of the test whether a window of type 2 is usable only
+    /// through the queue pair that has bound the window. Empty before the test.
+    pub(crate) fn window_owner(&self) -> &OnceLock<bool> {
+        &self.window_owner
     }
 
     /// Returns the device's name.

@@ -110,6 +110,7 @@ mod unmapped;
 mod volatile;
 mod window;
 mod window_bounds;
+mod window_owner;
 
 pub use crate::ffi::{StableMemory, StableMemoryMut};
 pub use access::AccessFlags;

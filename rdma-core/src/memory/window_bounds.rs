@@ -83,31 +83,9 @@ use Side::{After, Before};
 /// as `side` states.
 fn ends_at(context: &Context, kind: WindowType, side: Side) -> Result<bool> {
     let domain = context.protection_domain()?;
-    let build = || domain.queue_pair().send_requests(2).build();
-    let (peer, owner) = (build()?, build()?);
-    let (to_peer, to_owner) = (peer.endpoint(), owner.endpoint());
-    let options = ConnectOptions::default();
-    let peer = peer.connect(&to_owner, &options)?;
-    let owner = owner.connect(&to_peer, &options)?;
-
-    let registration = domain.registration().access(AccessFlags::WINDOW_BIND);
-    // The test uses the memory before and after the window for nothing else, so the peer may write
-    // to it.
-    let (_before, rest) = registration.allocate(3 * LEN)?.split_at(LEN);
-    let (inside, _after) = rest.split_at(LEN);
-    let window = domain.memory_window(kind)?;
-    let lease = WindowLease::of_any_part(inside, window, AccessFlags::REMOTE_WRITE);
-    let mut bindings = owner.send_queue::<()>();
-    bindings
-        .post_inline(lease.bind()?)
-        .map_err(|refused| refused.error)?;
-    let bound = completion(&owner)?;
-    bound.result()?;
-    bindings.complete(&bound).for_each(drop);
-
-    let window = lease
-        .remote()
-        .ok_or_else(|| Error::invalid("trial of a memory window", "it was not bound"))?;
+    let (peer, owner) = connected(&domain)?;
+    let trial = TrialWindow::bind(&domain, &owner, kind)?;
+    let window = trial.window;
     write(&peer, &domain, window)?.result()?;
     // The write is half inside of the window: a device that checks only the start or only the end
     // of an access does not enforce the bounds.
@@ -119,18 +97,78 @@ fn ends_at(context: &Context, kind: WindowType, side: Side) -> Result<bool> {
         },
         ..window
     };
-    let ended = write(&peer, &domain, beyond)?;
+    is_refused(&write(&peer, &domain, beyond)?)
+}
+
+/// Returns two queue pairs of `domain` that are connected to each other.
+pub(super) fn connected(domain: &ProtectionDomain) -> Result<(QueuePair, QueuePair)> {
+    let build = || domain.queue_pair().send_requests(2).build();
+    let (left, right) = (build()?, build()?);
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    let options = ConnectOptions::default();
+    Ok((
+        left.connect(&to_right, &options)?,
+        right.connect(&to_left, &options)?,
+    ))
+}
+
+/// A memory window in the middle of a registration, to which peers may write.
+#[derive(Debug)]
+pub(super) struct TrialWindow {
+    pub(super) window: RemoteMemory,
+    _lease: WindowLease,
+    /// Memory before and after the window. The test uses this memory for nothing else, so peers may
+    /// write to it.
+    _around: [Buffer; 2],
+}
+
+impl TrialWindow {
+    /// Binds a window of type `kind` by a request of the queue pair `owner`.
+    pub(super) fn bind(
+        domain: &ProtectionDomain,
+        owner: &QueuePair,
+        kind: WindowType,
+    ) -> Result<Self> {
+        let registration = domain.registration().access(AccessFlags::WINDOW_BIND);
+        let (before, rest) = registration.allocate(3 * LEN)?.split_at(LEN);
+        let (inside, after) = rest.split_at(LEN);
+        let window = domain.memory_window(kind)?;
+        let lease = WindowLease::of_any_part(inside, window, AccessFlags::REMOTE_WRITE);
+        let mut bindings = owner.send_queue::<()>();
+        bindings
+            .post_inline(lease.bind()?)
+            .map_err(|refused| refused.error)?;
+        let bound = completion(owner)?;
+        bound.result()?;
+        bindings.complete(&bound).for_each(drop);
+        let window = lease
+            .remote()
+            .ok_or_else(|| Error::invalid("trial of a memory window", "it was not bound"))?;
+        Ok(Self {
+            window,
+            _lease: lease,
+            _around: [before, after],
+        })
+    }
+}
+
+/// Returns whether the device refused a write, which ended with the completion `ended`, because
+/// the window does not permit the write.
+///
+/// # Errors
+///
+/// The error of a write that failed for another reason, which does not show whether the device
+/// checks windows.
+pub(super) fn is_refused(ended: &WorkCompletion) -> Result<bool> {
     match ended.status() {
         WorkStatus::Success => Ok(false),
         WorkStatus::RemoteAccess => Ok(true),
-        // The write failed for a reason other than its range, so the result does not show whether
-        // the device checks bounds.
         _ => ended.result().map(|()| false).map_err(Error::Work),
     }
 }
 
 /// Writes to `to`, memory of the peer, through the window, and returns the completion of the write.
-fn write(
+pub(super) fn write(
     queue_pair: &QueuePair,
     domain: &ProtectionDomain,
     to: RemoteMemory,
@@ -152,7 +190,7 @@ fn completion(queue_pair: &QueuePair) -> Result<WorkCompletion> {
         }
         if begin.elapsed() > TIMEOUT {
             return Err(Error::TimedOut {
-                what: "a request that tries the bounds of a memory window",
+                what: "a request that tests a memory window",
                 timeout: TIMEOUT,
             });
         }

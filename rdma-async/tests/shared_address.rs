@@ -2,7 +2,7 @@
 //! first one, start and are killed at any time.
 //!
 //! The environment variable `SEED` repeats the random choices of a run; `PROCESSES` is the number
-//! of processes that are killed.
+//! of processes that are killed, and `CONCURRENT` how many of them are alive at the same time.
 
 mod common;
 
@@ -25,19 +25,20 @@ const ADDRESS: &str = "127.94.73.1";
 const PORT: u16 = 7841;
 /// Default number of processes that are killed.
 const PROCESSES: u64 = 100;
-/// Maximum number of short-lived processes that run at the same time. An address has
-/// ports for 15 processes.
-const MAX_CONCURRENT: usize = 10;
-/// Maximum lifetime of a short-lived process in milliseconds.
-const MAX_LIFETIME_MS: u64 = 1200;
+/// Default number of short-lived processes that run at the same time. An address has ports for 255
+/// processes.
+const CONCURRENT: u64 = 20;
+/// Maximum lifetime of a short-lived process in milliseconds, for each process that runs at the
+/// same time. So the rate at which processes start does not depend on their number.
+const LIFETIME_MS: u64 = 120;
 /// Content of the first message of the persistent client.
 const PERSISTENT: u8 = 0xa5;
 
 #[test]
 fn killed_processes_do_not_disturb_others_on_their_address() {
     let processes = variable("PROCESSES", PROCESSES);
-    let limit =
-        Duration::from_secs(120) + Duration::from_millis(MAX_LIFETIME_MS) * processes as u32;
+    let lifetime = Duration::from_millis(LIFETIME_MS * concurrent());
+    let limit = Duration::from_secs(120) + Duration::from_millis(500) * processes as u32 + lifetime;
     match env::var(ROLE).as_deref() {
         Ok("server") => run_within(limit, two_threads(), serve()),
         Ok("client") => run_within(limit, two_threads(), exchange_until_input_ends()),
@@ -60,8 +61,14 @@ fn start(role: &str, by_packets: bool) -> Child {
     command.spawn().unwrap()
 }
 
+/// Returns the number of short-lived processes that run at the same time.
+fn concurrent() -> u64 {
+    variable("CONCURRENT", CONCURRENT)
+}
+
 /// Starts the first process on the address, the server, the persistent client, and all short-lived
-/// processes. Kills the short-lived processes, and the first process after half of them.
+/// processes. Kills the short-lived processes, and the first process after half of them. None is
+/// killed before as many as may run at the same time are connected.
 fn supervise(processes: u64) {
     let seed = variable("SEED", 1);
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -77,13 +84,27 @@ fn supervise(processes: u64) {
     let from_server = wait_until_ready(&mut server);
     let mut client = start("client", false);
     let from_client = wait_until_ready(&mut client);
-    let mut running: Vec<(Child, Instant)> = Vec::new();
-    let mut started = 0;
+    let concurrent = concurrent().min(processes);
+    let mut start_short_lived = || {
+        let process = start("short-lived", below(2) == 0);
+        let lifetime = below(LIFETIME_MS * concurrent);
+        (process, Duration::from_millis(lifetime))
+    };
+    let mut all: Vec<_> = (0..concurrent).map(|_| start_short_lived()).collect();
+    let _outputs: Vec<_> = (all.iter_mut())
+        .map(|(process, _)| wait_until_ready(process))
+        .collect();
+    let begin = Instant::now();
+    let all = all.into_iter();
+    let mut running: Vec<(Child, Instant)> = all
+        .map(|(process, lifetime)| (process, begin + lifetime))
+        .collect();
+    let mut started = concurrent;
     while started < processes || !running.is_empty() {
-        if started < processes && running.len() < MAX_CONCURRENT {
+        if started < processes && (running.len() as u64) < concurrent {
             started += 1;
-            let end = Instant::now() + Duration::from_millis(below(MAX_LIFETIME_MS));
-            running.push((start("short-lived", below(2) == 0), end));
+            let (process, lifetime) = start_short_lived();
+            running.push((process, Instant::now() + lifetime));
         }
         running.retain_mut(|(process, end)| {
             // A process that ends by itself has failed.
@@ -190,7 +211,7 @@ async fn open_first() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
     // The highest bits are the index of the port.
-    assert_eq!(connection.queue_pair().number() >> 20, 0);
+    assert_eq!(connection.queue_pair().number() >> 16, 0);
     introduce(&connection, 0).await;
     for number in 0.. {
         exchange(&connection, number).await;
@@ -200,8 +221,12 @@ async fn open_first() {
 /// Exchanges messages with the server until this process is killed.
 async fn exchange_until_killed() {
     let connection = connect(0).await;
+    report_ready();
+    // All processes together leave processor time for the others to start.
+    let pause = Duration::from_micros(100 * concurrent());
     for number in 0.. {
         exchange(&connection, number).await;
+        tokio::time::sleep(pause).await;
     }
 }
 

@@ -7,15 +7,16 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use crate::number;
 
 /// Number of UDP ports from which a NIC chooses, so that several NICs can use one address. The
-/// index of the chosen port, called its slot, forms the four high bits of the NIC's queue pair
-/// numbers, so that a peer can derive the port from a queue pair number. Slot 15 is not used,
+/// index of the chosen port, called its slot, forms the eight high bits of the NIC's queue pair
+/// numbers, so that a peer can derive the port from a queue pair number. Slot 255 is not used,
 /// because 0xffffff is the number of all queue pairs of a multicast group.
-pub(crate) const PORT_SLOTS: u8 = 15;
+pub(crate) const PORT_SLOTS: u8 = 255;
 
 /// Difference between the UDP ports of adjacent slots. A slot is the index of a UDP port that a NIC
 /// can choose. All processes that communicate must use the same difference, because peers compute
-/// ports from slots.
-pub(crate) const PORT_STRIDE: u16 = 1000;
+/// ports from slots. With the default first port, the ports of all slots are below Linux's
+/// ephemeral ports (32,768 and above), from which the kernel assigns ports to other programs.
+pub(crate) const PORT_STRIDE: u16 = 100;
 
 /// The queue pair number to which datagrams for a multicast group are sent: all queue pairs of the
 /// group receive them (IBTA 9.2.3).
@@ -185,9 +186,9 @@ mod tests {
 
     #[test]
     fn a_gid_contains_the_address_and_the_port() {
-        let address = SocketAddrV4::new(Ipv4Addr::new(127, 1, 2, 3), 5791);
+        let address = SocketAddrV4::new(Ipv4Addr::new(127, 1, 2, 3), 4891);
         let gid = unique_local(address);
-        assert_eq!(gid.to_string(), "fd73:726f:6365:169f::7f01:203");
+        assert_eq!(gid.to_string(), "fd73:726f:6365:131b::7f01:203");
         assert!(gid.is_unique_local());
         assert_eq!(address_in_gid(gid), Some(address));
         assert_eq!(address_in_gid("fd00::1".parse().unwrap()), None);
@@ -201,7 +202,7 @@ mod tests {
             None,
             "address 0.0.0.0"
         );
-        let other = "fd73:726f:6365:169f::1:7f01:203";
+        let other = "fd73:726f:6365:131b::1:7f01:203";
         assert_eq!(
             address_in_gid(other.parse().unwrap()),
             None,
@@ -211,30 +212,32 @@ mod tests {
 
     #[test]
     fn the_port_of_a_peer_follows_from_its_queue_pair_number() {
-        assert_eq!(Ports::Slots.of(4791, 0x01_2345), Some(4791));
-        assert_eq!(Ports::Slots.of(4791, 0x21_2345), Some(6791));
+        assert_eq!(Ports::Slots.of(4791, 0x01_2345), Some(4891));
+        assert_eq!(Ports::Slots.of(4791, 0x00_2345), Some(4791));
+        assert_eq!(Ports::Slots.of(4791, 0xfe_2345), Some(30_191));
         assert_eq!(Ports::Base.of(4791, 0x21_2345), Some(4791));
-        assert_eq!(Ports::Slots.of(60_000, 0xe0_0000), None);
+        assert_eq!(Ports::Slots.of(60_000, 0x40_0000), None);
     }
 
     #[test]
     fn the_slot_of_a_loopback_sender_follows_from_its_port() {
         let of = |from: &str| slot_of_sender(4791, from.parse().unwrap());
         for slot in 0..PORT_SLOTS {
-            let from = format!("127.9.9.9:{}", 4791 + 1000 * u16::from(slot));
+            let from = format!("127.9.9.9:{}", 4791 + 100 * u16::from(slot));
             assert_eq!(of(&from), Ok(Some(slot)));
         }
         for stranger in [
             "127.9.9.9:4790",
             "127.9.9.9:4792",
             "127.9.9.9:3791",
-            "127.9.9.9:19791",
+            "127.9.9.9:4691",
+            "127.9.9.9:30291",
             "[::1]:40000",
         ] {
             assert_eq!(of(stranger), Err(UnknownSender), "{stranger}");
         }
         assert_eq!(of("[::1]:4791"), Ok(Some(0)));
-        assert_eq!(of("10.0.0.1:6791"), Ok(Some(2)));
+        assert_eq!(of("10.0.0.1:4991"), Ok(Some(2)));
         for elsewhere in ["10.0.0.1:4792", "10.0.0.1:49152", "[fd00::1]:1"] {
             assert_eq!(of(elsewhere), Ok(None), "{elsewhere}");
         }

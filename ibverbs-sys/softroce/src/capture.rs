@@ -2,7 +2,7 @@
 //! readers.
 //!
 //! Each packet is recorded as on the wire: IP, UDP, and BTH to ICRC. For UDP ports other than 4791,
-//! a dissector needs a rule: `tshark -d udp.port==5791,rroce`.
+//! a dissector needs a rule: `tshark -d udp.port==4891,rroce`.
 
 #![forbid(unsafe_code)]
 

@@ -3,8 +3,9 @@
 #![forbid(unsafe_code)]
 
 /// Maximum number of queue pairs of the device (`max_qp` of `ibv_query_device(3)`). Tables of the
-/// device that have an entry for each queue pair have this length.
-pub const MAX_QP: usize = 1 << 16;
+/// device that have an entry for each queue pair have this length. A process has twice as many
+/// queue pair numbers, so the number of a destroyed queue pair is not reused soon.
+pub const MAX_QP: usize = 1 << 15;
 /// Maximum number of outstanding work requests of a send queue or a receive queue (`max_qp_wr` of
 /// `ibv_query_device(3)`).
 pub const MAX_QP_WR: u32 = 1 << 14;

@@ -1,12 +1,12 @@
-//! The structure of queue pair numbers: the four high bits identify the UDP port of the NIC, and
-//! the 20 low bits the queue pair.
+//! The structure of queue pair numbers: the eight high bits identify the UDP port of the NIC, and
+//! the 16 low bits the queue pair.
 #![forbid(unsafe_code)]
 
 use crate::limits::MAX_QP;
 
 /// Number of low bits of a queue pair number that identify the queue pair within its NIC. The
 /// higher bits identify the UDP port of the NIC.
-pub(crate) const BITS: u32 = 20;
+pub(crate) const BITS: u32 = 16;
 
 /// Number of queue pair numbers that a NIC can assign. The NIC assigns them in turn, so that the
 /// number of a destroyed queue pair is not reused soon.
@@ -16,10 +16,10 @@ pub(crate) const COUNT: u32 = 1 << BITS;
 /// at the same time never have the same index, so they never share an entry.
 pub(crate) const RECORDS: usize = MAX_QP;
 
-/// Returns the four high bits of a queue pair number, which identify the UDP port of its NIC.
+/// Returns the eight high bits of a queue pair number, which identify the UDP port of its NIC.
 #[inline]
 pub(crate) fn slot(number: u32) -> u8 {
-    (number >> BITS) as u8 & 0xf
+    (number >> BITS) as u8
 }
 
 /// Returns the index of the queue pair with the number `number` in tables with [`RECORDS`] entries.

@@ -16,9 +16,9 @@ pub enum Attack {
 
 /// The UDP port of the first softroce device on a host.
 const BASE_PORT: u16 = 4791;
-/// Distance between the UDP ports of two softroce devices on a host. The top four bits of a queue
+/// Distance between the UDP ports of two softroce devices on a host. The top eight bits of a queue
 /// pair number are the index of the device, and so select one of these ports.
-const PORT_STRIDE: u16 = 1000;
+const PORT_STRIDE: u16 = 100;
 
 /// A side of a connection, parsed from the header of a test's output.
 struct Side {
@@ -50,7 +50,7 @@ impl Side {
     /// Returns this side as an argument of `attacker`: IP address, UDP port, queue pair number and
     /// PSN.
     fn target(&self) -> String {
-        let slot = (self.queue_pair >> 20) as u16;
+        let slot = (self.queue_pair >> 16) as u16;
         let address = SocketAddrV4::new(self.address, BASE_PORT + PORT_STRIDE * slot);
         format!("{address}/{}/{}", self.queue_pair, self.packet_sequence)
     }
@@ -94,7 +94,7 @@ mod tests {
 
     const HEADER: &str = "\
  Data ex. method : Ethernet
- local address: LID 0000 QPN 0x10a2b3 PSN 0x280146 RKey 0x00072e VAddr 0x0055f971e98000
+ local address: LID 0000 QPN 0x01a2b3 PSN 0x280146 RKey 0x00072e VAddr 0x0055f971e98000
  GID: 00:00:00:00:00:00:00:00:00:00:255:255:127:07:00:01
  remote address: LID 0000 QPN 0x0015 PSN 0x1 RKey 0x00072e VAddr 0x0055f971e98000
  GID: 00:00:00:00:00:00:00:00:00:00:255:255:127:08:00:01
@@ -104,7 +104,7 @@ mod tests {
     fn the_targets_are_the_ends_of_the_header() {
         let argv = Attack::Connection.argv(Path::new("attacker"), HEADER);
         let argv = argv.unwrap();
-        assert_eq!(argv[4], "127.7.0.1:5791/1090227/2621766");
+        assert_eq!(argv[4], "127.7.0.1:4891/107187/2621766");
         assert_eq!(argv[5], "127.8.0.1:4791/21/1");
         let elsewhere = Attack::UnusedPort.argv(Path::new("attacker"), HEADER);
         assert_eq!(elsewhere.unwrap().last().unwrap(), "--unused");

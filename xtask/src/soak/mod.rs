@@ -70,8 +70,8 @@ const SOAKS: &[Soak] = &[
     },
     Soak {
         name: "shared-address",
-        description: "kills processes that exchange messages on one address, and checks that the \
-                      other processes on the address lose nothing",
+        description: "kills processes that exchange messages on one address, of which 100 are alive at \
+                      a time, and checks that the other processes on the address lose nothing",
         run: shared_address,
     },
     Soak {
@@ -300,7 +300,7 @@ fn shared_address(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     let program = &built.0;
     Repeated {
         name: "shared-address",
-        min: 100,
+        min: 150,
         max: 1000,
         first_seed: repeated::new_seed(),
     }
@@ -309,10 +309,11 @@ fn shared_address(_: &Shell, time: Duration) -> anyhow::Result<u8> {
         command
             .env("SEED", seed.to_string())
             .env("PROCESSES", count.to_string())
+            .env("CONCURRENT", "100")
             .env(environment::DEVICE, environment::SOFTROCE);
         let again = format!(
-            "SEED={seed} PROCESSES={count} cargo xtask test --package rdma-async --program shared_address \
-             --device softroce"
+            "SEED={seed} PROCESSES={count} CONCURRENT=100 cargo xtask test --package rdma-async \
+             --program shared_address --device softroce"
         );
         (command, again)
     })

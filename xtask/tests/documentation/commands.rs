@@ -49,6 +49,10 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("cargo xtask bench --device softroce", "takes an hour"),
     ("cargo xtask bench --device softroce --only G8", MINUTES),
     ("cargo xtask callgrind", MINUTES),
+    (
+        "cargo run --release -p softroce --example shared_port",
+        "takes half a minute",
+    ),
     ("cargo xtask fuzz --seconds 600", "takes more than an hour"),
     ("cargo xtask plant", "takes half an hour"),
     ("cargo xtask sanitize", MINUTES),

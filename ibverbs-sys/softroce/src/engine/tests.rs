@@ -117,12 +117,12 @@ impl Counting {
             flow_label: 0,
         };
         self.network
-            .connect(&path, u32::from(self.network.slot()) << 20);
+            .connect(&path, u32::from(self.network.slot()) << 16);
         self.network.outbox().push(|out| {
             // An acknowledgement for a queue pair number that contains the slot of this device's
             // port.
             let opcode = Opcode::from_byte(0x11).map_or(0, Opcode::to_byte);
-            out.extend_from_slice(&[opcode, 0, 0xff, 0xff, 0, self.network.slot() << 4]);
+            out.extend_from_slice(&[opcode, 0, 0xff, 0xff, 0, self.network.slot()]);
             out.extend_from_slice(&[0; 6 + 4]);
             Some(path)
         });

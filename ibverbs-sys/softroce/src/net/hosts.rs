@@ -6,9 +6,9 @@
 //! use the base port, and their numbers may have any value. So the port for a number with the slot
 //! 0 is the base port in both cases, and other numbers require knowledge of the host: packets of
 //! this crate come from the ports of slots, others do not. A host may send both kinds, if the
-//! kernel's driver is loaded there: its numbers have the slot 0, so the ports of slots are right
-//! for the others. Packets to a host of which nothing is known are sent to both ports in turn; a
-//! connection repeats packets that arrive nowhere.
+//! kernel's driver is loaded there: its first 65,536 numbers have the slot 0, so the ports of slots
+//! are right for the others. Packets to a host of which nothing is known are sent to both ports in
+//! turn; a connection repeats packets that arrive nowhere.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -98,7 +98,7 @@ mod tests {
         for (port, ports, changes) in [
             (49_152, Ports::Base, 1),
             (49_153, Ports::Base, 1),
-            (6791, Ports::Slots, 2),
+            (4991, Ports::Slots, 2),
             (4791, Ports::Slots, 2),
             (49_152, Ports::Slots, 2),
         ] {

@@ -226,7 +226,7 @@ impl Network {
         self.local_address(gid)?.interface_name()
     }
 
-    /// Returns the slot of the NIC: the index of its UDP port in the port range. Bits 23 to 20 of
+    /// Returns the slot of the NIC: the index of its UDP port in the port range. Bits 23 to 16 of
     /// the NIC's queue pair numbers contain the slot.
     pub(crate) fn slot(&self) -> u8 {
         self.slot

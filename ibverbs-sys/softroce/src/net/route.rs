@@ -212,8 +212,8 @@ mod tests {
             // contain the port.
             assert!(to(0x1234).is_certain);
             let has_port = kind == GidKind::Tunnelled || batching == Batching::None;
-            assert_eq!(to(0x20_1234).is_certain, has_port, "{destination}");
-            assert_eq!(to(0x20_1234).to.port(), if has_port { 4791 } else { 6791 });
+            assert_eq!(to(0x02_1234).is_certain, has_port, "{destination}");
+            assert_eq!(to(0x02_1234).to.port(), if has_port { 4791 } else { 4991 });
         }
     }
 }

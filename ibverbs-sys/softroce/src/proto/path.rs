@@ -30,7 +30,7 @@ pub struct Arrival {
     /// GRH, which is stored in the first 40 bytes of a datagram's receive: the IPv6 header, or 20
     /// unspecified bytes and the IPv4 header (IBTA annex A17.4.5.1).
     pub route: [u8; 40],
-    /// The four high bits of all queue pair numbers of the sending NIC (its slot), which the UDP
+    /// The eight high bits of all queue pair numbers of the sending NIC (its slot), which the UDP
     /// source port determines. `None` if the sender is on another host or is not a softroce device,
     /// and so may use any queue pair number.
     pub slot: Option<u8>,

@@ -13,8 +13,8 @@ use crate::random::Permutation;
 
 /// Table of the queue pairs of a NIC, by number.
 ///
-/// The four high bits of a number identify the NIC's UDP port, so a peer finds the port from the
-/// number. The low 20 bits are assigned in a random order that contains each value once. So other
+/// The eight high bits of a number identify the NIC's UDP port, so a peer finds the port from the
+/// number. The low 16 bits are assigned in a random order that contains each value once. So other
 /// processes cannot predict them, and a number is reused as late as possible: late packets for a
 /// destroyed queue pair are dropped. A number is skipped if another queue pair uses the published
 /// record for it.
@@ -77,11 +77,11 @@ impl Hasher for NumberHasher {
 const RESERVED: [u32; 3] = [0, 1, 0xff_ffff];
 
 impl<T> QueuePairDirectory<T> {
-    /// Creates an empty table. `slot` identifies the NIC's UDP port, and forms the four high bits
-    /// of all numbers.
+    /// Creates an empty table. `slot` identifies the NIC's UDP port, and forms the eight high
+    /// bits of all numbers.
     pub fn new(slot: u8) -> Self {
         Self {
-            slot: u32::from(slot & 0xf) << number::BITS,
+            slot: u32::from(slot) << number::BITS,
             order: Order::new(),
             next: AtomicU32::new(0),
             queue_pairs: RwLock::default(),
@@ -99,8 +99,8 @@ impl<T> QueuePairDirectory<T> {
         if queue_pairs.len() >= MAX_QP {
             return Err(Exhausted.into());
         }
-        // A free number is found: there are as many records as queue pairs may exist, and 16
-        // numbers for each record.
+        // A free number is found: there are as many records as queue pairs may exist, and two
+        // numbers for each record, of which at most one is reserved.
         let number = (0..number::COUNT)
             .map(|_| self.next.fetch_add(1, Ordering::Relaxed) % number::COUNT)
             .map(|next| self.slot | self.order.number(next))
@@ -167,7 +167,7 @@ impl<T> QueuePairDirectory<T> {
     }
 }
 
-/// Random order in which the low 20 bits of queue pair numbers are assigned.
+/// Random order in which the low 16 bits of queue pair numbers are assigned.
 #[derive(Debug)]
 struct Order {
     high: Permutation,
@@ -187,7 +187,7 @@ impl Order {
         }
     }
 
-    /// Returns the low 20 bits of the number that is assigned after `turn` other numbers.
+    /// Returns the low 16 bits of the number that is assigned after `turn` other numbers.
     fn number(&self, turn: u32) -> u32 {
         let (high, low) = (turn >> DISTINCT_BITS, turn & ((1 << DISTINCT_BITS) - 1));
         // Each half of the number selects the permutation of the other half, so the whole mapping
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn numbers_contain_the_slot_and_are_never_reserved_numbers() {
-        for (slot, reserved) in [(0, 2), (15, 1), (7, 0)] {
+        for (slot, reserved) in [(0, 2), (255, 1), (7, 0)] {
             let directory = QueuePairDirectory::new(slot);
             let mut seen = vec![false; number::COUNT as usize];
             for number in one_by_one(&directory, number::COUNT - reserved) {
@@ -281,10 +281,10 @@ mod tests {
             one_by_one(&directory, 4096).collect::<Vec<_>>()
         });
         let same = one.iter().zip(&other).filter(|(one, other)| one == other);
-        assert!(same.count() < 8, "of two devices");
+        assert!(same.count() < 16, "of two devices");
         let pairs = one.iter().zip(&one[1..]);
         let adjacent = pairs.filter(|(one, next)| one.abs_diff(**next) < 2);
-        assert!(adjacent.count() < 8, "of one device");
+        assert!(adjacent.count() < 16, "of one device");
     }
 
     #[test]
@@ -311,7 +311,7 @@ mod tests {
         }
         for number in kept {
             assert_eq!(directory.find(number).as_deref(), Some(&number));
-            let another = number ^ 0x1_0000;
+            let another = number ^ MAX_QP as u32;
             assert_eq!(number::record(another), number::record(number));
             assert_eq!(directory.find(another), None);
             assert_eq!(directory.remove(another), None);

@@ -49,8 +49,8 @@ pub(super) const MAX_PENDING_PER_PROCESS: usize = 4;
 /// [`HANDSHAKES_PER_SECOND`], its peer has had 64 ms.
 pub(super) const MAX_WELCOMED: usize = 16;
 
-/// Maximum number of links (shared memory with other processes) of this process. Usually, fewer
-/// processes run on one host. Each link holds six descriptors and 1.3 MiB.
+/// Maximum number of links (shared memory with other processes) of this process. At most
+/// 255 processes use one address, and usually fewer run on one host. Each link holds six descriptors and 1.3 MiB.
 pub(super) const MAX_LINKS: usize = 1024;
 
 /// Maximum number of links (shared memory) with a single process. Two processes need one link. A

@@ -51,7 +51,7 @@ pub(super) struct HandshakeMessage {
 
 /// First bytes of each handshake message. The last byte is the version of the formats of messages
 /// and of all shared memory.
-const MAGIC: [u8; 8] = *b"sroce\0\0\x04";
+const MAGIC: [u8; 8] = *b"sroce\0\0\x05";
 
 /// Maximum number of descriptors that accompany a handshake message: the files of the link's
 /// memory, the tables and the arena, and the eventfds of the engine and of completion channels.
@@ -246,7 +246,7 @@ mod tests {
             key_base: 77,
             addresses: vec![
                 "127.1.2.3:4791".parse().unwrap(),
-                "[fd00::1]:5791".parse().unwrap(),
+                "[fd00::1]:4891".parse().unwrap(),
             ],
             gids: vec![
                 "::ffff:127.1.2.3".parse().unwrap(),

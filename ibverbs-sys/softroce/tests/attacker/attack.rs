@@ -265,7 +265,7 @@ impl Victim {
             .map(|slot| {
                 (
                     *peer.address.ip(),
-                    peer.address.port().wrapping_add(slot * 1000),
+                    peer.address.port().wrapping_add(slot * 100),
                 )
             })
             .find_map(|address| UdpSocket::bind(address).ok());

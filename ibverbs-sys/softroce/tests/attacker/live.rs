@@ -253,5 +253,5 @@ fn attacker(near: &Card, far: &Card) -> Command {
 /// port.
 fn socket(card: &Card) -> SocketAddrV4 {
     let ip = card.gid().to_ipv4_mapped().expect("an address in 127/8");
-    SocketAddrV4::new(ip, 4791 + 1000 * (card.number >> 20) as u16)
+    SocketAddrV4::new(ip, 4791 + 100 * (card.number >> 16) as u16)
 }

@@ -249,7 +249,7 @@ impl Wares {
 
     fn hello(&self, address: u32) -> Vec<u8> {
         let ip = Ipv4Addr::from(address).to_ipv6_mapped().octets();
-        let mut bytes = b"sroce\0\0\x04\0".to_vec();
+        let mut bytes = b"sroce\0\0\x05\0".to_vec();
         bytes.extend((self.probe.as_ptr().expose_provenance() as u64).to_ne_bytes());
         bytes.extend(self.thread.to_ne_bytes());
         bytes.extend(0_u32.to_ne_bytes());
@@ -291,7 +291,7 @@ impl Wares {
         if (read, written) != (8, 8) {
             return None;
         }
-        let mut ready = b"sroce\0\0\x04\x02".to_vec();
+        let mut ready = b"sroce\0\0\x05\x02".to_vec();
         ready.extend([0; 18]);
         send(socket, &ready, &[]).ok().map(drop)
     }

@@ -152,7 +152,7 @@ fn datagram(queue_pair: u32, sequence: u32, payload: &[u8], out: &mut Vec<u8>) {
 
 /// Returns a queue pair number that contains the slot of a network's port.
 fn number(network: &Network) -> u32 {
-    u32::from(network.slot()) << 20 | 0x1234
+    u32::from(network.slot()) << 16 | 0x1234
 }
 
 /// Sends packets with the given sequence numbers and a payload of 64 bytes.
@@ -386,7 +386,7 @@ fn packets_of_other_senders_occupy_no_socket_buffer() {
         (peer, 0),
         (other.into(), 0),
         (other.into(), here - 1),
-        (other.into(), here - 1000),
+        (other.into(), here - 100),
         (other.into(), above),
     ] {
         let stranger = UdpSocket::bind((ip, port)).unwrap();
@@ -615,7 +615,7 @@ fn a_port_in_use_on_every_address_selects_the_next_slot() {
     let _taken = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, config.port)).unwrap();
     let (a, b) = (open(&config), open(&config));
     assert_eq!((a.slot(), b.slot()), (1, 1));
-    assert_eq!(b.local_address(0).unwrap().local.port(), config.port + 1000);
+    assert_eq!(b.local_address(0).unwrap().local.port(), config.port + 100);
     for gid in 0..2 {
         send(
             &a,
@@ -662,14 +662,14 @@ fn the_port_of_a_remote_host_follows_from_its_packets() {
     });
     let other = Ipv4Addr::new(192, 0, 2, 7);
     let to = path(0, other.to_ipv6_mapped());
-    let way = || device.way(&to, 0x20_1234).unwrap();
+    let way = || device.way(&to, 0x02_1234).unwrap();
     assert!(!way().is_certain);
     device.hosts.record(device.base, (other, 50_000).into());
     assert_eq!((way().is_certain, way().to.port()), (true, device.base));
     device
         .hosts
         .record(device.base, (other, device.base).into());
-    let slot = device.base + 2000;
+    let slot = device.base + 200;
     assert_eq!((way().is_certain, way().to.port()), (true, slot));
     // Every packet that is received counts.
     let before = device.hosts.changes();
@@ -687,7 +687,7 @@ fn the_port_of_a_remote_host_follows_from_its_packets() {
 fn a_configured_address_in_use_is_an_error() {
     let ip = Ipv4Addr::new(127, 88, 1, 1);
     let config = Config {
-        port: 65_000,
+        port: 65_500,
         addresses: vec![ip.into()],
         ..Config::default()
     };
@@ -696,7 +696,7 @@ fn a_configured_address_in_use_is_an_error() {
     // The port is so high that the port range has only one slot.
     let error = try_open(&config).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
-    assert!(error.to_string().contains("127.88.1.1:65000"), "{error}");
+    assert!(error.to_string().contains("127.88.1.1:65500"), "{error}");
 }
 
 #[test]

@@ -70,3 +70,33 @@ fn memory_of_a_writer_is_bounded_by_the_buffer_for_all_lengths_of_writes() {
         });
     }
 }
+
+#[test]
+fn memory_of_a_reader_is_bounded_by_the_limits_of_reading_ahead() {
+    const PIECES: usize = 8;
+    for (messages, ahead) in [(0, 4 << 20), (16, 2 * PIECE_LEN), (3, 4 << 20)] {
+        run(async {
+            let configure = |builder: RdmaBuilder| {
+                let builder = builder.stream_buffer(PIECES * PIECE_LEN);
+                builder.read_ahead(messages, ahead)
+            };
+            let (mut client, mut server) = streams_with(configure).await;
+            let all = bytes(PIECES * PIECE_LEN, 2);
+            client.write_all(&all).await.unwrap();
+            client.shutdown().await.unwrap();
+            let limit = PIECE_LEN + ahead.min(usize::from(messages) * PIECE_LEN);
+            let mut found = server.read_chunk().await.unwrap().unwrap().to_vec();
+            let used = memory_of(&server).in_use;
+            assert!(used <= limit, "{used} bytes while the reader has stopped");
+            while let Some(chunk) = server.read_chunk().await.unwrap() {
+                found.extend_from_slice(&chunk);
+            }
+            assert!(found == all);
+            let used = memory_of(&server).highest;
+            assert!(
+                used <= limit,
+                "{used} bytes while {messages} pieces are read ahead"
+            );
+        });
+    }
+}

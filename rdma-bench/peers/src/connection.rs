@@ -1,6 +1,8 @@
 //! The two TCP connections between client and server: the connection that is measured, and a
 //! control connection. When the client closes the control connection, the server exits.
 
+use std::net::Ipv4Addr;
+
 use anyhow::Context;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -17,13 +19,13 @@ pub(crate) async fn open(target: (&str, u16)) -> anyhow::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Accepts both connections of a client on `port`. Serves the measured one with the function
+/// Accepts both connections of a client on `port` of any address of this host. Serves the measured one with the function
 /// `serve` until the client closes the control connection.
 pub(crate) async fn serve<F>(port: u16, serve: impl FnOnce(TcpStream) -> F) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<()>>,
 {
-    let listener = TcpListener::bind(("127.0.0.1", port))
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
         .await
         .context("listening")?;
     let (mut control, _) = listener.accept().await?;

@@ -380,8 +380,8 @@ fn a_ring_of_a_dropped_stream_that_is_not_deregistered_is_counted() {
         if context().device().is_emulated() {
             let status = Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", NAME, "--nocapture"])
-                // The first deregistration ends the peer's access to the written bytes, and the second
-                // one its access to the ring.
+                // The first deregistration ends the peer's access to the written bytes, and the
+                // second its access to the ring.
                 .env("SOFTROCE_FAIL", "ibv_dereg_mr:2:EBUSY")
                 .status()
                 .expect("the test runs again");

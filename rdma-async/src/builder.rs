@@ -51,6 +51,7 @@ pub(crate) struct Settings {
     pub(crate) message_limit: usize,
     pub(crate) granted: GrantLimits,
     pub(crate) stream_buffer: usize,
+    pub(crate) read_ahead: ReadAhead,
     pub(crate) remote_access: AccessFlags,
     pub(crate) exclusive_grants: bool,
     pub(crate) connect_timeout: Duration,
@@ -75,6 +76,16 @@ pub(crate) struct GrantLimits {
     pub(crate) peer_bytes: usize,
     /// Maximum time for which a peer holds one region, or `None` for no limit.
     pub(crate) time: Option<Duration>,
+}
+
+/// Limits of the long messages, and long pieces of streams, of a connection that are read from the
+/// peer's memory before the program receives them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReadAhead {
+    /// Maximum number of messages. Bounds the number of their requests in the send queue.
+    pub(crate) messages: u16,
+    /// Maximum number of bytes. Bounds the memory that is in use while the program is slow.
+    pub(crate) bytes: usize,
 }
 
 /// Number of receives of a connection for control messages of the peer, such as requests for
@@ -140,6 +151,10 @@ impl Default for RdmaBuilder {
                     time: None,
                 },
                 stream_buffer: 1 << 20,
+                read_ahead: ReadAhead {
+                    messages: 16,
+                    bytes: 4 << 20,
+                },
                 remote_access: AccessFlags::REMOTE,
                 exclusive_grants: true,
                 connect_timeout: Duration::from_secs(10),
@@ -232,8 +247,8 @@ impl RdmaBuilder {
     /// message length uses more memory.
     ///
     /// A longer message is read from the sender's memory by RDMA: when the program receives the
-    /// message, or ahead, when the program receives an earlier long message. Up to 16 messages and
-    /// 4 MiB of each connection are read ahead.
+    /// message, or ahead, when the program receives an earlier long message
+    /// ([`Self::read_ahead`]).
     #[doc(alias = "max_message_length")]
     pub fn message_length(mut self, bytes: usize) -> Self {
         self.settings.payload = bytes.clamp(64, 1 << 24);
@@ -288,6 +303,17 @@ impl RdmaBuilder {
     /// 64 KiB. At the maximum, writers wait. The default is 1 MiB, the minimum 64 KiB.
     pub fn stream_buffer(mut self, bytes: usize) -> Self {
         self.settings.stream_buffer = bytes.max(64 << 10);
+        self
+    }
+
+    /// Sets the limits of the long messages that are read ahead: when the program receives a
+    /// message that is longer than [`Self::message_length`], or a long piece of an
+    /// [`RdmaStream`](crate::RdmaStream), the connection also begins to read up to `messages`
+    /// further messages of together up to `bytes` bytes from the peer's memory. The defaults are 16
+    /// messages and 4 MiB. With 0, no message is read ahead, so that a slow program uses less
+    /// memory, and each long message takes a round trip.
+    pub fn read_ahead(mut self, messages: u16, bytes: usize) -> Self {
+        self.settings.read_ahead = ReadAhead { messages, bytes };
         self
     }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use common::{builder, context, layout, pattern, poll_and_drop, run};
+use common::{builder, context, eventually, layout, pattern, poll_and_drop, run};
 use futures_util::StreamExt;
 use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
@@ -369,5 +369,45 @@ fn a_window_of_an_abandoned_reservation_that_is_not_deallocated_is_counted() {
             tokio::task::yield_now().await;
         }
         assert_eq!(recorded.value(name), 1.0);
+    });
+}
+
+#[test]
+fn a_ring_of_a_dropped_stream_that_is_not_deregistered_is_counted() {
+    const NAME: &str = "a_ring_of_a_dropped_stream_that_is_not_deregistered_is_counted";
+    const LEN: usize = 64 << 10;
+    if std::env::var_os("SOFTROCE_FAIL").is_none() {
+        if context().device().is_emulated() {
+            let status = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", NAME, "--nocapture"])
+                // The first deregistration ends the peer's access to the written bytes, and the
+                // second its access to the ring.
+                .env("SOFTROCE_FAIL", "ibv_dereg_mr:2:EBUSY")
+                .status()
+                .expect("the test runs again");
+            assert!(status.success(), "{status}");
+        }
+        return;
+    }
+    let recorded = Recorded::default();
+    let device = metrics::with_local_recorder(&recorded, || RdmaDevice::new(&context()).unwrap());
+    run(async move {
+        let (client, server) = pair(&device).await;
+        let (mut client, mut server) = (client.into_stream(), server.into_stream());
+        let mut found = vec![0; LEN];
+        let (written, read) =
+            tokio::join!(client.write_all(&[1; LEN]), server.read_exact(&mut found));
+        written.unwrap();
+        read.unwrap();
+        // Arrives after the notification that ends the access to the written bytes.
+        server.write_all(b"read").await.unwrap();
+        client.read_exact(&mut found[..4]).await.unwrap();
+        let name = "rdma_async_failed_access_ends_total";
+        assert_eq!(recorded.value(name), 0.0);
+        drop((client, server));
+        eventually(|| (recorded.value(name) > 0.0).then_some(())).await;
+        assert_eq!(recorded.value(name), 1.0);
+        // The device may still access the memory, which therefore stays registered.
+        assert!(device.pool_statistics().in_use >= 16 * LEN);
     });
 }

@@ -29,12 +29,15 @@ fn announce(hostile: &mut Hostile, count: usize, len: usize) -> Vec<ExposedMemor
     memory
 }
 
-/// Receives the first of `count` messages, changes the memory of the other messages at the peer,
-/// and receives the other messages. Returns the number of messages that were read before the
-/// change.
-async fn count_read_early(count: usize, len: usize) -> usize {
-    let deep = |builder: RdmaBuilder| builder.receive_depth(64);
-    let mut listener = listen(deep).await;
+/// Receives the first of `count` messages, at an end with the settings of `configure`, changes the
+/// memory of the other messages at the peer, and receives the other messages. Returns the number of
+/// messages that were read before the change.
+async fn count_read_early(
+    count: usize,
+    len: usize,
+    configure: impl Fn(RdmaBuilder) -> RdmaBuilder,
+) -> usize {
+    let mut listener = listen(|builder| configure(builder.receive_depth(64))).await;
     let address = listener.local_address().unwrap();
     let (hostile, server) = tokio::join!(Hostile::connect(address), listener.accept());
     let (mut hostile, server): (_, Rdma) = (hostile, server.unwrap());
@@ -70,8 +73,11 @@ async fn count_read_early(count: usize, len: usize) -> usize {
 #[test]
 fn later_long_messages_are_read_ahead_up_to_a_number_of_messages() {
     run(async {
-        assert_eq!(count_read_early(3, 10_000).await, 3);
-        assert_eq!(count_read_early(AHEAD + 4, 10_000).await, 1 + AHEAD);
+        assert_eq!(count_read_early(3, 10_000, |builder| builder).await, 3);
+        assert_eq!(
+            count_read_early(AHEAD + 4, 10_000, |builder| builder).await,
+            1 + AHEAD
+        );
     });
 }
 
@@ -79,6 +85,16 @@ fn later_long_messages_are_read_ahead_up_to_a_number_of_messages() {
 fn later_long_messages_are_read_ahead_up_to_a_number_of_bytes() {
     run(async {
         let len = AHEAD_BYTES / 3;
-        assert_eq!(count_read_early(6, len).await, 1 + 3);
+        assert_eq!(count_read_early(6, len, |builder| builder).await, 1 + 3);
+    });
+}
+
+#[test]
+fn the_limits_of_reading_ahead_are_settings() {
+    run(async {
+        for (messages, bytes, ahead) in [(0, AHEAD_BYTES, 0), (2, AHEAD_BYTES, 2), (8, 35_000, 3)] {
+            let configure = |builder: RdmaBuilder| builder.read_ahead(messages, bytes);
+            assert_eq!(count_read_early(6, 10_000, configure).await, 1 + ahead);
+        }
     });
 }

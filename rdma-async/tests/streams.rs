@@ -196,20 +196,6 @@ fn small_writes_of_one_turn_are_one_message() {
 }
 
 #[test]
-fn flush_posts_the_written_bytes() {
-    run(async {
-        let (mut client, mut server) = streams().await;
-        for _ in 0..3 {
-            client.write_all(b"abc").await.unwrap();
-        }
-        client.flush().await.unwrap();
-        let mut found = [0; 9];
-        server.read_exact(&mut found).await.unwrap();
-        assert_eq!(&found, b"abcabcabc");
-    });
-}
-
-#[test]
 fn a_broken_connection_fails_reads_and_writes_like_tcp() {
     run(async {
         let (client, server) = pair().await;

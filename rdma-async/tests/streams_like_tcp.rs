@@ -8,12 +8,11 @@ use std::io::{ErrorKind, IoSlice};
 use std::process::Command;
 use std::time::Duration;
 
-use common::{bytes, pair, run_within, two_threads};
+use common::{bytes, pair, run_within, tcp_pair, two_threads};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 /// Maximum number of unread bytes of a direction, less than both protocols buffer.
@@ -177,13 +176,6 @@ async fn perform_one<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-async fn tcp() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let (client, server) = tokio::join!(TcpStream::connect(address), listener.accept());
-    (client.unwrap(), server.unwrap().0)
-}
-
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut output = None;
     run_within(common::LIMIT, two_threads(), async {
@@ -200,7 +192,7 @@ fn compare(cases: u32) {
     });
     let outcome = runner.run(&vec(operation(), 1..60), |operations| {
         let (over_tcp, over_rdma) = block_on(async {
-            let over_tcp = perform(tcp().await, &operations).await;
+            let over_tcp = perform(tcp_pair().await, &operations).await;
             let (client, server) = pair().await;
             let streams = (client.into_stream(), server.into_stream());
             (over_tcp, perform(streams, &operations).await)
@@ -251,7 +243,7 @@ fn writes_to_a_disconnected_peer_fail_as_on_tcp() {
         kind.expect("a write fails at last")
     }
     run_within(common::LIMIT, two_threads(), async {
-        let (near, far) = tcp().await;
+        let (near, far) = tcp_pair().await;
         let expected = [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset];
         assert!(expected.contains(&error_of(near, far).await));
         let (near, far) = pair().await;

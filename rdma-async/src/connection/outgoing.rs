@@ -59,6 +59,9 @@ struct Pieces {
     /// Piece to which further writes of this turn are appended, and the number of bytes written to
     /// it.
     open: Option<(LocalMr, usize)>,
+    /// Set while the open piece must be sent as soon as all queued pieces were sent. Until then,
+    /// further writes are appended to it, so that each queued piece is full.
+    is_open_due: bool,
     end: StreamEnd,
 }
 
@@ -419,12 +422,10 @@ impl Connection {
         }
         let mut pieces = outgoing.pieces.lock();
         fence(Ordering::SeqCst);
-        if includes_open {
-            pieces.close();
-        }
-        let before = pieces.queue.len();
+        pieces.is_open_due |= includes_open;
+        let before = outgoing.bytes.load(Ordering::Relaxed);
         let outcome = self.send_pieces(outgoing, &mut pieces);
-        let has_sent = pieces.queue.len() < before;
+        let has_sent = outgoing.bytes.load(Ordering::Relaxed) < before;
         drop(pieces);
         if has_sent {
             outgoing.room.wake();
@@ -434,11 +435,18 @@ impl Connection {
         }
     }
 
-    /// Posts queued pieces, and the end of the stream after the last piece, while credits and room
-    /// are available.
+    /// Posts queued pieces, the open piece if it is due, and the end of the stream after the last
+    /// piece, while credits and room are available.
     fn send_pieces(&self, outgoing: &Outgoing, pieces: &mut Pieces) -> Result<()> {
         let mut outcome = Ok(true);
-        while let Some(piece) = pieces.queue.front() {
+        loop {
+            if pieces.queue.is_empty() && pieces.is_open_due {
+                pieces.close();
+            }
+            let Some(piece) = pieces.queue.front() else {
+                pieces.is_open_due = false;
+                break;
+            };
             outcome = self.try_send_piece(piece);
             if !matches!(outcome, Ok(true)) {
                 break;

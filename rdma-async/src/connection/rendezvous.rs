@@ -22,13 +22,6 @@ use super::work::Work;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess, claim_write};
 
-/// Maximum number of long messages whose bytes are read from the peer before the application
-/// receives them. Bounds the number of their requests in the send queue.
-const READ_AHEAD: usize = 16;
-/// Maximum number of bytes of long messages that are read from the peer before the application
-/// receives the messages. Bounds the memory that is in use while the application is slow.
-const READ_AHEAD_BYTES: usize = 4 << 20;
-
 /// A received message for the application: its bytes, or the state of a long message that is read
 /// from the peer's memory.
 #[derive(Debug)]
@@ -261,9 +254,10 @@ impl Connection {
     /// Begins to read the long messages at the front of the inbox, which the application receives
     /// next. Stops at the first message that exceeds a limit or that needs room in the send queue.
     fn read_ahead(&self) {
-        let mut bytes = 0;
+        let limit = self.settings.read_ahead;
+        let mut bytes = 0_usize;
         let mut has_any = false;
-        for _ in 0..READ_AHEAD {
+        for _ in 0..limit.messages {
             let Some(message) = self.messages.pop() else {
                 break;
             };
@@ -273,10 +267,9 @@ impl Connection {
                     memory,
                     immediate,
                 } => {
-                    bytes += usize::try_from(memory.len)
-                        .unwrap_or(usize::MAX)
-                        .min(READ_AHEAD_BYTES + 1);
-                    let begun = (bytes <= READ_AHEAD_BYTES).then(|| self.try_begin_read(memory));
+                    let len = usize::try_from(memory.len).unwrap_or(usize::MAX);
+                    bytes = bytes.saturating_add(len);
+                    let begun = (bytes <= limit.bytes).then(|| self.try_begin_read(memory));
                     match begun.flatten() {
                         Some((number, region)) => IncomingMessage::BeingRead {
                             id,

@@ -17,9 +17,10 @@ use super::exposed::ExposedRegion;
 use super::frame::Kind;
 use super::send_state::{AwaitedBy, NotAccepted, PostTime};
 use super::work::{Push, Work};
+use crate::device::RdmaDevice;
 use crate::error::Result;
 use crate::memory::{Charge, LocalMr, LocalMrWriteAccess, claim_read};
-use crate::observe::LentBytes;
+use crate::observe::{LentBytes, report_failed_end};
 
 /// Length of a slot of a ring in bytes, and thus the maximum length of a piece that is written to a
 /// ring.
@@ -37,6 +38,7 @@ pub(super) struct OwnRing {
     /// Memory of the slots. `None` only while the ring is dropped.
     region: Option<ExposedRegion>,
     slots: Mutex<OwnSlots>,
+    device: RdmaDevice,
     _observed: LentBytes,
     _charge: Charge,
 }
@@ -102,9 +104,9 @@ impl Announcement {
 impl Drop for OwnRing {
     /// Ends the peer's access, so that the memory returns to its pool.
     fn drop(&mut self) {
-        if let Some(region) = self.region.take() {
-            // After an error the device may still access the memory, so the memory is not freed.
-            drop(region.end());
+        // After an error the device may still access the memory, so the memory is not freed.
+        if let Some(Err(error)) = self.region.take().map(ExposedRegion::end) {
+            report_failed_end(&self.device, &error);
         }
     }
 }
@@ -210,6 +212,7 @@ impl Connection {
             _observed: LentBytes::of(&self.device, layout.size()),
             region: Some(region),
             slots: Mutex::default(),
+            device: self.device.clone(),
             _charge: charge,
         };
         if self.own_ring.set(ring).is_ok() {

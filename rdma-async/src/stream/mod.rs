@@ -45,7 +45,8 @@ use crate::rdma::Rdma;
 /// - **Backpressure**: while the reader does not read, the writer waits once
 ///   [`RdmaBuilder::stream_buffer`] bytes are in transit, or the ring is full. The writer's memory
 ///   is limited by this number, the reader's memory by [`RdmaBuilder::receive_depth`] messages of
-///   [`RdmaBuilder::message_length`] bytes, by 4 MiB of long pieces, and by the ring.
+///   [`RdmaBuilder::message_length`] bytes, by the long pieces of [`RdmaBuilder::read_ahead`], and
+///   by the ring.
 /// - **End**: [`shutdown`](tokio::io::AsyncWriteExt::shutdown) ends one direction, and the peer
 ///   reads the end of the stream after the last byte. Dropping the stream also ends this direction.
 ///   The runtime delivers the written bytes in the background, as long as the peer accepts some

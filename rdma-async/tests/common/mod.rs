@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use rdma_async::{Error, LocalMr, LocalMrWriteAccess, Rdma, RdmaBuilder, RdmaListener, Result};
 use rdma_core::{WorkError, WorkStatus};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 
 /// Time limit of a test, long enough on an emulated machine under load.
@@ -112,6 +113,14 @@ pub(crate) async fn join(
     let builder = configure(builder());
     let (client, server) = tokio::join!(builder.connect(address), listener.accept());
     (client.expect("a client"), server.expect("a server"))
+}
+
+/// Creates a TCP connection over loopback, and returns the connecting end and the accepting end.
+pub(crate) async fn tcp_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+    let address = listener.local_addr().expect("its address");
+    let (client, server) = tokio::join!(TcpStream::connect(address), listener.accept());
+    (client.expect("a client"), server.expect("a server").0)
 }
 
 /// Returns `len` bytes, each of which depends on `seed` and its index.

@@ -333,7 +333,8 @@ fn removals(plan: &str) -> Vec<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{not_installed, removals};
+    use super::{BUILD, DEVICE, not_installed, removals};
+    use crate::project;
 
     #[test]
     fn only_fully_installed_packages_count() {
@@ -352,6 +353,26 @@ mod tests {
             not_installed(known, &wanted),
             ["perftest", "qemu-system-x86", "xz-utils"]
         );
+    }
+
+    /// Returns the packages that the command on the page `docs/src/{page}` installs, in order.
+    fn installed_on(page: &str) -> Vec<String> {
+        let path = project::root().join("docs/src").join(page);
+        let text = std::fs::read_to_string(path).unwrap();
+        let mut commands = text
+            .lines()
+            .filter_map(|line| Some(line.split_once("apt-get install ")?.1));
+        let words = commands.next().expect("the page has a command");
+        assert_eq!(commands.next(), None);
+        let words = words.split_whitespace().filter(|word| *word != "-y");
+        words.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_documentation_names_the_packages_that_are_installed() {
+        assert_eq!(installed_on("containers.md"), BUILD.names);
+        let of_device = [BUILD.names, DEVICE.names].concat();
+        assert_eq!(installed_on("soft-roce.md"), of_device);
     }
 
     #[test]

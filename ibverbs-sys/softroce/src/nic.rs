@@ -158,6 +158,9 @@ impl Nic {
         let timers = Arc::new(Timers::new(Sleeper::new()?));
         let (of_network, faults_of_network) = (Arc::clone(&counters), Arc::clone(&faults));
         let network = Network::open(config, of_network, faults_of_network, Arc::clone(&timers))?;
+        if !network.has_address() {
+            faults.set_link(false);
+        }
         let now = timers.now();
         let mut schedule: Vec<(Time, Scheduled)> = config
             .schedule

@@ -51,13 +51,14 @@ const ON_ALL_PATHS: [(&str, &str); 4] = [
 
 /// The test programs, each with its package, that also run on [`Target::Hosts`]: those that run
 /// servers and clients in separate processes.
-const BETWEEN_HOSTS: [(&str, &str); 9] = [
+const BETWEEN_HOSTS: [(&str, &str); 10] = [
     ("rdma-async", "board"),
     ("rdma-async", "first_program"),
     ("rdma-async", "key_value"),
     ("rdma-async", "loan"),
     ("rdma-async", "lock"),
     ("rdma-async", "rdma_cp"),
+    ("rdma-async", "ring_all_reduce"),
     ("rdma-bench", "device"),
     ("rdma-rpc", "block_store"),
     ("rdma-rpc", "programs"),
@@ -213,7 +214,11 @@ impl fmt::Display for Target {
 
 #[cfg(test)]
 mod tests {
-    use super::{INTEROP, PROGRAMS_OVER_STREAMS, SOFTROCE, SOFTROCE_PRELOAD, Target, XTASK};
+    use super::{
+        BETWEEN_HOSTS, INTEROP, ON_ALL_PATHS, PROGRAMS_OVER_STREAMS, SOFTROCE, SOFTROCE_PRELOAD,
+        Target, XTASK,
+    };
+    use crate::project;
 
     #[test]
     fn a_name_selects_one_device() {
@@ -238,6 +243,20 @@ mod tests {
             Target::Named("mlx5_0".into()),
         ] {
             assert_eq!(Target::chosen(Some(target.option().to_owned())), [target]);
+        }
+    }
+
+    #[test]
+    fn the_listed_programs_exist() {
+        for (package, test) in ON_ALL_PATHS.into_iter().chain(BETWEEN_HOSTS) {
+            let directory = match package {
+                SOFTROCE => "ibverbs-sys/softroce",
+                package => package,
+            };
+            let tests = project::root().join(directory).join("tests");
+            let paths = [format!("{test}.rs"), format!("{test}/main.rs")];
+            let exists = paths.iter().any(|path| tests.join(path).is_file());
+            assert!(exists, "{package} has no test program {test}");
         }
     }
 

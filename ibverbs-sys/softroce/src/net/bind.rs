@@ -45,10 +45,16 @@ pub(super) fn bind(config: &Config) -> io::Result<Bound> {
     for (slot, port) in slots(config.port) {
         let bound = config.addresses.iter().map(|&ip| {
             let found = list.iter().find(|found| found.ip == ip);
-            match found {
-                Some(found) => bind_host(found, port),
-                None => bind_at(&list, SocketAddr::new(ip, port)),
+            let Some(found) = found else {
+                return bind_at(&list, SocketAddr::new(ip, port));
+            };
+            let local_address = bind_host(found, port)?;
+            // The same states that changes of the host lead to later. Loopback addresses do not
+            // change.
+            if !found.is_up && !ip.is_loopback() {
+                local_address.set_interface(None);
             }
+            Ok(local_address)
         });
         match bound.collect() {
             Ok(all) => {

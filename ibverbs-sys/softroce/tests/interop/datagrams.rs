@@ -1,6 +1,6 @@
 //! Datagrams in bursts for which the receiver has room.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ibverbs_sys::{ibv_wc_flags, ibv_wr_opcode};
 
@@ -25,7 +25,7 @@ fn datagrams(count: usize, longest: usize) -> Vec<(usize, u32)> {
         .collect()
 }
 
-/// Sends `count` datagrams.
+/// Sends `count` datagrams of at most `longest` bytes.
 pub(crate) fn initiate(
     connection: &Connection,
     memory: &mut Memory,
@@ -98,9 +98,18 @@ pub(crate) fn target(
             if length > 0 && !is_expected {
                 return wrong("immediate data");
             }
-            // The IPv4 header in the last 20 bytes of the GRH holds the source address.
-            let source: [u8; 4] = std::array::from_fn(|i| memory.bytes(slot + 32, 4)[i]);
-            if Ipv4Addr::from(source).to_ipv6_mapped() != Ipv6Addr::from(peer.gid) {
+            let header = memory.bytes(slot, ROUTE);
+            let source = match Ipv6Addr::from(peer.gid).to_canonical() {
+                // The IPv4 header is in the last 20 bytes of the GRH.
+                IpAddr::V4(_) => {
+                    let source: [u8; 4] = std::array::from_fn(|i| header[32 + i]);
+                    Ipv4Addr::from(source).to_ipv6_mapped()
+                }
+                IpAddr::V6(_) => {
+                    Ipv6Addr::from(std::array::from_fn::<u8, 16, _>(|i| header[8 + i]))
+                }
+            };
+            if source != Ipv6Addr::from(peer.gid) {
                 return wrong("address in the GRH");
             }
         }

@@ -23,10 +23,11 @@ mod talk;
 mod verbs;
 
 use std::env;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Arc, OnceLock};
 
+use ibverbs_sys::ibv_qp_type;
 use libtest_mimic::{Arguments, Completion, Trial};
 use network::{KERNEL_ADDRESS, KERNEL_DEVICE, NAMESPACE, Network, SOFTROCE_ADDRESS};
 use talk::Talk;
@@ -91,9 +92,10 @@ const fn rc(name: &'static str, mtu: u32, from_softroce: bool, count: usize, los
     Case {
         name,
         settings: Settings {
-            datagrams: false,
+            transport: ibv_qp_type::IBV_QPT_RC,
             shared_receive: false,
             mtu,
+            rnr_retries: 7,
         },
         from_softroce,
         count,
@@ -120,13 +122,13 @@ const fn srq(case: Case) -> Case {
 }
 
 const fn ud(name: &'static str, from_softroce: bool) -> Case {
+    let case = rc(name, 4096, from_softroce, 10_000, 0);
     Case {
         settings: Settings {
-            datagrams: true,
-            shared_receive: false,
-            mtu: 4096,
+            transport: ibv_qp_type::IBV_QPT_UD,
+            ..case.settings
         },
-        ..rc(name, 4096, from_softroce, 10_000, 0)
+        ..case
     }
 }
 
@@ -203,7 +205,7 @@ fn play(softroce: bool, name: &str) -> Result<()> {
     } else {
         (KERNEL_DEVICE, KERNEL_ADDRESS)
     };
-    let address: Ipv4Addr = address.parse().map_err(|_| "an address")?;
+    let address: IpAddr = address.parse().map_err(|_| "an address")?;
     let device = Device::open(device, address)?;
     let mut talk = if softroce {
         Talk::connect(LISTEN)?
@@ -211,7 +213,7 @@ fn play(softroce: bool, name: &str) -> Result<()> {
         Talk::accept(LISTEN)?
     };
     let initiator = softroce == case.from_softroce;
-    let mut memory = device.memory(match (case.settings.datagrams, initiator) {
+    let mut memory = device.memory(match (case.settings.uses_datagrams(), initiator) {
         (true, _) => datagrams::MEMORY,
         (false, true) => connected::INITIATOR,
         (false, false) => connected::TARGET,
@@ -221,7 +223,7 @@ fn play(softroce: bool, name: &str) -> Result<()> {
     let own = device.place(&connection, &memory, 0xff_fff0 + u32::from(softroce));
     let peer = talk.exchange(&own)?;
     connection.connect(&own, &peer)?;
-    if case.settings.datagrams {
+    if case.settings.uses_datagrams() {
         let what = (case.count, 4096);
         return if initiator {
             talk.meet()?;

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_int};
 use std::io::Error;
 use std::mem;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::ptr;
 use std::time::{Duration, Instant};
 
@@ -23,9 +23,24 @@ pub(crate) type Result<T, E = String> = std::result::Result<T, E>;
 /// Settings of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
-    pub(crate) datagrams: bool,
+    pub(crate) transport: ibv_qp_type,
     pub(crate) shared_receive: bool,
     pub(crate) mtu: u32,
+    /// Number of times that a message is repeated for which the receiver is not ready; 7 for no
+    /// limit.
+    pub(crate) rnr_retries: u8,
+}
+
+impl Settings {
+    /// Returns whether queue pairs send datagrams.
+    pub(crate) fn uses_datagrams(&self) -> bool {
+        self.transport == ibv_qp_type::IBV_QPT_UD
+    }
+
+    /// Returns whether messages are acknowledged.
+    fn is_reliable(&self) -> bool {
+        self.transport == ibv_qp_type::IBV_QPT_RC
+    }
 }
 
 /// Open device with one of its GIDs.
@@ -69,7 +84,7 @@ fn non_null<T>(what: &str, pointer: *mut T) -> Result<*mut T> {
 
 impl Device {
     /// Opens the device `name`, with the GID of `address`.
-    pub(crate) fn open(name: &str, address: Ipv4Addr) -> Result<Self> {
+    pub(crate) fn open(name: &str, address: IpAddr) -> Result<Self> {
         let mut count = 0;
         let list = non_null("the device list", unsafe {
             ibv_get_device_list(&mut count)
@@ -84,7 +99,11 @@ impl Device {
         let context = non_null("opening the device", unsafe { ibv_open_device(*device) })?;
         unsafe { ibv_free_device_list(list) };
         let domain = non_null("a protection domain", unsafe { ibv_alloc_pd(context) })?;
-        let wanted = address.to_ipv6_mapped().octets();
+        let wanted = match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        };
+        let wanted = wanted.octets();
         for index in 0..=u8::MAX {
             let mut entry: ibv_gid_entry = unsafe { mem::zeroed() };
             let queried =
@@ -145,11 +164,7 @@ impl Device {
         attributes.cap.max_recv_wr = DEPTH as u32;
         attributes.cap.max_send_sge = 1;
         attributes.cap.max_recv_sge = 1;
-        attributes.qp_type = if settings.datagrams {
-            ibv_qp_type::IBV_QPT_UD
-        } else {
-            ibv_qp_type::IBV_QPT_RC
-        };
+        attributes.qp_type = settings.transport;
         let pair = non_null("a queue pair", unsafe {
             ibv_create_qp(self.domain, &mut attributes)
         })?;
@@ -168,7 +183,7 @@ impl Device {
         let mut mask = ibv_qp_attr_mask::IBV_QP_STATE
             | ibv_qp_attr_mask::IBV_QP_PKEY_INDEX
             | ibv_qp_attr_mask::IBV_QP_PORT;
-        if settings.datagrams {
+        if settings.uses_datagrams() {
             attributes.qkey = QUEUE_KEY;
             mask |= ibv_qp_attr_mask::IBV_QP_QKEY;
         } else {
@@ -241,7 +256,7 @@ impl Connection {
         let mut attributes: ibv_qp_attr = unsafe { mem::zeroed() };
         attributes.qp_state = ibv_qp_state::IBV_QPS_RTR;
         let mut mask = ibv_qp_attr_mask::IBV_QP_STATE;
-        if self.settings.datagrams {
+        if self.settings.uses_datagrams() {
             let made = unsafe { ibv_create_ah(self.domain, &mut handle) };
             self.handle = non_null("an address handle", made)?;
         } else {
@@ -252,13 +267,16 @@ impl Connection {
             };
             attributes.dest_qp_num = peer.queue_pair;
             attributes.rq_psn = peer.sequence;
-            attributes.max_dest_rd_atomic = 8;
-            attributes.min_rnr_timer = 1;
             mask = mask
                 | ibv_qp_attr_mask::IBV_QP_AV
                 | ibv_qp_attr_mask::IBV_QP_PATH_MTU
                 | ibv_qp_attr_mask::IBV_QP_DEST_QPN
-                | ibv_qp_attr_mask::IBV_QP_RQ_PSN
+                | ibv_qp_attr_mask::IBV_QP_RQ_PSN;
+        }
+        if self.settings.is_reliable() {
+            attributes.max_dest_rd_atomic = 8;
+            attributes.min_rnr_timer = 1;
+            mask = mask
                 | ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC
                 | ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER;
         }
@@ -266,11 +284,11 @@ impl Connection {
         attributes.qp_state = ibv_qp_state::IBV_QPS_RTS;
         attributes.sq_psn = own.sequence;
         mask = ibv_qp_attr_mask::IBV_QP_STATE | ibv_qp_attr_mask::IBV_QP_SQ_PSN;
-        if !self.settings.datagrams {
+        if self.settings.is_reliable() {
             // 33 ms: several ticks of the kernel, and short in comparison with a test.
             attributes.timeout = 13;
             attributes.retry_cnt = 7;
-            attributes.rnr_retry = 7;
+            attributes.rnr_retry = self.settings.rnr_retries;
             attributes.max_rd_atomic = 8;
             mask = mask
                 | ibv_qp_attr_mask::IBV_QP_TIMEOUT
@@ -335,33 +353,40 @@ impl Connection {
         request.wr.ud.remote_qkey = QUEUE_KEY;
     }
 
-    /// Takes the next completion if there is one. A failed completion is an error.
-    pub(crate) fn poll(&self) -> Result<Option<ibv_wc>> {
-        let mut completion: ibv_wc = unsafe { mem::zeroed() };
-        match unsafe { ibv_poll_cq(self.completions, 1, &mut completion) } {
-            0 => Ok(None),
-            1 if completion.status == ibv_wc_status::IBV_WC_SUCCESS => Ok(Some(completion)),
-            1 => {
-                let status = unsafe { CStr::from_ptr(ibv_wc_status_str(completion.status)) };
-                let status = status.to_string_lossy();
-                Err(format!("request {} failed: {status}", completion.wr_id))
-            }
-            error => Err(format!("polling: {error}")),
+    /// Waits for the next completion. A failed completion is an error.
+    pub(crate) fn wait(&self) -> Result<ibv_wc> {
+        let completion = self.wait_for_any()?;
+        match completion.status {
+            ibv_wc_status::IBV_WC_SUCCESS => Ok(completion),
+            status => Err(format!(
+                "request {} failed: {}",
+                completion.wr_id,
+                describe(status)
+            )),
         }
     }
 
-    /// Waits for the next completion.
-    pub(crate) fn wait(&self) -> Result<ibv_wc> {
+    /// Waits for the next completion, which may be that of a failed request.
+    pub(crate) fn wait_for_any(&self) -> Result<ibv_wc> {
         let deadline = Instant::now() + MAX_WAIT;
+        let mut completion: ibv_wc = unsafe { mem::zeroed() };
         loop {
-            if let Some(completion) = self.poll()? {
-                return Ok(completion);
-            }
-            if Instant::now() > deadline {
-                return Err(format!("no completion within {MAX_WAIT:?}"));
+            match unsafe { ibv_poll_cq(self.completions, 1, &mut completion) } {
+                1 => return Ok(completion),
+                0 if Instant::now() > deadline => {
+                    return Err(format!("no completion within {MAX_WAIT:?}"));
+                }
+                0 => {}
+                error => return Err(format!("polling: {error}")),
             }
         }
     }
+}
+
+/// Returns the text of the status of a completion.
+pub(crate) fn describe(status: ibv_wc_status) -> String {
+    let text = unsafe { CStr::from_ptr(ibv_wc_status_str(status)) };
+    text.to_string_lossy().into_owned()
 }
 
 impl Drop for Connection {

@@ -105,3 +105,33 @@ fn the_port_is_down_while_no_configured_address_is_usable() {
     until(ibv_event_type::IBV_EVENT_GID_CHANGE);
     assert!(nic.gids().eq(gids));
 }
+
+#[test]
+fn the_port_is_down_if_the_only_interface_is_down_at_opening() {
+    if !is_inside("nic::tests::host::the_port_is_down_if_the_only_interface_is_down_at_opening") {
+        return;
+    }
+    add_interface();
+    ip("link set veth0 down");
+    let config = Config {
+        addresses: vec!["10.81.0.1".parse().unwrap()],
+        ..Config::default()
+    };
+    let nic = Nic::with(&config, Arc::default(), Arc::new(config.faults())).unwrap();
+    assert!(!nic.link_is_up() && nic.gids().count() == 0);
+    ip("link set veth0 up");
+    let end = Instant::now() + LOST_TIMEOUT;
+    while !nic.link_is_up() {
+        assert!(Instant::now() < end, "the port stays down");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(nic.gids().count() > 0);
+    // A loopback address is always usable.
+    let config = Config {
+        addresses: vec!["127.0.0.1".parse().unwrap()],
+        ..config
+    };
+    ip("link set lo down");
+    let nic = Nic::with(&config, Arc::default(), Arc::new(config.faults())).unwrap();
+    assert!(nic.link_is_up() && nic.gids().count() > 0);
+}

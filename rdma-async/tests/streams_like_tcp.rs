@@ -5,7 +5,6 @@ mod common;
 
 use std::future::Future;
 use std::io::{ErrorKind, IoSlice};
-use std::process::Command;
 use std::time::Duration;
 
 use common::{bytes, pair, run_within, tcp_pair, two_threads};
@@ -213,18 +212,9 @@ fn random_operations_have_the_results_of_tcp() {
 #[test]
 fn random_operations_have_the_results_of_tcp_while_packets_are_lost() {
     const NAME: &str = "random_operations_have_the_results_of_tcp_while_packets_are_lost";
-    if std::env::var_os("SOFTROCE_LOSS").is_some() {
-        return compare(20);
+    if common::loses_packets(NAME) {
+        compare(20);
     }
-    if common::context().name() != "softroce0" {
-        return;
-    }
-    let status = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", NAME, "--nocapture"])
-        .envs([("SOFTROCE_PATH", "udp"), ("SOFTROCE_LOSS", "0.01")])
-        .status()
-        .expect("the test runs again");
-    assert!(status.success(), "with lost packets: {status}");
 }
 
 #[test]

@@ -11,7 +11,6 @@ mod common;
 use std::future::Future;
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::pin;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -403,16 +402,7 @@ fn concurrent_operations_have_the_results_of_tcp() {
 #[test]
 fn concurrent_operations_have_the_results_of_tcp_while_packets_are_lost() {
     const NAME: &str = "concurrent_operations_have_the_results_of_tcp_while_packets_are_lost";
-    if std::env::var_os("SOFTROCE_LOSS").is_some() {
-        return compare(12);
+    if common::loses_packets(NAME) {
+        compare(12);
     }
-    if !common::context().device().is_emulated() {
-        return;
-    }
-    let status = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", NAME, "--nocapture"])
-        .envs([("SOFTROCE_PATH", "udp"), ("SOFTROCE_LOSS", "0.01")])
-        .status()
-        .expect("the test runs again");
-    assert!(status.success(), "with lost packets: {status}");
 }

@@ -15,6 +15,7 @@ use std::alloc::Layout;
 use std::future::Future;
 use std::io::Write;
 use std::pin::pin;
+use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::task::{Context, Poll, Waker};
 use std::thread;
@@ -121,6 +122,24 @@ pub(crate) async fn tcp_pair() -> (TcpStream, TcpStream) {
     let address = listener.local_addr().expect("its address");
     let (client, server) = tokio::join!(TcpStream::connect(address), listener.accept());
     (client.expect("a client"), server.expect("a server").0)
+}
+
+/// Runs the test `name` of this program again in a process whose device sends packets over UDP, of
+/// which 1 % are lost. Returns `true` in that process, so that the caller performs the test there.
+/// Does nothing if the device is not softroce.
+pub(crate) fn loses_packets(name: &str) -> bool {
+    if std::env::var_os("SOFTROCE_LOSS").is_some() {
+        return true;
+    }
+    if context().device().is_emulated() {
+        let status = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", name, "--nocapture"])
+            .envs([("SOFTROCE_PATH", "udp"), ("SOFTROCE_LOSS", "0.01")])
+            .status()
+            .expect("the test runs again");
+        assert!(status.success(), "with lost packets: {status}");
+    }
+    false
 }
 
 /// Returns `len` bytes, each of which depends on `seed` and its index.

@@ -111,16 +111,11 @@ impl Batch {
         first.map(|first| &first.parameters)
     }
 
-    /// Adds a packet to the outbox `copies` times. More than one copy is an injected fault.
+    /// Adds a packet or run (consecutive packets of equal size) to the outbox `copies` times. More
+    /// than one copy is an injected fault.
     pub(super) fn put(&mut self, sealed: Encoded, copies: usize) {
+        self.packets += copies * sealed.count();
         self.sealed.extend(std::iter::repeat_n(sealed, copies));
-        self.packets += copies;
-    }
-
-    /// Adds a run of `count` packets (consecutive packets of equal size) to the outbox.
-    pub(super) fn put_run(&mut self, run: Encoded, count: usize) {
-        self.sealed.push(run);
-        self.packets += count;
     }
 
     /// Returns the number of packets, where a run counts with all of its packets.

@@ -222,7 +222,7 @@ impl<'a> Outbox<'a> {
                 headers,
                 parameters,
             };
-            batch.put_run(run, packets.len());
+            batch.put(run, 1);
         }
         batch.runs_end = end;
         if batch.is_full() {

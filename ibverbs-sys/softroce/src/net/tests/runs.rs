@@ -1,11 +1,12 @@
 //! Tests of runs (consecutive packets of one size in a message): each packet must arrive unchanged,
 //! by every route.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::segmentation::{ALL, elsewhere, messages, of, supported};
 use super::{
-    Inbox, Network, ReceivedPacket, TIMEOUT, number, open, path, receive, receive_datagrams,
+    Inbox, Network, ReceivedPacket, TIMEOUT, collect, number, open, path, receive,
+    receive_datagrams,
 };
 use crate::config::Config;
 use crate::fault::NetworkFaults;
@@ -147,6 +148,61 @@ fn each_packet_of_a_run_is_damaged_and_captured_separately() {
     let written = std::fs::read(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
     assert_eq!(written.len(), 24 + 2 * 50 * (16 + 20 + 8 + LENGTH + 4));
+}
+
+/// Sends 151 packets with the injected faults `faults`. Returns the number of packets that were
+/// sent in runs, and the sequence numbers of the received packets.
+fn received_with(faults: NetworkFaults) -> (u32, Vec<u32>) {
+    let (a, b) = (of(ALL[1]), of(ALL[1]));
+    a.faults.set_network(faults);
+    let in_runs = send(&a, &b, 0, 150);
+    a.faults.set_network(NetworkFaults::default());
+    // The number 0 after other numbers shows that no more packets follow.
+    send(&a, &b, 0, 0);
+    let (mut inbox, mut got) = (Inbox::new(), Vec::new());
+    let end = Instant::now() + TIMEOUT;
+    while got.len() < 2
+        || got
+            .last()
+            .is_some_and(|last: &ReceivedPacket| last.sequence != 0)
+    {
+        assert!(Instant::now() < end, "{}", got.len());
+        collect(&b, &mut inbox, &mut got);
+    }
+    got.pop();
+    (in_runs, got.iter().map(|got| got.sequence).collect())
+}
+
+#[test]
+fn a_run_loses_the_packets_that_would_be_lost_separately() {
+    let faults = NetworkFaults {
+        loss: 0.3,
+        seed: 5,
+        ..NetworkFaults::default()
+    };
+    // Packets that may be duplicated are sent separately.
+    let separately = NetworkFaults {
+        duplicate: f64::MIN_POSITIVE,
+        ..faults
+    };
+    let (in_runs, got) = received_with(faults);
+    assert!(in_runs > 100, "{in_runs}");
+    assert!((75..135).contains(&got.len()), "{got:?}");
+    assert_eq!(received_with(separately), (0, got));
+}
+
+#[test]
+fn runs_are_held_back_for_the_latency_and_keep_their_order() {
+    let (a, b) = (of(ALL[1]), of(ALL[1]));
+    a.faults.set_network(NetworkFaults {
+        latency: Duration::from_secs(3600),
+        ..NetworkFaults::default()
+    });
+    assert!(send(&a, &b, 0, 150) > 0);
+    // Over the loopback interface, sent packets are in the receiver's socket already.
+    assert_eq!(collect(&b, &mut Inbox::new(), &mut Vec::new()), 0);
+    a.send_held();
+    check(&receive(&b, 151), 150);
 }
 
 #[test]

@@ -14,7 +14,8 @@ use xshell::{Shell, cmd};
 use crate::packages::{self, Group};
 use crate::project;
 
-/// The files that the generator writes, with paths relative to `ibverbs-sys`.
+/// The files that `cargo xtask bindgen` generates: the bindings and the C code that belongs to
+/// them. Paths are relative to `ibverbs-sys`.
 const GENERATED: [&str; 5] = [
     "src/bindings.rs",
     "shim/verbs.c",

@@ -19,7 +19,7 @@ use crate::{environment, packages, project};
 /// unique across them.
 const PACKAGES: [&str; 2] = ["ibverbs-sys/softroce/fuzz", "rdma-rpc/fuzz"];
 
-/// The fuzz targets: from the name of the target to its package.
+/// A map from the name of each fuzz target to the directory of its package.
 type Targets = BTreeMap<String, &'static str>;
 
 /// The compiler flags for fuzzing: coverage and comparison counters, which guide libFuzzer, and

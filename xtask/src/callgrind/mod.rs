@@ -36,8 +36,8 @@ use crate::{environment, packages, project, softroce};
 
 /// The package that contains the two programs whose instructions are counted.
 const PACKAGE: &str = "rdma-bench";
-/// The directory of the C program, below the package, and of the results, below the target
-/// directory.
+/// The name of two directories: that of the C program, below the package, and that of the results,
+/// below the target directory.
 const DIRECTORY: &str = "callgrind";
 /// The name of both programs whose instructions are counted: an example in Rust and a source file
 /// in C.
@@ -47,8 +47,8 @@ const PROGRAM: &str = "posting";
 /// addition to those of the C program.
 const GOAL: f64 = 30.0;
 
-/// Maximum average number of calls of a library function per request that is not reported and does
-/// not miss the goal. So few calls happen only once in a run, or in empty polls.
+/// Average number of calls of a library function per request up to which these calls are ignored.
+/// Such rare calls do not belong to the requests: they happen once in a run, or in empty polls.
 const NEGLIGIBLE: f64 = 0.05;
 
 /// Number of requests in the shorter of two runs. The longer run has twice as many, so that the
@@ -65,8 +65,8 @@ const MAX_RUNS: usize = 10;
 /// Time limit of one run of a program under callgrind. A run that takes longer counts as failed.
 const RUN_LIMIT: Duration = Duration::from_secs(120);
 
-/// The operations to post, each with its number of posts, which is also its number of polls: a send
-/// needs a receive, too.
+/// The operations whose cost is measured, each with the number of requests to post and to poll for:
+/// two for a send, which needs a receive at the peer, and one for every other operation.
 const OPERATIONS: [(&str, u32); 4] = [("send", 2), ("write", 1), ("read", 1), ("atomic", 1)];
 
 /// The name of the operation that polls an empty queue. Its cost is the cost of an empty poll,

@@ -124,8 +124,8 @@ struct ConnectedPair {
 }
 
 impl ConnectedPair {
-    /// Creates and connects the two queue pairs for the way to post `way`, one of the words that
-    /// the command line takes.
+    /// Creates and connects two queue pairs, which support the requests of `way`, the name of a way
+    /// to post requests.
     fn new(way: &str) -> Result<Self> {
         let domain = Context::open_default()?.protection_domain()?;
         let shared = (way == "srq").then(|| domain.shared_receive_queue(DEPTH).build());

@@ -52,7 +52,7 @@ impl Measured {
     }
 
     /// Returns the latencies that `recorder` recorded, each sample divided by `parts`, together
-    /// with `bulk`, the result for the messages that were sent during the test.
+    /// with `bulk`, the result for the other messages that were sent during the latency test.
     ///
     /// # Errors
     ///

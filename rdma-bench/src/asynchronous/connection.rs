@@ -30,8 +30,8 @@ pub struct Connection {
     runtime: Runtime,
 }
 
-/// The connection under test, with the parameters of the test. Every test function receives this
-/// value.
+/// The connection under test with the parameters of the test: the value that every test function
+/// receives.
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) rdma: Rdma,
@@ -126,8 +126,8 @@ impl Setup {
         }
     }
 
-    /// Returns whether this process measures until the peer has finished, as the server of a test
-    /// with a duration does.
+    /// Returns whether this process measures until its peer has finished. This is so for the server
+    /// of a test with a duration, because only the client measures the duration.
     pub(super) fn ends_with_peer(&self) -> bool {
         self.role == Role::Server && matches!(self.plan.length, Length::Duration(_))
     }

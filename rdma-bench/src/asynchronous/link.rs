@@ -16,8 +16,8 @@ use crate::report::{Address, Properties};
 use crate::session::Role;
 use crate::settings::{Completion, Settings};
 
-/// The message that each process sends before connecting. The server's message has the TCP port on
-/// which the server accepts rdma-async connections; the client's has no port.
+/// The message that the two processes exchange before they connect. In the server's message, the
+/// TCP port on which the server accepts rdma-async connections; the client's message has no port.
 #[derive(Debug, Serialize, Deserialize)]
 struct Offer {
     port: Option<u16>,

@@ -136,9 +136,9 @@ impl Process {
         })
     }
 
-    /// Starts the companion of this process: a second program that runs at the same time. Waits
-    /// until the function `companion` can derive the companion's command line from this process's
-    /// output.
+    /// Starts a companion of this process: a second program that runs at the same time. The
+    /// function `companion` derives its command line from this process's output; waits until that
+    /// output suffices.
     fn run_beside(&mut self, companion: Companion<'_>) -> Result<Self> {
         let started = Instant::now();
         loop {
@@ -282,8 +282,8 @@ pub(crate) fn run_group(
         .collect()
 }
 
-/// A server and its client, with the messages between the two: the command lines of both programs,
-/// and the port on which the server listens.
+/// A server and its client, which run at the same time as other such pairs: the command lines of
+/// both programs, and the port on which the server listens.
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) server: Vec<OsString>,

@@ -21,8 +21,8 @@ pub(super) fn latency(
     })
 }
 
-/// Measures the bandwidth of reads of `size` bytes. All reads of a queue pair write to the same
-/// memory.
+/// Measures the bandwidth of reads of `size` bytes. All reads of a queue pair put their data into
+/// the same memory.
 pub(super) fn bandwidth(
     connection: &Connection,
     size: usize,

@@ -27,8 +27,8 @@ pub(crate) trait ByteStream: AsyncRead + AsyncWrite {}
 
 impl<T: AsyncRead + AsyncWrite> ByteStream for T {}
 
-/// Runs the server's side of a measurement. For bandwidth, reads everything and confirms the end
-/// with one byte; for latency, sends each write back.
+/// Runs the server's side of a measurement. In a bandwidth test, reads all bytes and then sends one
+/// byte back; in a latency test, sends back the bytes of each write.
 pub(crate) async fn serve(stream: &mut Stream, what: Quantity, size: usize) -> anyhow::Result<()> {
     let mut room = vec![0; size];
     match what {

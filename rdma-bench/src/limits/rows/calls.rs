@@ -19,7 +19,8 @@ const fn peer(args: &'static [&'static str]) -> Term {
     Term::of(Source::Peer(args))
 }
 
-/// Returns the [`Term`] that measures the rate of calls of 32 bytes. `args` are further arguments.
+/// Returns the measurement of the rate of calls of 32 bytes. `args` are further arguments of
+/// `rdma-bench`.
 const fn echo_rate(args: &'static [&'static str]) -> Term {
     of_rpc(Run::new(Echo, Bandwidth, 32).with(args))
 }

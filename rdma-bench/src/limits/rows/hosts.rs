@@ -25,8 +25,8 @@ const fn writes(link: usize, path: usize) -> Run {
         .mtu(path)
 }
 
-/// Returns the [`Term`] that measures the sum of the rates of `count` processes that write at the
-/// same time.
+/// Returns the measurement of the sum of the rates of `count` processes that write at the same
+/// time.
 const fn flows(count: usize) -> Term {
     Term::of(Source::Flows { count, size: LARGE })
 }

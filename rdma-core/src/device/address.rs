@@ -163,7 +163,7 @@ impl AddressChoice {
         }
     }
 
-    /// Returns the port with the best of its GIDs, and the rank of this GID. A lower rank is
+    /// Returns the best GID of the port, as an address, with the rank of this GID. A lower rank is
     /// better.
     fn choose_on(
         self,
@@ -238,8 +238,8 @@ impl AddressChoice {
     }
 }
 
-/// The rank of a GID among the candidates, of which the lowest is chosen: first how well the GID
-/// fits the peer, then the rank of its type.
+/// The rank of a GID among all candidates; the GID with the lowest rank is chosen. The first number
+/// says how well the GID fits the peer, the second ranks the type of the GID.
 type Rank = (u8, u8);
 
 /// The UDP port of RoCE v2, used as the destination port when the system is asked for the route to

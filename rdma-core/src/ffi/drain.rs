@@ -111,8 +111,9 @@ impl<'a> Markers<'a> {
 
 impl QueuePairHandle {
     /// Waits until all requests of the queue pair, which must be in the error state, have
-    /// completed. Puts completions of these requests and of others back. Between polls, calls
-    /// `wait` to let time pass, and returns its error if it fails.
+    /// completed. Polls the completion queues meanwhile, and puts the polled completions of
+    /// requests back, for later polls. Between polls, calls `wait` to let time pass; if `wait`
+    /// fails, returns its error.
     pub(crate) fn await_flush(
         &self,
         own: &AddressVector,

@@ -143,8 +143,8 @@ impl<T: Send + 'static> Slots<T> {
         self.table.cancel(reserved);
     }
 
-    /// Begins posting a send request. The returned value contains the id of the last of the earlier
-    /// unsignaled requests that the completion of this request will complete as well.
+    /// Begins posting a send request whose completion will also complete earlier unsignaled
+    /// requests. The returned value contains the id of the last of these requests.
     #[inline]
     fn chain(&self, is_signaled: bool) -> ChainedRequest<'_> {
         if is_signaled {

@@ -70,7 +70,8 @@ pub(super) struct Limits {
     read_context: usize,
 }
 
-/// An address of no context (open device). As the expected context of memory, no memory matches it.
+/// A number that is not the address of a context (open device). If requests require memory of the
+/// context at this address, no memory fulfils the condition.
 const NO_CONTEXT: usize = 1;
 
 impl Limits {

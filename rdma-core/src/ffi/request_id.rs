@@ -76,8 +76,9 @@ pub(super) enum Removals {
     OutOfOrder,
 }
 
-/// The bit of `head_id` for [`Removals::OutOfOrder`]: with this bit, the id matches no request. No
-/// id of this crate contains it, and ids that the program chooses are below 2^24 or at least 2^63.
+/// The bit that marks `head_id` in the state [`Removals::OutOfOrder`], so that it equals the id of
+/// no request. Ids of this crate never have this bit, and ids that the program chooses are below
+/// 2^24 or at least 2^63.
 const OUT_OF_ORDER: u64 = 1 << 62;
 
 /// The number that is subtracted from `end_id` in the state [`Admission::Closed`]. It is larger
@@ -137,8 +138,8 @@ impl Sequence {
         };
     }
 
-    /// Returns the number of the oldest outstanding request; that of the next request if none is
-    /// outstanding.
+    /// Returns the number of the oldest outstanding request or, if no request is outstanding, the
+    /// number of the next request.
     #[inline]
     pub(super) fn head(&self) -> u64 {
         self.tail() - self.outstanding() as u64
@@ -159,8 +160,8 @@ impl Sequence {
         self.capacity - (end_id - self.tail_id as i64) as usize
     }
 
-    /// Returns the id of the oldest outstanding request; that of the next request if none is
-    /// outstanding. In the state [`Removals::OutOfOrder`], the returned id matches no request.
+    /// Returns the id of the oldest outstanding request or, if no request is outstanding, the id of
+    /// the next request. In the state [`Removals::OutOfOrder`], the returned id matches no request.
     #[inline]
     pub(super) fn oldest_id(&self) -> u64 {
         self.head_id
@@ -186,8 +187,8 @@ impl Sequence {
         (number < self.tail() && self.id(number) == id).then_some(number)
     }
 
-    /// Returns how many ids are left in the current block of consecutive ids, including the id of
-    /// the next request.
+    /// Returns the number of ids that are left in the current block of consecutive ids, including
+    /// the id of the next request.
     #[inline]
     pub(super) fn left_in_block(&self) -> u64 {
         BLOCK_MASK + 1 - (self.tail_id & BLOCK_MASK)

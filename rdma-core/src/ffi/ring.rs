@@ -195,9 +195,9 @@ impl<T: Send + 'static> Ring<T> {
         self.slots[slot] = RequestResources { memory, keep };
     }
 
-    /// Returns whether `id`, the id in a completion, is that of the oldest request in flight. If no
-    /// request is in flight, compares with the id of the next request, which no completion can
-    /// have.
+    /// Returns whether the completion with the id `id` belongs to the oldest request in flight. If
+    /// no request is in flight, `id` is compared with the id of the next request, which no
+    /// completion can have.
     #[inline]
     pub(super) fn is_oldest(&self, id: u64) -> bool {
         id == self.order.oldest_id()
@@ -213,8 +213,8 @@ impl<T: Send + 'static> Ring<T> {
     }
 
     /// Removes the oldest request in flight, which must exist, because it has completed, and
-    /// returns its memory. `outcome` is the outcome of the request that has the completion, which
-    /// was posted `left` requests after the oldest one.
+    /// returns its memory. `outcome` is the outcome of a request that was posted `left` requests
+    /// later, and whose completion also completes the removed one.
     #[inline]
     pub(super) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         let slot = self.slot(self.order.oldest_id());
@@ -370,8 +370,8 @@ impl<T: Send + 'static> Ring<T> {
         self.order.set_admission(Admission::Closed);
     }
 
-    /// Empties the slots of the staged requests with the given numbers, except those slots
-    /// that later requests in flight use.
+    /// Empties the slots of the staged requests with the numbers `numbers`. Leaves the slots of
+    /// those requests unchanged that have been posted in the meantime.
     #[cold]
     fn clear(&mut self, numbers: Range<u64>) {
         for number in numbers.start.max(self.order.tail())..numbers.end {

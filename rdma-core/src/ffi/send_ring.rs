@@ -141,8 +141,8 @@ impl<T: Send + 'static> SendRing<T> {
     }
 
     /// Removes the oldest request in flight, which must exist, because it has completed, and
-    /// returns its memory. `outcome` is the outcome of the request that has the completion, which
-    /// was posted `left` requests after the oldest one.
+    /// returns its memory. `outcome` is the outcome of a request that was posted `left` requests
+    /// later, and whose completion also completes the removed one.
     #[inline]
     pub(crate) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         self.ring.retire(outcome, left)

@@ -71,8 +71,8 @@ impl UnsignaledChains {
         }
     }
 
-    /// Removes a chain of unsignaled requests, for a signaled request that takes it over. Returns
-    /// the id of its last request, or 0 if there is no chain.
+    /// Removes a chain of unsignaled requests, so that a signaled request can take it over. Returns
+    /// the id of the last request in the chain, or 0 if there is no chain.
     #[inline]
     pub(super) fn take(&self) -> u64 {
         // Relaxed: a chain that is not visible yet is taken by the next request.

@@ -22,8 +22,8 @@ pub(crate) mod sealed {
         fn size(&self) -> usize;
         /// Returns the local key of the registration that contains the memory.
         fn lkey(&self) -> LocalKey;
-        /// Returns whether [`Self::address`] is a valid address of this process. Inline data can be
-        /// copied only from such memory.
+        /// Returns whether [`Self::address`] is an address in this process, so that the bytes can
+        /// be copied as inline data.
         fn is_mapped(&self) -> bool;
     }
 }

@@ -190,8 +190,8 @@ fn add_one(memory: Buffer, remote: RemoteMemory) -> SendRequest<Buffer> {
 #[inline(never)]
 fn rest() {
     unsafe extern "C" {
-        /// Sleeps. The instructions of this function of the C library are not counted as those of
-        /// the program.
+        /// Sleeps. The instructions of this function, which belongs to the C library, are not
+        /// counted as instructions of the program.
         fn usleep(microseconds: u32) -> i32;
     }
     // SAFETY: `usleep` takes any number below a million and accesses no memory.
@@ -365,8 +365,8 @@ fn inline(pair: &ConnectedPair, operation: Operation, count: usize) -> Result {
     Ok(())
 }
 
-/// Sends `count` datagrams (UD), one after the other, each of which consumes a receive of the other
-/// queue pair.
+/// Sends `count` datagrams (UD), one after the other. Each consumes a receive of the other queue
+/// pair.
 #[inline(never)]
 fn datagrams(pair: &ConnectedPair, operation: Operation, count: usize) -> Result {
     let ConnectedPair {
@@ -400,8 +400,8 @@ fn datagrams(pair: &ConnectedPair, operation: Operation, count: usize) -> Result
     Ok(())
 }
 
-/// Sends `count` messages, one after the other, each of which consumes a receive of the other queue
-/// pair. Posts both requests through `way`.
+/// Sends `count` messages, one after the other. Each consumes a receive of the other queue pair.
+/// Posts the sends and the receives through `way`.
 #[inline(never)]
 fn messages(pair: &ConnectedPair, mut way: impl Poster, count: usize) -> Result {
     let ConnectedPair {

@@ -80,8 +80,8 @@ impl Options {
             || ["J", "J7"].iter().any(|row| row.eq_ignore_ascii_case(only))
     }
 
-    /// Returns whether the options select comparisons of rdma-async: those whose names begin with
-    /// E. The examples and the program for web servers must then be built.
+    /// Returns whether the options select comparisons of rdma-async, whose names begin with E. The
+    /// examples and the program for web servers must then be built.
     fn measures_streams(&self) -> bool {
         self.includes_rows(['E', 'e'])
     }
@@ -292,8 +292,8 @@ impl Part {
     }
 }
 
-/// Returns whether `name` has the form of a name in the benchmark [`LIMITS`]: that of a comparison
-/// (`G8a`), a goal (`G8`) or a letter (`G`).
+/// Returns whether `name` has the form of a name in the benchmark [`LIMITS`]: a comparison (`G8a`),
+/// a goal (`G8`), or a letter that selects all its goals (`G`).
 fn is_row(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(|c: char| c.is_ascii_alphabetic()) else {
         return false;
@@ -327,8 +327,8 @@ impl Bench<'_> {
         rxe::run_here(environment::SOFTROCE, &requirements, &command)
     }
 
-    /// Runs the comparisons of the benchmark [`LIMITS`] that are measured in the virtual machine:
-    /// those of softroce with the kernel's device.
+    /// Runs the comparisons of the benchmark [`LIMITS`] that are measured in the virtual machine.
+    /// They compare softroce with the kernel's device.
     fn limits_in_guest(&self) -> anyhow::Result<u8> {
         let benchmark = self.benchmark(LIMITS)?;
         let mut command = self.command(benchmark);

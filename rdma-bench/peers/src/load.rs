@@ -12,8 +12,8 @@ use futures_util::stream::FuturesUnordered;
 /// reading the clock takes a noticeable time.
 const CLOCK_EVERY: usize = 16;
 
-/// The load that a measurement puts on the server: how long, with how many calls in flight, and
-/// with messages of which size.
+/// The load that a measurement puts on the server: its duration, the number of calls in flight, and
+/// the size of their messages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
     /// Bytes in a request and in its response, or in a streamed item.

@@ -90,7 +90,8 @@ impl Connection {
 }
 
 /// Gives the peer access to memory of this process, and receives access to memory of the peer, each
-/// only if the test needs it. Returns the peer's memory; `None` if the test accesses none.
+/// only if the test needs it. Returns the peer's memory; `None` if the test does not access memory
+/// of the peer.
 async fn exchange_memory(rdma: &Rdma, role: Role, plan: &Plan) -> Result<Option<RemoteMr>> {
     let both_ways = plan.test.verb == Verb::Write && plan.test.metric == Metric::Latency;
     if plan.test.verb == Verb::Send {

@@ -305,7 +305,7 @@ pub(crate) fn run_alone(
 
 /// Returns whether a process listens on the TCP port `port` in the network namespace of the process
 /// with the ID `process`. Reads the kernel's tables of connections instead of connecting, because
-/// the server would take a connection for that of its client.
+/// the server would treat such a connection as the connection of its client.
 fn is_listening(process: u32, port: u16) -> bool {
     ["tcp", "tcp6"].iter().any(|name| {
         let table = fs::read_to_string(format!("/proc/{process}/net/{name}")).unwrap_or_default();

@@ -32,8 +32,8 @@ impl Goal {
             })
     }
 
-    /// Returns whether `ratio` (the result of `rdma-bench` divided by that of perftest) meets the
-    /// goal.
+    /// Returns whether `ratio` (the result of `rdma-bench` divided by the result of perftest) meets
+    /// the goal.
     pub fn is_met(self, ratio: f64) -> bool {
         match self {
             Self::AtMost(most) => ratio <= most,

@@ -89,9 +89,9 @@ pub(super) fn latency(
     }
 }
 
-/// Runs the client: sends the messages of the latency test and those of the second queue pair. The
-/// bandwidth counts only messages of the second queue pair that completed before the last answer,
-/// because later messages do not compete with the latency test.
+/// Runs the client: sends the messages of the latency test, and messages on the second queue pair.
+/// The bandwidth counts only messages of the second queue pair that completed before the last
+/// answer, because later messages do not compete with the latency test.
 fn run_client(
     connection: &Connection,
     second: &SecondQueuePair,

@@ -51,8 +51,8 @@ impl Effort {
         time: Duration::from_millis(100),
     };
 
-    /// Returns this effort with runs that last four times as long, for a machine with emulated
-    /// processors.
+    /// Returns an effort with the same numbers of pairs, but with runs that last four times as
+    /// long, for a machine with emulated processors.
     pub fn emulated(self) -> Self {
         Self {
             time: self.time * 4,

@@ -86,8 +86,8 @@ impl Judged {
         middle(self.pairs.iter().filter_map(|pair| pair.yardstick))
     }
 
-    /// Returns the median over all pairs of the number that the goal bounds: a ratio, a difference
-    /// or a figure.
+    /// Returns the median over all pairs of the number that the goal bounds: a ratio, a difference,
+    /// or the value under test alone.
     pub fn median(&self) -> f64 {
         middle(self.judged()).unwrap_or(f64::NAN)
     }

@@ -13,7 +13,7 @@ pub struct Row {
     /// The name of the row, such as `G8a`: a letter, the number of the goal, and a small letter if
     /// the goal has several rows.
     pub id: &'static str,
-    /// A description of what is compared, of the form "measured value / reference value".
+    /// A description of the two compared values, of the form "measured value / reference value".
     pub what: &'static str,
     /// The unit in which tables show the two values.
     pub unit: Unit,

@@ -116,7 +116,7 @@ impl Run {
         Self { variables, ..self }
     }
 
-    /// Returns this test with `servers` servers, to all of which the client sends.
+    /// Returns this test with `servers` servers. The client sends to all of them.
     pub const fn servers(self, servers: usize) -> Self {
         Self { servers, ..self }
     }
@@ -167,7 +167,7 @@ impl Run {
         }
     }
 
-    /// Returns the number of queue pairs of the client, each of which transfers its own messages.
+    /// Returns the number of queue pairs of the client. Each transfers its own messages.
     fn queue_pairs(self) -> usize {
         let option = self.args.windows(2).find(|pair| pair[0] == "-q");
         let count = option.and_then(|pair| pair[1].parse().ok());

@@ -26,7 +26,7 @@ use crate::plan::Layer;
 /// Both values of a comparison (the value under test and the reference value) have such sources.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Source {
-    /// `rdma-bench` over a layer. Tests of calls and of streamed items are those of rdma-rpc.
+    /// `rdma-bench` over a layer. rdma-rpc is the layer for tests of calls and of streamed items.
     Ours(Layer, Run),
     /// The C program of perftest that performs the given test.
     Perftest(Run),

@@ -18,7 +18,7 @@ enum Outcome {
     /// The verdict of a row that was measured; `None` if there were too few pairs for a verdict.
     Measured(Option<Verdict>),
     NotMeasured,
-    /// The system lacks what the row needs.
+    /// The system lacks something that the comparison needs, such as a program.
     Impossible,
 }
 

@@ -259,7 +259,7 @@ async fn latency_beside(
 
 /// Measures the rate of calls with bulk memory of `size` bytes, with `depth` calls outstanding.
 /// Each call lends memory to the server, and reads the result into memory. All measured calls reuse
-/// memory of earlier ones.
+/// memory of earlier calls.
 async fn bulks(client: &BenchClient, size: usize, depth: usize, window: &Window) -> Result<()> {
     let mut callers = (0..depth)
         .map(|_| BulkCaller::new(client, size))

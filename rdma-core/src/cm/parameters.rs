@@ -93,8 +93,8 @@ impl ConnectionParameters {
     }
 }
 
-/// Returns `local` with its maximum numbers of RDMA reads and atomics lowered to those that the
-/// peer allows.
+/// Returns `local` with its maximum numbers of RDMA reads and atomics lowered to the numbers that
+/// the peer allows.
 pub(crate) fn negotiated(local: Endpoint, peer: &PeerParameters) -> Endpoint {
     Endpoint {
         incoming_reads: local.incoming_reads.min(peer.incoming_reads),

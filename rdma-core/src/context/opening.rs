@@ -59,7 +59,7 @@ impl Context {
         .map_err(|unusable| unusable.error(None))
     }
 
-    /// Opens the first usable device among those that `selector` matches.
+    /// Opens the first usable device that `selector` matches.
     ///
     /// # Errors
     ///

@@ -60,8 +60,8 @@ pub struct AddressChoice {
 }
 
 impl AddressChoice {
-    /// The environment variable that sets the GID index if the program sets none. The value is a
-    /// number, or `auto`.
+    /// The environment variable that sets the GID index if the program does not set it. The value
+    /// is a number, or `auto`.
     pub const GID_INDEX_VARIABLE: &'static str = "RDMA_GID_INDEX";
 
     /// Sets [`source`](Self::source) to the address from which the system sends packets to `peer`,

@@ -185,8 +185,8 @@ impl CompletionQueueHandle {
     }
 
     /// Polls the device, and returns the result of `ibv_poll_cq`: the number of completions, or a
-    /// negative number on failure. Drivers write only those fields that a completion defines, and
-    /// leave the others unchanged.
+    /// negative number on failure. Drivers write only the fields that are defined for the
+    /// completion, and leave other fields unchanged.
     #[inline]
     fn poll_raw(&self, room: &mut [WorkCompletion]) -> i32 {
         let limit = i32::try_from(room.len()).unwrap_or(i32::MAX);

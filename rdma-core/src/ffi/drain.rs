@@ -162,8 +162,8 @@ impl QueuePairHandle {
         outcome
     }
 
-    /// Posts a marker to each work queue of which no marker has completed, unless the last one was
-    /// posted less than [`MARKER_WAIT`] ago.
+    /// Posts a marker to each work queue on which no marker has completed yet, unless the last
+    /// marker was posted less than [`MARKER_WAIT`] ago.
     fn mark(
         &self,
         destination: Option<&AddressHandleOwner>,

@@ -154,9 +154,9 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Begins posting a request that the program made unsignaled. Makes it signaled if unsignaled
-    /// requests already use half of the slots: if they used all slots, no completion would ever
-    /// free one. The queues of a queue pair share that limit.
+    /// Begins posting a request that the program made unsignaled. The request becomes signaled if
+    /// unsignaled requests already use half of the slots: if they used all slots, no completion
+    /// would ever free a slot. The queues of a queue pair share this limit.
     #[cold]
     fn chain_unsignaled(&self) -> ChainedRequest<'_> {
         // A table has at most 2^16 slots.
@@ -487,7 +487,7 @@ impl<T: Send + 'static> Slots<T> {
 /// remaining slots and drops their memory.
 pub(crate) struct CompletedRun<'a, T: Send + 'static> {
     slots: &'a Slots<T>,
-    /// Id of the request that the iterator returns next; 0 if none is left.
+    /// Id of the request that the iterator returns next; 0 if no request is left.
     id: u64,
     /// Outcome that the completion reports, for the request that has the completion.
     outcome: Outcome,

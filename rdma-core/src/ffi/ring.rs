@@ -203,9 +203,9 @@ impl<T: Send + 'static> Ring<T> {
         id == self.order.oldest_id()
     }
 
-    /// Returns how many requests are completed by the completion with the id `id`: the request with
-    /// this id, and all older ones in flight. Returns 0 if no request of this queue with this id is
-    /// in flight.
+    /// Returns the number of requests that the completion with the id `id` completes: the request
+    /// with this id, and all older requests in flight. Returns 0 if no request of this queue with
+    /// this id is in flight.
     #[inline(never)]
     pub(super) fn completed(&self, id: u64) -> u64 {
         let number = self.order.number(id);
@@ -301,7 +301,7 @@ fn settle(keep: &mut KeepAlive, last: Outcome, left: u64, queue_pair: &QueuePair
 
 /// Methods for staging requests: filling them in for a batch, before they are posted.
 impl<T: Send + 'static> Ring<T> {
-    /// Returns the number of staged requests: those that were added to a batch and not posted yet.
+    /// Returns the number of staged requests, which were added to a batch and not posted yet.
     #[inline]
     pub(super) fn staged(&self) -> usize {
         (self.staged.end - self.staged.start) as usize

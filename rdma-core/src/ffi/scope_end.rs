@@ -1,4 +1,4 @@
-//! Waiting for the requests of a scope, and forcing those to end that do not complete in time.
+//! Waits for the requests of a scope, and forces requests to end that do not complete in time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -98,7 +98,7 @@ impl ScopeRequests {
     }
 
     /// Returns whether the request `ticket` is still in flight. The request keeps its slot until
-    /// its handle is dropped, so the state in the slot is that of this request.
+    /// its handle is dropped, so the slot contains the state of this request.
     fn is_awaited(&self, ticket: Ticket<'_>) -> bool {
         matches!(
             self.slots.get(ticket.id()),

@@ -122,11 +122,11 @@ impl<T> Stash<T> {
         }
     }
 
-    /// Begins sorting: polling the device for the completions of this thread's requests. Until the
-    /// returned guard is dropped, this thread may poll the device, and must put completions of
-    /// other threads' requests into the stash. [`Self::open_sorted`] waits until sorting has ended.
-    /// Returns `None` if a thread is waiting in that function, or if the stash contains
-    /// completions; the caller must then open the stash.
+    /// Begins sorting: until the returned guard is dropped, this thread may poll the device for
+    /// completions of its own requests, and must put completions of other threads' requests into
+    /// the stash. Returns `None` if the stash contains completions, or if another thread waits in
+    /// [`Self::open_sorted`] until no thread is sorting. The caller must then open the stash
+    /// instead.
     ///
     /// Sorting takes no lock: sorters wait neither for each other nor for other threads.
     pub(super) fn sort(&self) -> Option<Sorting<'_>> {

@@ -120,8 +120,8 @@ impl ChainedRequest<'_> {
         self.unsignaled.is_none()
     }
 
-    /// Returns the id of the last request in the chain whose requests the completion of this
-    /// request also completes; 0 if there is no chain.
+    /// Returns the id of the last request in the chain of unsignaled requests that this request's
+    /// completion also completes; 0 if there is no chain.
     #[inline]
     pub(super) fn earlier(&self) -> u64 {
         self.earlier

@@ -107,8 +107,8 @@ pub trait Scatter: Gather {
     }
 }
 
-/// Memory of which a request uses only a range. The request's completion gives back all of the
-/// memory.
+/// Memory with a range: a request uses only the bytes in the range. The request's completion gives
+/// back all of the memory.
 #[derive(Debug)]
 pub struct Part<M> {
     memory: M,

@@ -97,8 +97,8 @@ impl QueriedValues {
             && wanted.vector().is_some()
     }
 
-    /// Adds those attributes of the modification to `flaws` whose feature the device does not
-    /// support.
+    /// Adds a flaw to `flaws` for each attribute of the modification whose feature the device does
+    /// not support.
     fn add_unsupported(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let Some(device) = &self.device else {
             return;
@@ -124,8 +124,8 @@ impl QueriedValues {
         }
     }
 
-    /// Adds those attributes of the modification to `flaws` whose values the specification or the
-    /// device does not allow.
+    /// Adds a flaw to `flaws` for each attribute of the modification whose value the specification
+    /// or the device does not allow.
     fn add_out_of_range(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let mut within = |attribute, least: u64, most: u64, limit| {
             let value = wanted.number(attribute).unwrap_or(least);
@@ -228,8 +228,8 @@ impl QueriedValues {
         }
     }
 
-    /// Returns the local port of the queue pair or, if none is set, the port that the modification
-    /// sets.
+    /// Returns the local port of the queue pair or, if it has no port yet, the port that the
+    /// modification sets.
     fn local_port(&self, wanted: &Modification) -> u8 {
         if wanted.mask().contains(Set::PORT) {
             wanted.values().port_num

@@ -288,7 +288,7 @@ mod tests {
         XrcInitiator as Xi, XrcTarget as Xt,
     };
 
-    /// Checks that the states that can follow each state are those of figure 124 of the
+    /// Checks that each state can be followed by the same states as in figure 124 of the
     /// specification. In the expected text, each row belongs to a state, in the order of
     /// `State::ALL`, and each letter in the row is a state that can follow.
     #[test]
@@ -324,8 +324,8 @@ mod tests {
         }
     }
 
-    /// Checks that the required attributes are those of `ibv_modify_qp(3)` and, for XRC, of annex
-    /// A14. The numbers are bits of the header.
+    /// Compares the required attributes with `ibv_modify_qp(3)` and, for XRC, with annex A14. The
+    /// numbers are bits of the header.
     #[test]
     fn the_required_attributes_are_those_of_the_manual() {
         for (kind, init, rtr, rts) in [

@@ -36,15 +36,15 @@ use crate::{environment, packages, project, softroce};
 
 /// The package that contains the two programs whose instructions are counted.
 const PACKAGE: &str = "rdma-bench";
-/// The name of two directories: that of the C program, below the package, and that of the results,
-/// below the target directory.
+/// The name of two directories: the directory of the C program, below the package, and the
+/// directory of the results, below the target directory.
 const DIRECTORY: &str = "callgrind";
 /// The name of both programs whose instructions are counted: an example in Rust and a source file
 /// in C.
 const PROGRAM: &str = "posting";
 
-/// The goal: maximum number of instructions that a post and its poll over rdma-core may take in
-/// addition to those of the C program.
+/// The goal: maximum number of instructions by which a post and its poll over rdma-core may exceed
+/// a post and its poll in the C program.
 const GOAL: f64 = 30.0;
 
 /// Average number of calls of a library function per request up to which these calls are ignored.
@@ -73,8 +73,8 @@ const OPERATIONS: [(&str, u32); 4] = [("send", 2), ("write", 1), ("read", 1), ("
 /// which is subtracted from the costs of the other operations.
 const IDLE: &str = "idle";
 
-/// The names of all [`OPERATIONS`], for those ways of posting ([`WAYS`]) for which every operation
-/// is counted.
+/// The names of all [`OPERATIONS`], for the ways of posting ([`WAYS`]) for which every operation is
+/// counted.
 const ALL: &[&str] = &["send", "write", "read", "atomic"];
 /// The operations that are counted for ways of posting that support neither reads nor atomics.
 const SENDS_WRITES: &[&str] = &["send", "write"];

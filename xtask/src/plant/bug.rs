@@ -29,7 +29,7 @@ const SIMULATION: &str = "the simulation";
 /// patch follows, with paths relative to the crate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bug {
-    /// The name of the bug: that of its patch file, without the extension.
+    /// The name of the bug: the name of its patch file, without the extension.
     pub(super) name: String,
     /// The test that must fail while the bug is applied.
     pub(super) test: Test,

@@ -13,7 +13,7 @@ use crate::project;
 const DIRECTORY: &str = "rdma-async/interop";
 
 /// Returns whether `selection` can include tests of the package `rdma-async-interop`, which then
-/// must be built. A quick run includes none.
+/// must be built. A quick run does not include them.
 pub(crate) fn is_selected(selection: &Selection) -> bool {
     let is_program = |name: &String| {
         let file = project::root().join(DIRECTORY).join("tests").join(name);

@@ -12,8 +12,8 @@ use crate::Quantity;
 /// Name of the JSON format, which each result contains. The number at its end is incremented when
 /// the meaning of a field changes.
 const SCHEMA: &str = "rdma-bench/streams/1";
-/// Number of round trips before the measured ones, so that the first, slower round trips do not
-/// count.
+/// Number of round trips that are made before the measurement, because the first round trips are
+/// slower.
 const WARM_UP: usize = 200;
 /// Number of writes between two readings of the clock, so that the readings take little of the
 /// measured time.

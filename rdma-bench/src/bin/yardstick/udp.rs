@@ -141,7 +141,7 @@ pub(crate) fn sink(shared: &Shared, by: KernelPath) -> anyhow::Result<()> {
     }
 }
 
-/// Receives a datagram, or returns `None` if none has arrived.
+/// Receives a datagram. Returns `None` if no datagram has arrived.
 #[inline]
 fn receive(socket: &UdpSocket, room: &mut [u8]) -> anyhow::Result<Option<usize>> {
     match socket.recv(room) {

@@ -30,7 +30,7 @@ const fn echo_rate(args: &'static [&'static str]) -> Term {
 const BESIDE_BULK: Term = of_rpc(Run::new(Echo, Latency, 32).with(&["--beside", "67108864"]));
 
 /// Defines a row that compares the rate of rdma-rpc's calls, 64 in flight on one connection, with
-/// that of another RPC framework.
+/// the rate of another RPC framework.
 macro_rules! calls_beside {
     ($id:literal, $what:literal, $framework:literal, $least:expr) => {
         Row {

@@ -1,5 +1,5 @@
-//! The comparisons of softroce, measured by perftest and rdma-core, with what the machine does
-//! without RDMA.
+//! The comparisons of softroce, measured by perftest and rdma-core, with the machine without RDMA:
+//! copies, system calls and sockets.
 
 use super::super::attack::Attack;
 use super::super::goal::Bound::{AtLeast, AtMost};
@@ -43,7 +43,7 @@ const ONE: &[Term] = &[writes_to_servers(&["-l", "32", "--regions", "1"], 1)];
 /// on another queue pair.
 const BESIDE_LONG: Term = ours(Run::new(Send, Latency, 8).with(&["--beside", "1048576"]));
 
-/// Defines a row that compares the bandwidth of perftest's sends with that of UCX's tagged
+/// Defines a row that compares the bandwidth of perftest's sends with the bandwidth of UCX's tagged
 /// messages.
 macro_rules! sends_beside_ucx {
     ($id:literal, $what:literal, $size:expr, $least:expr) => {

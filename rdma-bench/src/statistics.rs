@@ -37,7 +37,8 @@ pub struct Latency {
 
 impl Latency {
     /// Computes the latency statistics from the timestamps of consecutive iterations. Each sample
-    /// is the time between two timestamps, divided by `parts`: 2 for half of a round trip.
+    /// is the time between two timestamps, divided by `parts`, which is 2 in tests that report half
+    /// of a round trip.
     ///
     /// Returns `None` for fewer than four timestamps.
     pub fn from_times(stamps: &[Instant], parts: u32) -> Option<Self> {
@@ -69,8 +70,8 @@ impl Latency {
     }
 
     /// Computes the latency statistics from a histogram of the times between timestamps, in
-    /// nanoseconds, of a run that took `duration`. Each sample is divided by `parts`. Returns
-    /// `None` if the histogram is empty.
+    /// nanoseconds, of a run that took `duration`. Each sample is divided by `parts`, as in
+    /// [`Self::from_times`]. Returns `None` if the histogram is empty.
     pub fn from_histogram(
         histogram: &Histogram<u64>,
         duration: Duration,

@@ -151,7 +151,7 @@ async fn echo(client: &BenchClient, request: &[u8]) -> Result<()> {
     }
 }
 
-/// Measures the latency of calls. Each is made when the previous one has returned.
+/// Measures the latency of calls. Each call is made when the previous call has returned.
 async fn latency(
     client: &BenchClient,
     size: usize,

@@ -401,8 +401,7 @@ struct Settings {
 /// Converts the attributes that the mask of `given` names. Fails if the device does not support one
 /// of the attributes.
 ///
-/// # Safety
-/// `given` must point to attributes, of which those that the mask names must be valid.
+/// # Safety `given` must point to attributes, and the attributes that its mask names must be valid.
 unsafe fn checked(
     context: *mut ibv_context,
     given: *const ibv_qp_init_attr_ex,

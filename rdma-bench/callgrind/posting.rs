@@ -235,8 +235,8 @@ trait Poster {
     fn received(&mut self, completion: &WorkCompletion) -> Option<Buffer>;
 }
 
-/// The ways to post `owned` and `uc`: through queues that each have one owner. The queues own the
-/// buffers of posted requests.
+/// A [`Poster`] for the ways `owned` and `uc`: posts through queues that each have one owner. The
+/// queues own the buffers of posted requests.
 struct Owned {
     sends: SendQueue<Buffer>,
     receives: ReceiveQueue<Buffer>,
@@ -264,8 +264,8 @@ impl Poster for Owned {
     }
 }
 
-/// The way to post `concurrent`: through queues to which any number of threads can post. The queues
-/// own the buffers of posted requests.
+/// A [`Poster`] for the way `concurrent`: posts through queues that several threads can use at the
+/// same time. The queues own the buffers of posted requests.
 struct Concurrent {
     sends: ConcurrentSendQueue<Buffer>,
     receives: ConcurrentReceiveQueue<Buffer>,
@@ -296,8 +296,8 @@ impl Poster for Concurrent {
     }
 }
 
-/// The way to post `srq`: sends through a queue that has one owner, and receives to a shared
-/// receive queue. Both own the buffers of posted requests.
+/// A [`Poster`] for the way `srq`: posts sends through a queue that has one owner, and receives to
+/// a shared receive queue. Both queues own the buffers of posted requests.
 struct Shared {
     sends: SendQueue<Buffer>,
     receives: SharedReceiveQueue<Buffer>,

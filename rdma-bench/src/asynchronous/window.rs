@@ -80,7 +80,8 @@ impl Window {
         }
     }
 
-    /// Records that an operation has completed, and reads the clock if necessary.
+    /// Records that an operation has completed. Reads the clock if the measured time may end with
+    /// this operation, and otherwise only after every [`PERIOD`] operations.
     #[inline]
     pub(crate) fn complete(&self) {
         let done = self.done.get() + 1;

@@ -151,12 +151,13 @@ impl Judge {
     }
 
     /// Runs the comparison `row`: measures pairs of the value under test and the reference value,
-    /// until the goal of the row is met or missed, at most as many as the effort allows.
+    /// until the results show that the goal is met or missed, at most as many pairs as the effort
+    /// allows.
     ///
     /// # Errors
     ///
-    /// [`Error::Program`] if a run fails, [`Error::Unsupported`] if a program does not report the
-    /// statistic that the row needs.
+    /// [`Error::Program`] if a run fails, [`Error::Unsupported`] if a program does not report a
+    /// number that the comparison needs.
     pub fn judge(&mut self, row: &Row) -> Result<Judged> {
         // The first run of a program only determines the time per message; its result is not used.
         let terms = std::iter::once(&row.figure).chain(row.yardstick);

@@ -27,8 +27,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// Returns whether `name` is the name of this row (`G8a`), of its goal (`G8`), or the letter of
-    /// its goal (`G`). Upper and lower case are the same.
+    /// Returns whether `name` selects this comparison: by its own name (`G8a`), by the name of its
+    /// goal (`G8`), or by the letter of its goal (`G`). Upper and lower case are the same.
     pub fn matches_name(&self, name: &str) -> bool {
         let goal = self.id.trim_end_matches(|c: char| c.is_ascii_lowercase());
         let letter = goal.trim_end_matches(|c: char| c.is_ascii_digit());

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde_json::Value;
 
-/// One of the numbers in the result of a program, such as a median or a percentile. The judge reads
-/// this number.
+/// One of the numbers in the result of a program, such as the median or a percentile, which the
+/// judge compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Statistic {
     /// The median of a latency, or the average of a rate.

@@ -15,7 +15,8 @@ pub struct Summary {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// The verdict of a row that was measured; `None` if there were too few pairs for a verdict.
+    /// The verdict of a comparison that was measured; `None` if there were too few pairs for a
+    /// verdict.
     Measured(Option<Verdict>),
     NotMeasured,
     /// The system lacks something that the comparison needs, such as a program.

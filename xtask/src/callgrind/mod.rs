@@ -3,8 +3,8 @@
 //!
 //! Both programs post one request after the other between two queue pairs of their own process, on
 //! softroce, in one thread. Each runs twice, the second time with twice as many requests: the
-//! difference is the cost of the requests, without that of the program's start. Callgrind counts
-//! instructions, so other load on the machine hardly matters.
+//! difference is the cost of the requests, without the cost of the program's start. Callgrind
+//! counts instructions, so other load on the machine hardly matters.
 //!
 //! Only instructions outside of the device are counted: those of the program with its crates, and
 //! of the libraries that it calls. Both programs use the same device, whose work in a run depends
@@ -178,8 +178,9 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<u8> {
     Ok(u8::from(missed > 0))
 }
 
-/// Prints a table line with the cost of a request in C and over rdma-core. `posts` is the number of
-/// posts in a request if there is a goal, else `None`. Returns `false` if the goal is missed.
+/// Prints a line of the table: the cost of a request in C and over rdma-core. `posts` is the number
+/// of posts in a request, from which the goal is computed, or `None` if there is no goal. Returns
+/// `false` if the goal is missed.
 fn line((operation, way): (&str, &str), c: &Cost, rust: &Cost, posts: Option<u32>) -> bool {
     let difference = rust.outside - c.outside;
     let calls: Vec<_> = rust

@@ -401,7 +401,8 @@ struct Settings {
 /// Converts the attributes that the mask of `given` names. Fails if the device does not support one
 /// of the attributes.
 ///
-/// # Safety `given` must point to attributes, and the attributes that its mask names must be valid.
+/// # Safety
+/// `given` must point to attributes, and the attributes that its mask names must be valid.
 unsafe fn checked(
     context: *mut ibv_context,
     given: *const ibv_qp_init_attr_ex,

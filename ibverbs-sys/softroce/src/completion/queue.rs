@@ -70,8 +70,8 @@ struct ArmedState {
     held: moderation::DelayedEvent,
 }
 
-/// Kind of the entries that raise a completion event after a program has armed the completion queue
-/// (`ibv_req_notify_cq(3)`).
+/// The entries for which a program arms a completion queue (`ibv_req_notify_cq(3)`): the next of
+/// these entries raises a completion event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arming {
     /// A received message with the solicited flag, or an error (`solicited_only` is set).

@@ -461,8 +461,8 @@ impl Nic {
         }
     }
 
-    /// Clears the cache of the queue pair that received the last message, because a queue pair is
-    /// being destroyed.
+    /// Clears the cache that refers to the queue pair which received the last message, because a
+    /// queue pair is being destroyed.
     pub(super) fn clear_recent(&self) {
         if let Some(mut receiver) = self.try_lock_receiver() {
             receiver.recent = Recent::default();

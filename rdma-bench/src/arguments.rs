@@ -250,7 +250,7 @@ impl From<LayerName> for Layer {
 enum MemoryName {
     /// Memory that this program allocates, as perftest does.
     Malloc,
-    /// Memory that the device provides; the same as malloc if the device provides none.
+    /// Memory that the device provides; the same as malloc if the device does not provide memory.
     Device,
 }
 

@@ -47,7 +47,7 @@ impl fmt::Display for Layer {
 #[non_exhaustive]
 pub enum Memory {
     /// Memory that the device provides, which may be faster to access. The same as [`Self::Malloc`]
-    /// if the device provides none.
+    /// if the device does not provide memory.
     #[default]
     Device,
     /// Memory that the program allocates and registers with the device, page-aligned, as perftest

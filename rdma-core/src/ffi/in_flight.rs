@@ -26,7 +26,7 @@ use crate::queue_pair::{InlineData, KeepAlive, Outcome, SendFlags, SendRequest};
 pub(super) struct InFlightRequest<T> {
     pub(super) held: RequestResources<T>,
     /// The id of the latest earlier request that has no completion of its own: the completion of
-    /// this request completes it as well. 0 if there is none.
+    /// this request completes it as well. 0 if there is no such request.
     pub(super) earlier: u64,
 }
 

@@ -72,7 +72,7 @@ pub(super) enum Admission {
 pub(super) enum Removals {
     /// All removed requests are older than all outstanding requests.
     InOrder,
-    /// A request was removed although an older one is outstanding.
+    /// A request was removed although an older request is still outstanding.
     OutOfOrder,
 }
 

@@ -37,8 +37,8 @@ pub(super) struct Ring<T: Send + 'static> {
     mask: usize,
     /// Ids of the requests in flight, in the order of posting.
     order: Sequence,
-    /// Range of the staged requests (added to a batch and not posted): the number of the first one,
-    /// and the number after the last one.
+    /// Range of the staged requests (added to a batch and not posted): the number of the first
+    /// staged request, and the number after the last.
     ///
     /// While a batch is under construction, the range begins at the number of the next request to
     /// be posted. After the batch was posted or dropped, the range is empty. Requests of a leaked

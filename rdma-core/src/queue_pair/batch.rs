@@ -12,7 +12,7 @@ use crate::memory::{Gather, Scatter};
 #[derive(thiserror::Error)]
 #[error("{posted} requests of the batch were posted, the next one was not: {error}")]
 pub struct BatchError<B = ()> {
-    /// The number of requests that were posted before the first refused one.
+    /// The number of requests that were posted before the first refused request.
     pub posted: usize,
     /// The reason why the first refused request was not posted.
     pub error: Error,

@@ -55,7 +55,7 @@ pub(crate) fn measure(size: usize, ranks: usize, time: Duration) -> anyhow::Resu
 /// which it copies, and room for a copy.
 struct Vectors {
     own: Vec<f32>,
-    /// Vector of the rank whose chunks this one gets.
+    /// Vector of the thread from which this thread copies chunks.
     other: Vec<f32>,
     /// Memory for the copy of a piece.
     piece: Vec<f32>,

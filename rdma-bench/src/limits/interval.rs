@@ -9,8 +9,9 @@ use crate::compare::outcome::middle;
 /// distribution.
 ///
 /// The interval goes from the k-th smallest to the k-th largest value. Each value is below the true
-/// median with a probability of one half, so the number of values below the true median is
-/// binomial, and k is the largest for which both tails together have at most 5 %.
+/// median with a probability of one half, so the number of values below the true median has a
+/// binomial distribution. k is the largest number for which the interval misses the true median
+/// with a probability of at most 5 %.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Interval {
     /// The median of the values.

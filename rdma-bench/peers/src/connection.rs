@@ -7,8 +7,7 @@ use anyhow::Context;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 
-/// Opens the control connection. The server serves the measured connection until the client closes
-/// the control connection.
+/// Opens the control connection. As long as it is open, the server serves the measured connection.
 pub(crate) async fn control(target: (&str, u16)) -> anyhow::Result<TcpStream> {
     TcpStream::connect(target).await.context("connecting")
 }

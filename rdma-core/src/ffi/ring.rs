@@ -172,9 +172,9 @@ impl<T: Send + 'static> Ring<T> {
         self.order.advance_tail();
     }
 
-    /// Records that the next request was posted to the device, if it needs neither memory nor other
-    /// objects until it completes, for example because its data was copied. Only advances the
-    /// number of the next request; nothing is stored in the ring.
+    /// Records that the next request was posted to the device, and that it needs neither memory nor
+    /// other objects until it completes, for example because its data was copied. Stores nothing in
+    /// the ring; only advances the number of the next request.
     ///
     /// [`Self::is_ready`] must return `true`, so that the request's slot contains no memory of an
     /// earlier request.

@@ -173,7 +173,8 @@ impl Drop for Sorting<'_> {
     }
 }
 
-/// The registration of an inbox with a stash, which ends when this value is dropped.
+/// The registration of an inbox (the completions that one thread waits for) with a stash. Dropping
+/// this value ends the registration.
 #[derive(Debug)]
 pub(super) struct InboxRegistration<'a, T> {
     stash: &'a Stash<T>,

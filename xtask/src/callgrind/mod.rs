@@ -65,8 +65,8 @@ const MAX_RUNS: usize = 10;
 /// Time limit of one run of a program under callgrind. A run that takes longer counts as failed.
 const RUN_LIMIT: Duration = Duration::from_secs(120);
 
-/// The operations whose cost is measured, each with the number of requests to post and to poll for:
-/// two for a send, which needs a receive at the peer, and one for every other operation.
+/// The operations whose cost is measured, each with the number of requests that are posted and
+/// polled for. A send has two, because the peer must post a receive; every other operation has one.
 const OPERATIONS: [(&str, u32); 4] = [("send", 2), ("write", 1), ("read", 1), ("atomic", 1)];
 
 /// The name of the operation that polls an empty queue. Its cost is the cost of an empty poll,

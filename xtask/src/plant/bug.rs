@@ -18,7 +18,8 @@ const PATCHES: &str = "tests/planted";
 /// The text before the name of the test, in the second line of a bug's patch file.
 const PREFIX: &str = "Caught by: ";
 
-/// The name, in patch files, of the test on softroce's simulated network.
+/// The words that name the simulation (softroce's transport on a simulated network) in the second
+/// line of a bug's patch file.
 const SIMULATION: &str = "the simulation";
 
 /// A known bug, stored as a patch, with the test that must detect it.

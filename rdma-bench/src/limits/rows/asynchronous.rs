@@ -44,12 +44,14 @@ const fn rate_with_latency(args: &'static [&'static str]) -> Term {
     of_async(run.with_variables(&["SOFTROCE_LATENCY=20us"]))
 }
 
-/// Returns the measurement by the program `streams`, called with the arguments `args`.
+/// Returns the measurement of streams of bytes, over RDMA or TCP: the program `streams`, called
+/// with the arguments `args`.
 const fn streams(args: &'static [&'static str]) -> Term {
     Term::of(Source::Streams(args))
 }
 
-/// Returns the measurement by the program `web`, called with the arguments `args`.
+/// Returns the measurement of a web server over RDMA or TCP: the program `web`, called with the
+/// arguments `args`.
 const fn web(args: &'static [&'static str]) -> Term {
     Term::of(Source::Web(args))
 }

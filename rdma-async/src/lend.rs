@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rdma_core::{AccessFlags, RemoteMemory};
 
@@ -62,7 +61,7 @@ impl Rdma {
     /// of the connection also allow.
     fn lend_with(&self, region: LocalMr, allowed: AccessFlags) -> Result<Lent, (LocalMr, Error)> {
         let connection = self.connection_arc();
-        let state = Arc::new(GrantState::new(Duration::MAX));
+        let state = Arc::new(GrantState::new());
         let (lease, memory) = connection.lend_with(region, allowed, &state)?;
         Ok(Lent {
             memory,

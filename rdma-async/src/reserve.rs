@@ -75,7 +75,7 @@ impl Rdma {
         limit: Duration,
         operation: impl FnOnce(Grant) -> F,
     ) -> Result<Reserved<F::Output>> {
-        let state = Arc::new(GrantState::new(limit));
+        let state = Arc::new(GrantState::new());
         let Loan {
             lease,
             memory,
@@ -185,6 +185,7 @@ impl Grant {
     /// Replaces the time limit of the reservation by `limit`, which starts now.
     pub fn renew(&self, limit: Duration) {
         self.state.set_limit(limit);
+        self.state.changed.notify_waiters();
     }
 }
 
@@ -202,7 +203,7 @@ pub(crate) struct GrantState {
 
 #[derive(Debug)]
 struct Inner {
-    /// Time at which the limit expires, or `None` if it is too late for an [`Instant`].
+    /// Time at which the limit expires, or `None` if no limit is set.
     deadline: Option<Instant>,
     is_returned: bool,
     /// Region that the peer has returned.
@@ -210,10 +211,11 @@ struct Inner {
 }
 
 impl GrantState {
-    pub(crate) fn new(limit: Duration) -> Self {
+    /// Creates a state without a time limit, which [`Self::set_limit`] sets.
+    pub(crate) fn new() -> Self {
         Self {
             inner: Mutex::new(Inner {
-                deadline: deadline_after(limit),
+                deadline: None,
                 is_returned: false,
                 region: None,
             }),
@@ -222,10 +224,10 @@ impl GrantState {
         }
     }
 
-    /// Sets the time limit, which starts now.
+    /// Sets the time limit, which starts now. Does not wake the tasks that wait for a change.
     fn set_limit(&self, limit: Duration) {
-        self.inner.lock().deadline = deadline_after(limit);
-        self.changed.notify_waiters();
+        // A deadline that is too late for an [`Instant`] never passes.
+        self.inner.lock().deadline = Instant::now().checked_add(limit);
     }
 
     /// Waits until the time limit has expired.
@@ -308,11 +310,6 @@ impl GrantState {
         }
         self.changed.notify_waiters();
     }
-}
-
-/// Returns the time `limit` from now, or `None` if it is too late for an [`Instant`].
-fn deadline_after(limit: Duration) -> Option<Instant> {
-    Instant::now().checked_add(limit)
 }
 
 /// Guard of the memory that [`Rdma::reserve`] lends. Dropping the guard ends the peer's access.

@@ -2,9 +2,12 @@
 //! returns and releases. A lease is the access of one end to memory of the other end.
 
 use std::alloc::Layout;
+use std::future::poll_fn;
 use std::mem;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use rdma_core::memory::MemoryWindow;
@@ -29,7 +32,7 @@ impl Connection {
     pub(crate) async fn request_remote(&self, layout: Layout) -> Result<RemoteMr> {
         let limit = self.settings.response_timeout;
         let (size, align) = (layout.size() as u64, layout.align() as u64);
-        let wait_for_reply = async {
+        let wait_for_reply = pin!(async {
             let mut pending = self.replies.register(None);
             let id = pending.id;
             self.send_control_frame(Kind::Request { id, size, align })
@@ -38,7 +41,7 @@ impl Connection {
             let reply = reply.unwrap_or_else(|| Err(self.end_reason()));
             // The peer may have lent the memory before the connection ended.
             reply.map_err(Error::of_posted)
-        };
+        });
         match in_time("the reply to a request for memory", limit, wait_for_reply).await? {
             Reply::Granted(region) => {
                 let memory = region.token();
@@ -105,7 +108,7 @@ impl Connection {
         let (lease, memory) = if let Some(window) = window {
             let limit = self.settings.response_timeout;
             let pending = self.windows.pair(region, access, window)?;
-            let binding = self.bind_window(pending);
+            let binding = pin!(self.bind_window(pending));
             let (region, memory) =
                 in_time("the binding of a memory window", limit, binding).await?;
             let region = LentRegion::Windowed(region);
@@ -347,8 +350,13 @@ impl Drop for WithdrawUnlessSent<'_> {
 async fn in_time<T>(
     what: &'static str,
     limit: Duration,
-    work: impl Future<Output = Result<T>>,
+    mut work: Pin<&mut impl Future<Output = Result<T>>>,
 ) -> Result<T> {
+    // Work that completes at the first poll needs no timer.
+    let first = poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx)));
+    if let Poll::Ready(outcome) = first.await {
+        return outcome;
+    }
     timeout(limit, work)
         .await
         .unwrap_or(Err(Error::Timeout { what, limit }))

@@ -84,13 +84,14 @@ pub(super) struct Lease {
     _observed: LentBytes,
 }
 
-/// Region of local memory that is lent to the peer.
+/// Region of local memory that is lent to the peer. The contents are boxed because a region is
+/// moved several times while access begins and ends.
 #[derive(Debug)]
 pub(super) enum LentRegion {
     /// Region with a registration of its own, whose key is valid for every peer of the device.
-    Registered(ExposedRegion),
+    Registered(Box<ExposedRegion>),
     /// Region with a memory window, whose key is valid only on this connection.
-    Windowed(WindowedRegion),
+    Windowed(Box<WindowedRegion>),
 }
 
 impl LentRegion {
@@ -207,7 +208,7 @@ impl Leases {
     ) -> Result<(u64, RemoteMemory), (LocalMr, rdma_core::Error)> {
         let region = ExposedRegion::new(region, self.access & allowed)?;
         let remote = region.memory().remote();
-        let region = LentRegion::Registered(region);
+        let region = LentRegion::Registered(Box::new(region));
         Ok((self.insert(region, charge, reservation, device), remote))
     }
 

@@ -55,7 +55,7 @@ impl WindowedRegion {
     /// Deallocates the window to end the peer's access, and returns the memory. Returns this value
     /// on an error, which is [`VerbsError::InUse`] while a request is binding or invalidating the
     /// window.
-    pub(super) fn end(self) -> Result<LocalMr, Box<NotEnded>> {
+    pub(super) fn end(self) -> Result<LocalMr, NotEnded> {
         let Self {
             lease,
             bindings,
@@ -66,15 +66,15 @@ impl WindowedRegion {
         match lease.revoke() {
             Ok(memory) => Ok(join_parts(lead, memory, tail, lender)),
             Err(refused) => {
-                let region = Self {
+                let region = Box::new(Self {
                     lease: refused.value,
                     bindings,
                     tail,
                     lead,
                     lender,
-                };
+                });
                 let error = refused.error;
-                Err(Box::new(NotEnded { region, error }))
+                Err(NotEnded { region, error })
             }
         }
     }
@@ -83,7 +83,7 @@ impl WindowedRegion {
 /// Region to which the access of the peer could not be ended, and the reason.
 #[derive(Debug)]
 pub(super) struct NotEnded {
-    region: WindowedRegion,
+    region: Box<WindowedRegion>,
     pub(super) error: VerbsError,
 }
 
@@ -91,7 +91,7 @@ impl NotEnded {
     /// Returns the region if a request is binding or invalidating its window, so that the access
     /// can be ended later. Reports another error, after which the device may still access the
     /// memory, and drops the region, which does not free such memory.
-    fn into_region_in_use(self, device: &RdmaDevice) -> Option<WindowedRegion> {
+    fn into_region_in_use(self, device: &RdmaDevice) -> Option<Box<WindowedRegion>> {
         match self.error {
             VerbsError::InUse { .. } => Some(self.region),
             error => {
@@ -109,7 +109,7 @@ pub(super) struct Windows {
     free: Mutex<Vec<(MemoryWindow, u16)>>,
     /// Regions whose owner no longer waits for the request that binds or invalidates the window.
     /// The memory of these regions returns to its pool when the request has completed.
-    abandoned: Mutex<Vec<WindowedRegion>>,
+    abandoned: Mutex<Vec<Box<WindowedRegion>>>,
     /// Notification that wakes the control task, which ends the abandoned regions.
     control_wakeup: Arc<Notify>,
     device: RdmaDevice,
@@ -155,13 +155,13 @@ impl Windows {
         let (lead, memory, tail) = split_around(buffer, range);
         match memory.lease(window, access) {
             Ok(lease) => Ok(PendingWindow {
-                region: Some(WindowedRegion {
+                region: Some(Box::new(WindowedRegion {
                     lease,
                     bindings: bindings + 1,
                     tail,
                     lead,
                     lender,
-                }),
+                })),
                 windows: Arc::clone(self),
             }),
             Err(refused) => {
@@ -174,14 +174,14 @@ impl Windows {
 
     /// Returns the memory of a region, if the peer can no longer access it. Otherwise ends the
     /// access like [`WindowedRegion::end`].
-    fn end(&self, region: WindowedRegion) -> Result<LocalMr, Box<NotEnded>> {
+    fn end(&self, region: Box<WindowedRegion>) -> Result<LocalMr, NotEnded> {
         let WindowedRegion {
             lease,
             bindings,
             tail,
             lead,
             lender,
-        } = region;
+        } = *region;
         match lease.finish() {
             Ok((memory, window)) => {
                 self.keep(window, bindings);
@@ -232,7 +232,7 @@ impl Drop for Windows {
 #[derive(Debug)]
 pub(crate) struct PendingWindow {
     /// `None` only within `end`, `into_region` and `drop`.
-    region: Option<WindowedRegion>,
+    region: Option<Box<WindowedRegion>>,
     windows: Arc<Windows>,
 }
 
@@ -245,7 +245,7 @@ impl PendingWindow {
     }
 
     /// Returns the region after the window was bound.
-    fn into_region(mut self) -> WindowedRegion {
+    fn into_region(mut self) -> Box<WindowedRegion> {
         self.region
             .take()
             .expect("the region is taken only when `self` is consumed")
@@ -292,7 +292,7 @@ impl Connection {
     pub(super) async fn bind_window(
         &self,
         pending: PendingWindow,
-    ) -> Result<(WindowedRegion, RemoteMemory)> {
+    ) -> Result<(Box<WindowedRegion>, RemoteMemory)> {
         let attempt = || self.submit_window(false, || pending.lease().bind());
         let request = match attempt() {
             Ok(request) => request,

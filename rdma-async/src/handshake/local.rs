@@ -15,7 +15,7 @@ use crate::shard::Reservation;
 /// Number of bytes, including the header of a message, that a request can copy (inline data)
 /// instead of referring to memory. Most devices support this number, and verbs do not report the
 /// maximum.
-const INLINE_DATA: u32 = 64;
+const INLINE_DATA: u32 = 128;
 
 /// Unconnected queue pair of this end, with reserved room for its completions and messages.
 #[derive(Debug)]

@@ -52,7 +52,7 @@ fn one(segment: Segment) -> GatherList {
 }
 
 /// Inline data: bytes of a message that were copied into the request when the request was posted.
-pub type Inline = SmallVec<[u8; 64]>;
+pub type Inline = SmallVec<[u8; 128]>;
 
 /// Bytes of a posted message: inline data, or a scatter/gather list.
 #[derive(Clone, Debug, PartialEq, Eq)]

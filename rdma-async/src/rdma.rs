@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Context;
 use std::time::Duration;
 
 use rdma_core::{QueuePair, RemoteMemory};
@@ -244,6 +245,25 @@ impl Rdma {
     /// the device refuses the request, and the error that ended the connection.
     pub fn try_post(&self, message: &impl LocalMrReadAccess) -> Result<bool> {
         self.connection.try_post_message(message)
+    }
+
+    /// Polls the completion queue until `attempt` returns a value, for at most `limit`. Calls
+    /// `attempt` after each poll that has found completions. `cx` is the context of the calling
+    /// task. A future that waits for the effect of a message handler ([`Self::handle_messages`])
+    /// calls this function before it registers its waker, because a wakeup takes longer than the
+    /// answer of a near peer.
+    ///
+    /// Returns `None` after `limit`. Returns `None` without polling if polling could delay another
+    /// task: if the runtime has several threads, if another future waits, or if another task called
+    /// this function last. Also returns `None` in the mode
+    /// [`CompletionMode::Event`](crate::CompletionMode).
+    pub fn poll_briefly<T>(
+        &self,
+        cx: &Context<'_>,
+        limit: Duration,
+        attempt: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        self.connection.poll_as_lone_task(cx, limit, attempt)
     }
 
     /// Allocates zeroed, registered memory for operations and messages. Memory of dropped regions

@@ -52,6 +52,12 @@ pub(super) struct Handler {
     handle: OnceLock<Box<HandlerFn>>,
 }
 
+impl Handler {
+    pub(super) fn is_set(&self) -> bool {
+        self.handle.get().is_some()
+    }
+}
+
 impl fmt::Debug for Handler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handler")

@@ -39,7 +39,8 @@ use std::future::poll_fn;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use crossbeam_queue::SegQueue;
 use rdma_core::memory::Claim;
@@ -86,7 +87,7 @@ use crate::error::{Error, Result};
 use crate::memory::{
     Charge, LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RemoteMr, claim_read, claim_write,
 };
-use crate::shard::{Reservation, Shard};
+use crate::shard::{BRIEF_POLL, Reservation, Shard};
 
 /// Number of polls of a connection's futures that count as one unit of tokio's cooperative budget,
 /// of which each task has 128. A poll of an operation takes less time than the work that one unit
@@ -613,7 +614,22 @@ impl Connection {
             return None;
         }
         self.post_staged();
-        self.shard.poll_briefly(attempt)
+        self.shard.poll_briefly(BRIEF_POLL, attempt)
+    }
+
+    /// Polls like [`Self::post_and_poll_briefly`], for at most `limit`, if the task of `cx` was the
+    /// last one to call this function for a connection of the shard.
+    pub(crate) fn poll_as_lone_task<T>(
+        &self,
+        cx: &Context<'_>,
+        limit: Duration,
+        attempt: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        if !self.shard.may_poll_briefly() || !self.shard.is_lone_task(cx.waker()) {
+            return None;
+        }
+        self.post_staged();
+        self.shard.poll_briefly(limit, attempt)
     }
 
     /// Waits until `attempt` returns a value or the connection has ended. Polls the completion
@@ -643,7 +659,7 @@ impl Connection {
         if let Some(value) = found.await {
             return Ok(value);
         }
-        let _waiting = self.shard.waiting();
+        let _waiting = (!self.handler.is_set()).then(|| self.shard.waiting());
         self.shard.wake_driver();
         waiters
             .wait_for(|| attempt().map(Ok).or_else(|| self.failed()))

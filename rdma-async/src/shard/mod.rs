@@ -9,6 +9,7 @@
 
 mod deadlines;
 mod driver;
+mod last_task;
 mod receives;
 mod turn;
 
@@ -29,6 +30,7 @@ use tokio::sync::Notify;
 
 pub(crate) use self::deadlines::DeadlineKey;
 use self::deadlines::Deadlines;
+use self::last_task::LastTask;
 use self::receives::Receives;
 use self::turn::Turn;
 use crate::builder::CompletionMode;
@@ -49,7 +51,7 @@ const DETACH_POLLS: usize = 1 << 10;
 /// Maximum time for which a future polls the completion queue before it waits, on a runtime with
 /// one thread. About the latency of a fast device; longer polling would delay the other tasks of
 /// that thread.
-const BRIEF_POLL: Duration = Duration::from_micros(2);
+pub(crate) const BRIEF_POLL: Duration = Duration::from_micros(2);
 /// Number of polls between two readings of the clock, because reading the clock takes as long as
 /// several polls.
 const POLLS_PER_CLOCK: usize = 8;
@@ -91,6 +93,8 @@ pub(crate) struct Shard {
     /// Number of futures that wait for a message, a credit, room in the send queue, or the end of
     /// all requests of a connection. While there is any, other futures do not poll briefly.
     waiting: AtomicU32,
+    /// Task that called [`Self::is_lone_task`] last.
+    last_task: LastTask,
     /// Set while the driver sleeps, and after it has ended.
     is_asleep: AtomicBool,
     /// Notification that wakes the driver.
@@ -166,6 +170,7 @@ impl Shard {
             found: AtomicU64::new(0),
             deadlines: Deadlines::default(),
             waiting: AtomicU32::new(0),
+            last_task: LastTask::default(),
             is_asleep: AtomicBool::new(false),
             wake,
             has_ended: AtomicBool::new(false),
@@ -412,10 +417,20 @@ impl Shard {
         self.polls_briefly && self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    /// Polls until `attempt` returns a value, for at most [`BRIEF_POLL`]. Calls `attempt` after
-    /// each poll that has found completions. Returns `None` if the time has passed.
+    /// Returns whether the task of `waker` may poll for its own result: whether no other task has
+    /// called this function since its last call.
+    pub(crate) fn is_lone_task(&self, waker: &Waker) -> bool {
+        self.last_task.replace(waker)
+    }
+
+    /// Polls until `attempt` returns a value, for at most `limit`. Calls `attempt` after each poll
+    /// that has found completions. Returns `None` if the time has passed.
     #[inline]
-    pub(crate) fn poll_briefly<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    pub(crate) fn poll_briefly<T>(
+        &self,
+        limit: Duration,
+        mut attempt: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
         let mut begun = None;
         loop {
             for _ in 0..POLLS_PER_CLOCK {
@@ -428,7 +443,7 @@ impl Shard {
                 std::hint::spin_loop();
             }
             let now = Instant::now();
-            if now - *begun.get_or_insert(now) >= BRIEF_POLL {
+            if now - *begun.get_or_insert(now) >= limit {
                 return None;
             }
         }

@@ -1,0 +1,50 @@
+//! [`LastTask`]: the task that polled for its own result last.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Waker;
+
+/// Identity of the task that has polled briefly for its own result last. If several tasks poll in
+/// turn, each of them would keep the others from running meanwhile, so none of them may poll.
+#[derive(Debug, Default)]
+pub(super) struct LastTask {
+    /// Address of the data of the task's waker.
+    waker_data: AtomicUsize,
+}
+
+impl LastTask {
+    /// Stores the task of `waker`, and returns whether the task was stored before.
+    pub(super) fn replace(&self, waker: &Waker) -> bool {
+        // Two tasks have different addresses while both exist. `Waker::will_wake` also compares the
+        // addresses of the virtual tables, which can differ for the same task.
+        let task = waker.data().addr();
+        self.waker_data.swap(task, Ordering::Relaxed) == task
+    }
+}
+
+#[cfg(all(test, not(loom_models)))]
+mod tests {
+    use std::sync::Arc;
+    use std::task::Wake;
+
+    use super::*;
+
+    /// Task that is never woken. Not empty, so that two tasks have different addresses.
+    struct Task(#[expect(dead_code, reason = "gives the task an address of its own")] u8);
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    #[test]
+    fn a_task_may_poll_only_while_no_other_task_does() {
+        let last = LastTask::default();
+        let [one, other] = [1, 2].map(|number| Waker::from(Arc::new(Task(number))));
+        assert!(!last.replace(&one));
+        assert!(last.replace(&one));
+        assert!(last.replace(&one.clone()), "a clone belongs to the task");
+        for _ in 0..2 {
+            assert!(!last.replace(&other));
+            assert!(!last.replace(&one), "two tasks poll in turn");
+        }
+    }
+}

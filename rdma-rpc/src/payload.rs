@@ -36,12 +36,12 @@ impl Buffer {
 /// Unencoded bytes: the argument and the result of a method with `#[rpc(raw)]`.
 ///
 /// The bytes of a long message are not copied: the payload owns the receive buffer, which is used
-/// again after the payload was dropped. A payload of at most 256 bytes does not allocate.
+/// again after the payload was dropped. A payload of at most 64 bytes does not allocate.
 pub struct Payload(PayloadMemory);
 
 /// Maximum number of bytes that a payload stores within itself instead of the heap: enough for
 /// typical small messages, and few enough that moving a payload is cheap.
-const MAX_INLINE_LEN: usize = 256;
+const MAX_INLINE_LEN: usize = 64;
 
 /// Storage of a payload's bytes.
 #[expect(

@@ -4,26 +4,121 @@
 //! but a codec has no parameter for the connection. Therefore each bulk adds itself to the scope of
 //! the current thread. A scope exists while one value is encoded or decoded.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::thread::LocalKey;
 
 use super::token::Token;
 use super::{Bulk, PeerBulk};
 
-// Innermost scopes of this thread.
+// Scopes of this thread.
 thread_local! {
-    static ENCODING: RefCell<Option<EncodingScope>> = const { RefCell::new(None) };
-    static DECODING: RefCell<Option<Vec<Bulk>>> = const { RefCell::new(None) };
+    static ENCODING: Scope<EncodedBulks> = const { Scope::new(EncodedBulks::NONE) };
+    static DECODING: Scope<Vec<Bulk>> = const { Scope::new(Vec::new()) };
 }
 
-/// Bulks of the value that this thread is encoding.
-#[derive(Debug, Default)]
-struct EncodingScope {
+/// Scope of one thread. Most values contain no bulk, so opening and closing a scope only sets a
+/// flag.
+struct Scope<T> {
+    is_open: Cell<bool>,
+    /// Bulks of the value of the open scope. Empty while no scope is open.
+    bulks: RefCell<T>,
+}
+
+impl<T> Scope<T> {
+    const fn new(none: T) -> Self {
+        Self {
+            is_open: Cell::new(false),
+            bulks: RefCell::new(none),
+        }
+    }
+}
+
+/// List of bulks in a scope.
+trait Bulks: Default {
+    fn is_empty(&self) -> bool;
+}
+
+/// Guard of an open scope. Dropping the guard closes the scope, also if a codec panics, and opens
+/// the scope of the outer value again, within whose encoding or decoding the guard was created.
+struct OpenScope<T: Bulks + 'static> {
+    scope: &'static LocalKey<Scope<T>>,
+    outer: Option<T>,
+}
+
+impl<T: Bulks> OpenScope<T> {
+    /// Opens a scope that contains `bulks`.
+    fn new(scope: &'static LocalKey<Scope<T>>, bulks: T) -> Self {
+        let outer = scope.with(|scope| {
+            let has_outer = scope.is_open.replace(true);
+            if has_outer || !bulks.is_empty() {
+                let outer = scope.bulks.replace(bulks);
+                return has_outer.then_some(outer);
+            }
+            None
+        });
+        Self { scope, outer }
+    }
+
+    /// Takes the bulks of the scope.
+    fn take(&self) -> T {
+        self.scope.with(|scope| {
+            let is_empty = scope.bulks.borrow().is_empty();
+            match is_empty {
+                true => T::default(),
+                false => scope.bulks.take(),
+            }
+        })
+    }
+}
+
+impl<T: Bulks> Drop for OpenScope<T> {
+    fn drop(&mut self) {
+        let outer = self.outer.take();
+        self.scope.with(|scope| {
+            scope.is_open.set(outer.is_some());
+            let is_empty = scope.bulks.borrow().is_empty();
+            if outer.is_some() || !is_empty {
+                let closed = scope.bulks.replace(outer.unwrap_or_default());
+                drop(closed);
+            }
+        });
+    }
+}
+
+/// Bulks of the value that a thread is encoding.
+#[derive(Debug)]
+struct EncodedBulks {
     /// Bulks that were already lent to the peer, with the tokens that represent the bulks in the
     /// encoded value.
     lent: Vec<(Bulk, Token)>,
     /// Bulks of the value that were not lent yet. The caller must lend them and encode the value
     /// again.
     missing: Vec<Bulk>,
+}
+
+impl EncodedBulks {
+    const NONE: Self = Self {
+        lent: Vec::new(),
+        missing: Vec::new(),
+    };
+}
+
+impl Default for EncodedBulks {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+impl Bulks for EncodedBulks {
+    fn is_empty(&self) -> bool {
+        self.lent.is_empty() && self.missing.is_empty()
+    }
+}
+
+impl Bulks for Vec<Bulk> {
+    fn is_empty(&self) -> bool {
+        self.as_slice().is_empty()
+    }
 }
 
 /// Maximum number of bulks in a value, which limits the leases and permissions that a single
@@ -42,16 +137,10 @@ pub(super) fn encode_in_scope<T>(
     lent: Vec<(Bulk, Token)>,
     encode: impl FnOnce() -> T,
 ) -> (T, Vec<Bulk>) {
-    let scope = EncodingScope {
-        lent,
-        missing: Vec::new(),
-    };
-    let former = ENCODING.replace(Some(scope));
-    let restored = RestoreEncoding(former);
+    let missing = Vec::new();
+    let scope = OpenScope::new(&ENCODING, EncodedBulks { lent, missing });
     let encoded = encode();
-    let missing = ENCODING.take().unwrap_or_default().missing;
-    drop(restored);
-    (encoded, missing)
+    (encoded, scope.take().missing)
 }
 
 /// Calls `encode`, which encodes a value that is not sent. Returns the result of `encode`, and
@@ -61,35 +150,26 @@ pub(crate) fn detect_bulks<T>(encode: impl FnOnce() -> T) -> (T, bool) {
     (encoded, !bulks.is_empty())
 }
 
-/// Guard that restores the scope of an outer value when it is dropped, also if an encoder panics.
-struct RestoreEncoding(Option<EncodingScope>);
-
-impl Drop for RestoreEncoding {
-    fn drop(&mut self) {
-        ENCODING.set(self.0.take());
-    }
-}
-
 /// Returns whether the value that this thread is encoding contains bulks that were not lent yet, so
 /// that the encoded value is not usable.
 pub(crate) fn is_incomplete() -> bool {
-    ENCODING.with_borrow(|scope| {
-        let scope = scope.as_ref();
-        scope.is_some_and(|scope| !scope.missing.is_empty())
-    })
+    ENCODING.with(|scope| !scope.bulks.borrow().missing.is_empty())
 }
 
 /// Returns the token of a bulk in the value that is being encoded. For a bulk that was not lent
 /// yet, records the bulk and returns an empty token.
 pub(super) fn token_of(bulk: &Bulk) -> Result<Token, &'static str> {
-    ENCODING.with_borrow_mut(|scope| {
-        let scope = scope.as_mut().ok_or(OUTSIDE_OF_CALL)?;
+    ENCODING.with(|scope| {
+        if !scope.is_open.get() {
+            return Err(OUTSIDE_OF_CALL);
+        }
+        let bulks = &mut *scope.bulks.borrow_mut();
         let is_same = |other: &Bulk| other.is_same(bulk);
-        if let Some((_, token)) = scope.lent.iter().find(|(other, _)| is_same(other)) {
+        if let Some((_, token)) = bulks.lent.iter().find(|(other, _)| is_same(other)) {
             return Ok(*token);
         }
-        if !scope.missing.iter().any(is_same) {
-            scope.missing.push(bulk.clone());
+        if !bulks.missing.iter().any(is_same) {
+            bulks.missing.push(bulk.clone());
         }
         Ok(Token::default())
     })
@@ -98,28 +178,20 @@ pub(super) fn token_of(bulk: &Bulk) -> Result<Token, &'static str> {
 /// Calls `decode`, which decodes a value. Returns the result of `decode`, and clones of the bulks
 /// in the value. The peer owns these bulks; their memory is not accessible yet.
 pub(crate) fn decode_in_scope<T>(decode: impl FnOnce() -> T) -> (T, Vec<Bulk>) {
-    let former = RestoreDecoding(DECODING.replace(Some(Vec::new())));
+    let scope = OpenScope::new(&DECODING, Vec::new());
     let decoded = decode();
-    let received = DECODING.take().unwrap_or_default();
-    drop(former);
-    (decoded, received)
-}
-
-/// Guard that restores the scope of an outer value when it is dropped, also if a decoder panics.
-struct RestoreDecoding(Option<Vec<Bulk>>);
-
-impl Drop for RestoreDecoding {
-    fn drop(&mut self) {
-        DECODING.set(self.0.take());
-    }
+    (decoded, scope.take())
 }
 
 /// Creates a bulk whose memory the peer owns from the token in the value that this thread is
 /// decoding. A clone is kept for the caller of [`decode_in_scope`]. Fails outside of that function,
 /// or after [`MAX_BULKS`] bulks of the same value.
 pub(super) fn add_received(token: Token) -> Result<Bulk, &'static str> {
-    DECODING.with_borrow_mut(|received| {
-        let received = received.as_mut().ok_or(OUTSIDE_OF_CALL)?;
+    DECODING.with(|scope| {
+        if !scope.is_open.get() {
+            return Err(OUTSIDE_OF_CALL);
+        }
+        let received = &mut *scope.bulks.borrow_mut();
         let bulk = Bulk::of_peer(PeerBulk::new(token));
         if received.len() >= MAX_BULKS {
             return Err("a value can contain at most 1024 bulks");

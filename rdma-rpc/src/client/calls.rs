@@ -1,11 +1,13 @@
 //! [`Calls`]: the slots of the calls in progress on a client's connection.
 
 use std::ops::Deref;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::core::{Core, Side};
@@ -16,20 +18,32 @@ use crate::status::Status;
 use crate::stream::Streams;
 use crate::wire::{CallId, Header};
 
+/// Maximum time for which a call polls for its answer before its task waits. Longer than a call to a
+/// process of the same host takes, and shorter than a wakeup of a thread that sleeps.
+const MAX_POLL_TIME: Duration = Duration::from_micros(10);
+
 /// Slots of the calls in progress on a client's connection. A slot keeps its memory for the next
 /// call, so that calls do not allocate.
 #[derive(Debug)]
 pub(crate) struct Calls {
     pub(super) slots: Box<[Mutex<Slot>]>,
-    /// Indices of free slots. The slot that was freed last is used first, so that few slots occupy
-    /// the CPU cache.
-    free: Mutex<Vec<u32>>,
-    /// One permit for each free slot.
-    permits: Semaphore,
+    free: Mutex<FreeSlots>,
+    /// Notification that a slot is free, or that new calls are refused.
+    freed: Notify,
     /// Number of calls in progress. A call without others is sent immediately.
     active: AtomicU32,
     /// Set once the server accepts no new calls.
     is_closing: AtomicBool,
+}
+
+/// List of the free slots.
+#[derive(Debug)]
+struct FreeSlots {
+    /// Indices of the free slots. The slot that was freed last is used first, so that few slots
+    /// occupy the CPU cache.
+    indices: Vec<u32>,
+    /// Number of calls that wait for a free slot.
+    waiting: usize,
 }
 
 #[derive(Debug)]
@@ -87,8 +101,11 @@ impl Calls {
             slots: std::iter::repeat_with(slot)
                 .take(capacity as usize)
                 .collect(),
-            free: Mutex::new(Vec::with_capacity(capacity as usize)),
-            permits: Semaphore::new(0),
+            free: Mutex::new(FreeSlots {
+                indices: Vec::with_capacity(capacity as usize),
+                waiting: 0,
+            }),
+            freed: Notify::new(),
             active: AtomicU32::new(0),
             is_closing: AtomicBool::new(false),
         }
@@ -98,15 +115,21 @@ impl Calls {
     /// maximum number of concurrent calls that the server accepts on this connection.
     pub(super) fn open_slots(&self, allowed: u32) {
         let count = allowed.min(u32::try_from(self.slots.len()).unwrap_or(u32::MAX));
-        self.free.lock().extend((0..count).rev());
-        self.permits.add_permits(count as usize);
+        let waiting = {
+            let mut free = self.free.lock();
+            free.indices.extend((0..count).rev());
+            free.waiting
+        };
+        for _ in 0..waiting.min(count as usize) {
+            self.freed.notify_one();
+        }
     }
 
     /// Refuses new calls from now on, because the server is shutting down or the connection has
     /// ended.
     pub(super) fn close(&self) {
-        self.is_closing.store(true, Ordering::Release);
-        self.permits.close();
+        self.is_closing.store(true, Ordering::SeqCst);
+        self.freed.notify_waiters();
     }
 
     /// Returns whether new calls are refused, because of [`Self::close`].
@@ -114,40 +137,50 @@ impl Calls {
         self.is_closing.load(Ordering::Acquire)
     }
 
-    /// Reserves a free slot without waiting, for a subsequent [`Self::begin`]. Returns whether a
-    /// slot was free.
-    pub(super) fn try_permit(&self) -> bool {
-        let permit = self.permits.try_acquire();
-        permit.map(SemaphorePermit::forget).is_ok()
-    }
-
-    /// Returns whether a slot is free.
-    pub(super) fn has_free_slot(&self) -> bool {
-        self.permits.available_permits() > 0
-    }
-
-    /// Waits until a slot is free, and reserves it for a subsequent [`Self::begin`]. Fails if new
-    /// calls are refused.
-    pub(super) async fn permit(&self, core: &Core) -> Result<(), Error> {
-        match self.permits.acquire().await {
-            Ok(permit) => {
-                permit.forget();
-                Ok(())
-            }
-            Err(_) if core.end().is_some() => Err(core.end_error()),
-            Err(_) => Err(Error::ShuttingDown),
+    /// Takes a free slot without waiting, for a subsequent [`Self::begin`]. Returns `None` if no
+    /// slot is free or other calls wait for one.
+    pub(super) fn try_take_slot(&self) -> Option<FreeSlot> {
+        let mut free = self.free.lock();
+        match free.waiting {
+            0 => free.indices.pop().map(FreeSlot),
+            _ => None,
         }
     }
 
-    /// Begins a call in a free slot, which the caller must have reserved by [`Self::permit`] or
-    /// [`Self::try_permit`]. `deadline` is a time in microseconds since the creation of the
-    /// connection.
+    /// Returns whether [`Self::try_take_slot`] would return a slot.
+    pub(super) fn has_free_slot(&self) -> bool {
+        let free = self.free.lock();
+        free.waiting == 0 && !free.indices.is_empty()
+    }
+
+    /// Waits until a slot is free, and takes it for a subsequent [`Self::begin`]. Calls get slots
+    /// in the order in which they began to wait. Fails if new calls are refused.
+    pub(super) async fn take_slot(&self, core: &Core) -> Result<FreeSlot, Error> {
+        let (_waiting, mut may_take) = WaitingCall::new(self);
+        loop {
+            let mut freed = pin!(self.freed.notified());
+            // A notification from here on ends the wait.
+            freed.as_mut().enable();
+            if self.is_closing.load(Ordering::SeqCst) {
+                return Err(core.end().cloned().unwrap_or(Error::ShuttingDown));
+            }
+            if may_take && let Some(index) = self.free.lock().indices.pop() {
+                return Ok(FreeSlot(index));
+            }
+            freed.await;
+            may_take = true;
+        }
+    }
+
+    /// Begins a call in a slot from [`Self::take_slot`] or [`Self::try_take_slot`]. `deadline` is a
+    /// time in microseconds since the creation of the connection.
     pub(super) fn begin<C: Deref<Target = Core>>(
         core: C,
+        slot: FreeSlot,
         deadline: u64,
         streams: Streams,
     ) -> Result<PendingCall<C>, Error> {
-        let id = calls(&core).occupy(deadline, streams);
+        let id = calls(&core).occupy(slot, deadline, streams);
         core.deadlines.add(deadline);
         let pending = PendingCall {
             core,
@@ -162,11 +195,9 @@ impl Calls {
         }
     }
 
-    /// Occupies a free slot for a call with this deadline and these streams, and returns the ID of
-    /// the call.
-    fn occupy(&self, deadline: u64, streams: Streams) -> CallId {
-        let popped = self.free.lock().pop();
-        let index = popped.expect("there are no more permits than free slots");
+    /// Occupies a slot with a call with this deadline and these streams, and returns the ID of the
+    /// call.
+    fn occupy(&self, FreeSlot(index): FreeSlot, deadline: u64, streams: Streams) -> CallId {
         self.active.fetch_add(1, Ordering::Relaxed);
         let mut slot = self.slots[index as usize].lock();
         slot.phase = Phase::Waiting;
@@ -240,10 +271,40 @@ impl Calls {
         let (waker, streams) = left;
         drop(waker);
         streams.fail(&Error::Cancelled);
-        self.free.lock().push(id.index);
         self.active.fetch_sub(1, Ordering::Relaxed);
-        self.permits.add_permits(1);
+        let has_waiting = {
+            let mut free = self.free.lock();
+            free.indices.push(id.index);
+            free.waiting > 0
+        };
+        if has_waiting {
+            self.freed.notify_one();
+        }
         was_waiting
+    }
+}
+
+/// Free slot that was taken from the list, for one call.
+#[derive(Debug)]
+#[must_use = "the slot is lost unless a call begins in it"]
+pub(super) struct FreeSlot(u32);
+
+/// Guard that counts a call as waiting for a free slot until it is dropped.
+struct WaitingCall<'c>(&'c Calls);
+
+impl<'c> WaitingCall<'c> {
+    /// Counts a call. Also returns whether no other call waits, so that the call may take a free
+    /// slot at once.
+    fn new(calls: &'c Calls) -> (Self, bool) {
+        let mut free = calls.free.lock();
+        free.waiting += 1;
+        (Self(calls), free.waiting == 1)
+    }
+}
+
+impl Drop for WaitingCall<'_> {
+    fn drop(&mut self) {
+        self.0.free.lock().waiting -= 1;
     }
 }
 
@@ -279,6 +340,21 @@ impl<C: Deref<Target = Core>> PendingCall<C> {
     pub(super) fn deadline(&self) -> Option<Instant> {
         let deadline = self.calls().slots[self.id.index as usize].lock().deadline;
         self.core.deadlines.time(deadline)
+    }
+
+    /// Polls an RDMA connection for the answer, for at most [`MAX_POLL_TIME`]. Returns whether the
+    /// answer has arrived.
+    pub(super) fn poll_briefly(&self, cx: &Context<'_>) -> bool {
+        let Some(link) = self.core.outbox.link() else {
+            return false;
+        };
+        let Some(rdma) = link.rdma() else {
+            return false;
+        };
+        let slot = &self.calls().slots[self.id.index as usize];
+        let is_answered = || matches!(slot.lock().phase, Phase::Answered(_)).then_some(());
+        let polled = rdma.poll_briefly(cx, MAX_POLL_TIME, is_answered);
+        polled.is_some()
     }
 
     /// Polls for the answer. When the answer has arrived, calls `take` with the answer and the

@@ -2,10 +2,13 @@
 
 use std::borrow::Cow;
 use std::future::poll_fn;
+use std::mem;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::task::ready;
 use std::time::Duration;
 
+use tokio::task::coop::poll_proceed;
 use tokio::time::{Instant, timeout_at};
 
 use super::calls::{Answer, Calls, PendingCall, calls};
@@ -490,7 +493,16 @@ pub(super) async fn unary_on<Q: ?Sized, T, E>(
             return failed(unsent);
         }
     };
+    let mut may_poll = calls(core).has_one_call();
     let (end, outcome) = poll_fn(|cx| {
+        if mem::take(&mut may_poll) {
+            // The budget of the task lets other tasks run although every call of this task may
+            // return its response at the first poll.
+            let turn = ready!(poll_proceed(cx));
+            if pending.poll_briefly(cx) {
+                turn.made_progress();
+            }
+        }
         pending.poll_answer(cx, |answer, body| {
             let end = AnswerKind::of(&answer);
             (end, decode(core, answer, body))
@@ -536,21 +548,25 @@ async fn begin<C: Deref<Target = Core>>(
     }
     let begun = Instant::now();
     let deadline = core.deadlines.after(begun, limit);
-    if !core.outbox.has_room() || !calls(&core).try_permit() {
-        let permit = async {
-            core.outbox.wait_for_room().await;
-            calls(&core).permit(&core).await
-        };
-        // A timer is created only for a call that has to wait.
-        match core.deadlines.time(deadline) {
-            Some(time) => {
-                let waited = timeout_at(time, permit).await;
-                waited.unwrap_or_else(|_| Err(exceeded()))?;
+    let free = core.outbox.has_room().then(|| calls(&core).try_take_slot());
+    let slot = match free.flatten() {
+        Some(slot) => slot,
+        None => {
+            let waiting = async {
+                core.outbox.wait_for_room().await;
+                calls(&core).take_slot(&core).await
+            };
+            // A timer is created only for a call that has to wait.
+            match core.deadlines.time(deadline) {
+                Some(time) => {
+                    let waited = timeout_at(time, waiting).await;
+                    waited.unwrap_or_else(|_| Err(exceeded()))?
+                }
+                None => waiting.await?,
             }
-            None => permit.await?,
         }
-    }
-    Calls::begin(core, deadline, streams)
+    };
+    Calls::begin(core, slot, deadline, streams)
 }
 
 /// Sends the request of a call: immediately if no other call is in progress, otherwise in a message

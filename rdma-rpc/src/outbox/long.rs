@@ -11,7 +11,7 @@ use crate::error::Error;
 /// because many long frames may be created before the first is polled.
 pub(crate) fn send_long<C: Deref<Target = Core>>(
     core: C,
-    batch: Batch,
+    batch: Box<Batch>,
 ) -> impl Future<Output = Result<(), Error>> {
     let counted = CountedFrame::new(core, batch.len());
     async move {
@@ -23,7 +23,7 @@ pub(crate) fn send_long<C: Deref<Target = Core>>(
 
 impl Outbox {
     /// Sends a message with a long frame, which a [`CountedFrame`] counts as waiting.
-    async fn send_counted(&self, mut batch: Batch) -> Result<(), Error> {
+    async fn send_counted(&self, mut batch: Box<Batch>) -> Result<(), Error> {
         let link = self.link().ok_or_else(ended)?;
         if link.sends_concurrently() {
             {
@@ -42,7 +42,7 @@ impl Outbox {
         let mut state = self.state.lock();
         state.close_batch();
         state.queued += batch.len();
-        state.queue.push_back(batch);
+        state.queue.push_back(*batch);
         self.send_queue(&mut state)
     }
 }

@@ -105,7 +105,7 @@ pub(crate) enum Appended {
     Batched,
     /// The frame is longer than a batch. The caller must send this separate message by
     /// [`send_long`].
-    Long(Batch),
+    Long(Box<Batch>),
 }
 
 /// Reason for which a frame was not appended to the outbox.
@@ -206,9 +206,9 @@ impl Outbox {
         header: &Header<'_>,
         body: &(impl Encodable + ?Sized),
         limit: usize,
-    ) -> Result<Batch, AppendError> {
+    ) -> Result<Box<Batch>, AppendError> {
         let link = self.link().ok_or_else(|| AppendError::Transport(ended()))?;
-        Batch::new_long(&link, header, body, limit)
+        Batch::new_long(&link, header, body, limit).map(Box::new)
     }
 
     /// Appends a frame without a body, to be sent at the end of this turn of the scheduler.

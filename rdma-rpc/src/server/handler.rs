@@ -378,7 +378,7 @@ where
         streams: &Streams,
         result: &Result<T, E>,
         send_at: SendAt,
-    ) -> Option<Batch> {
+    ) -> Option<Box<Batch>> {
         if id.index == ONE_WAY {
             return None;
         }
@@ -510,7 +510,7 @@ fn decode<C: Decode<Q>, Q>(codec: u8, body: Body<'_>) -> Result<Q, CodecError> {
 pub(super) fn send_response(
     core: &Arc<Core>,
     id: CallId,
-    batch: Batch,
+    batch: Box<Batch>,
 ) -> impl Future<Output = ()> + Send + 'static {
     let len = batch.len();
     let (sending, core) = (send_long(Arc::clone(core), batch), Arc::clone(core));

@@ -33,7 +33,7 @@ type AppendItem<T> = fn(&mut OpenBatch<'_>, CallId, u32, &T) -> Result<Option<us
 
 /// Function that encodes an item that does not fit into a batch as a separate message. The
 /// arguments are the connection, the call, the sequence number and the item.
-type EncodeLong<T> = fn(&Core, CallId, u32, &T) -> Result<Batch, AppendError>;
+type EncodeLong<T> = fn(&Core, CallId, u32, &T) -> Result<Box<Batch>, AppendError>;
 
 fn append_item<C: Encode<T>, T>(
     outbox: &mut OpenBatch<'_>,
@@ -49,7 +49,7 @@ fn encode_long<C: Encode<T>, T>(
     id: CallId,
     sequence: u32,
     item: &T,
-) -> Result<Batch, AppendError> {
+) -> Result<Box<Batch>, AppendError> {
     let header = header::<C>(id, sequence).single_header();
     core.outbox
         .encode_long(&header, &TypedBody::new::<C>(item), core.send_limit())
@@ -72,7 +72,7 @@ enum AppendedItems {
     /// This number of items is in the open batch.
     Batched(usize),
     /// A single long item, in a separate message that must still be sent.
-    Alone(Batch),
+    Alone(Box<Batch>),
 }
 
 impl<T> Sender<T> {

@@ -16,6 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         starting_to_poll_an_empty_queue_returns_enoent,
         completion_can_be_read,
         receive_can_be_read,
+        service_level_of_a_datagram_is_its_network_header,
         immediate_data_can_be_read,
         a_batch_is_executed_to_its_end,
         plain_polling_works_as_well,
@@ -188,6 +189,46 @@ fn receive_can_be_read(device: &Device) {
         0,
     );
     extended.end();
+}
+
+/// RoCE has no service levels. In this field, drivers of network cards report the kind of the
+/// network header of a datagram, by which programs such as UCX find its source address.
+fn service_level_of_a_datagram_is_its_network_header(device: &Device) {
+    if device.driver().starts_with("rxe") {
+        ignore("the kernel's Soft-RoCE reports no network header to programs");
+    }
+    let gid = unsafe { device.gid().gid.raw };
+    // 1 for IPv6, 2 for IPv4.
+    let kind = match gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff] {
+        true => 2,
+        false => 1,
+    };
+    let extended = Extended::new(device, STANDARD);
+    let pd = Pd::new(device);
+    let plan = Plan::new(ibv_qp_type::IBV_QPT_UD);
+    let a = End {
+        qp: Qp::new(&pd, &extended.cq, &plan),
+        cq: extended.cq.clone(),
+        mr: Mr::new(&pd, 4096, ALL_ACCESS),
+    };
+    let b = End::new(&pd, &plan, 4096);
+    a.qp.connect(0);
+    b.qp.connect(0);
+    let ah = Ah::own(&pd);
+    a.receive(5, 0, 64);
+    let to_a = b.send(0, 8).to(ah.raw(), a.qp.number(), QKEY);
+    b.qp.post(to_a);
+    b.cq.success(1);
+    extended.start();
+    equal("wr_id", extended.id(), 5);
+    let found = unsafe { ibv_wc_read_sl(extended.raw) };
+    extended.end();
+    equal("the service level, read", found, kind);
+
+    b.receive(6, 0, 64);
+    let to_b = a.send(0, 8).to(ah.raw(), b.qp.number(), QKEY);
+    a.qp.post(to_b.unsignaled());
+    equal("the service level", b.cq.success(6).sl, kind);
 }
 
 fn immediate_data_can_be_read(device: &Device) {

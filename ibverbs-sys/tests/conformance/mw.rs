@@ -22,6 +22,8 @@ pub(crate) fn cases() -> Vec<Case> {
         type_1_bind_without_a_region_revokes,
         type_1_bind_of_a_foreign_domain_s_region_is_refused,
         type_1_zero_based_bind_is_refused,
+        type_1_window_is_bound_by_a_send_request,
+        type_1_zero_based_send_request_fails,
         type_1_window_is_not_invalidated,
         type_1_window_is_not_invalidated_by_the_peer,
         type_2_window_grants_what_is_bound,
@@ -37,6 +39,7 @@ pub(crate) fn cases() -> Vec<Case> {
         type_2_bind_of_nothing_fails,
         a_type_2_bind_uses_the_tag_of_the_new_key,
         a_type_2b_window_is_invalidated_only_by_its_queue_pair,
+        bind_by_a_former_key_fails,
         bind_by_a_foreign_domain_s_queue_pair_fails,
         bind_to_a_zero_based_region_fails,
         bind_with_an_unknown_flag_is_posted,
@@ -300,6 +303,25 @@ fn type_1_zero_based_bind_is_refused(device: &Device) {
     post_bind_1(&ground, &mw, place).fails("ibv_bind_mw", &[libc::EINVAL]);
 }
 
+fn type_1_window_is_bound_by_a_send_request(device: &Device) {
+    // The manual names windows of type 2 here; drivers post ibv_bind_mw as this request.
+    let ground = Ground::new(device);
+    let mw = Mw::new(&ground.pair.pd, Type::IBV_MW_TYPE_1);
+    for flag in [NO_ACCESS, Access::IBV_ACCESS_LOCAL_WRITE] {
+        let place = ground.place(4096, 1024, REMOTE | flag);
+        let key = ground.bind(&mw, place, Status::IBV_WC_SUCCESS);
+        ground.write(ground.mr.at(4096), key, Status::IBV_WC_SUCCESS);
+    }
+}
+
+fn type_1_zero_based_send_request_fails(device: &Device) {
+    // IBTA o10-36.2.2.
+    let ground = Ground::new(device);
+    let mw = Mw::new(&ground.pair.pd, Type::IBV_MW_TYPE_1);
+    let place = ground.place(0, 64, REMOTE | Access::IBV_ACCESS_ZERO_BASED);
+    ground.bind(&mw, place, Status::IBV_WC_MW_BIND_ERR);
+}
+
 /// Posts a local invalidate that fails at the second end.
 #[track_caller]
 fn fail_to_invalidate(ground: &Ground, key: u32) {
@@ -491,6 +513,19 @@ fn a_type_2b_window_is_invalidated_only_by_its_queue_pair(device: &Device) {
     );
 }
 
+fn bind_by_a_former_key_fails(device: &Device) {
+    let ground = Ground::new(device);
+    let mw = Mw::new(&ground.pair.pd, Type::IBV_MW_TYPE_2);
+    let former = mw.rkey();
+    let key = ground.bound(&mw);
+    ground.pair.b.qp.post(Request::local_invalidate(key).id(51));
+    ground.pair.b.cq.success(51);
+    unsafe { (*mw.raw).rkey = former };
+    let place = ground.place(0, 64, REMOTE);
+    ground.bind(&mw, place, Status::IBV_WC_MW_BIND_ERR);
+    unsafe { (*mw.raw).rkey = key };
+}
+
 fn bind_by_a_foreign_domain_s_queue_pair_fails(device: &Device) {
     // IBTA C10-72.
     let ground = Ground::new(device);
@@ -518,20 +553,23 @@ fn bind_to_a_zero_based_region_fails(device: &Device) {
 }
 
 fn bind_with_an_unknown_flag_is_posted(device: &Device) {
-    // Older kernels ignore the flag, newer ones and softroce fail the bind.
-    let ground = Ground::new(device);
-    let mw = Mw::new(&ground.pair.pd, Type::IBV_MW_TYPE_2);
-    let place = ground.place(4096, 1024, REMOTE | Access(1 << 31));
-    let key = unsafe { ibv_inc_rkey(mw.rkey()) };
-    let b = &ground.pair.b;
-    b.qp.post(Request::bind(mw.raw, key, place).id(50));
-    let done = b.cq.next();
-    let expected = [Status::IBV_WC_SUCCESS, Status::IBV_WC_MW_BIND_ERR];
-    assert!(
-        expected.contains(&done.status),
-        "it is {}",
-        says(done.status)
-    );
+    // Older kernels ignore flags that they do not know, newer ones and softroce fail the bind. The
+    // region has no right to flushes (bits 8 and 9).
+    for bit in [8, 9, 31] {
+        let ground = Ground::new(device);
+        let mw = Mw::new(&ground.pair.pd, Type::IBV_MW_TYPE_2);
+        let place = ground.place(4096, 1024, REMOTE | Access(1 << bit));
+        let key = unsafe { ibv_inc_rkey(mw.rkey()) };
+        let b = &ground.pair.b;
+        b.qp.post(Request::bind(mw.raw, key, place).id(50));
+        let done = b.cq.next();
+        let expected = [Status::IBV_WC_SUCCESS, Status::IBV_WC_MW_BIND_ERR];
+        assert!(
+            expected.contains(&done.status),
+            "with bit {bit}, it is {}",
+            says(done.status)
+        );
+    }
 }
 
 fn type_2b_belongs_to_its_queue_pair(device: &Device) {

@@ -10,6 +10,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut cases = cases![
         send_arrives,
         send_completion_describes_the_message,
+        receive_completions_have_the_flags_of_the_kernel_s_device,
         send_of_nothing_arrives,
         send_without_elements_arrives,
         send_with_immediate_data_arrives,
@@ -106,6 +107,31 @@ fn send_completion_describes_the_message(device: &Device) {
         received.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0,
         0,
     );
+}
+
+/// The kernel's device sets `IBV_WC_GRH` in the completion of every received message, because each
+/// of its packets has a network header. The specification has the flag for datagrams only (IBTA
+/// 11.4.2.1), so network cards may leave it out.
+fn receive_completions_have_the_flags_of_the_kernel_s_device(device: &Device) {
+    // Devices without hardware have no vendor identifier that was assigned to an organization.
+    const LOCALLY_ADMINISTERED: u32 = 0x02_00_00;
+    if device.attr().vendor_id & LOCALLY_ADMINISTERED == 0 {
+        ignore("the device is a network card");
+    }
+    let pair = Pair::rc(device);
+    let header = ibv_wc_flags::IBV_WC_GRH.0;
+    let immediate = ibv_wc_flags::IBV_WC_WITH_IMM.0;
+    for (request, flags) in [
+        (pair.a.send(0, 8), header),
+        (pair.a.send(0, 8).immediate(7), header | immediate),
+        (pair.a.write(&pair.b, 0, 8).immediate(7), header | immediate),
+    ] {
+        pair.b.receive(5, 0, 100);
+        pair.a.qp.post(request);
+        let sent = pair.a.cq.success(1).wc_flags;
+        equal("the sender's flag", sent & header, 0);
+        equal("the flags", pair.b.cq.success(5).wc_flags, flags);
+    }
 }
 
 fn send_of_nothing_arrives(device: &Device) {

@@ -25,7 +25,7 @@ pub(crate) const C_PROGRAMS: &str = "softroce c_programs";
 pub(crate) const FOREIGN: &str = "softroce-preload foreign";
 
 /// The name of the test program that runs the commands shown in the documentation. Some commands
-/// need the C programs in [`packages::PROGRAMS`].
+/// need the programs in [`packages::PROGRAMS`] and [`packages::FOREIGN`].
 const DOCUMENTATION: &str = "xtask documentation";
 
 /// The name of the test program with softroce's unit tests. Some of these tests capture packets.
@@ -76,6 +76,7 @@ impl Place {
             Self::Host => {
                 needs.extend(runs(SOFTROCE_UNIT_TESTS).then_some(packages::DISSECTOR));
                 needs.extend(runs(DOCUMENTATION).then_some(packages::PROGRAMS));
+                needs.extend(runs(DOCUMENTATION).then_some(packages::FOREIGN));
             }
             Self::Device(Target::Softroce) => {
                 needs.extend(runs(C_PROGRAMS).then_some(packages::PROGRAMS));

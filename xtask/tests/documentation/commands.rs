@@ -20,6 +20,8 @@ const RUN: &[&str] = &[
     "cargo xtask soak --list",
     "cargo xtask softroce-setup --check",
     "cargo xtask on softroce -- ibv_devinfo -v",
+    "cargo xtask on softroce --as-library -- ibv_devinfo",
+    "cargo xtask on softroce -- ucx_info -d",
     "cargo xtask on softroce -- ib_send_lat &",
     "cargo xtask on softroce -- ib_send_lat 127.0.0.1",
     "cargo xtask on softroce -- ibv_rc_pingpong -g 0 -c &",
@@ -292,10 +294,11 @@ fn check(title: &str, process: Process, limit: Duration) {
 
 /// Checks that the programs of other packages are installed.
 fn require_programs() {
-    const PROGRAMS: [(&str, &str); 3] = [
+    const PROGRAMS: [(&str, &str); 4] = [
         ("ibv_devinfo", "ibverbs-utils"),
         ("ibv_rc_pingpong", "ibverbs-utils"),
         ("ib_send_lat", "perftest"),
+        ("ucx_info", "ucx-utils"),
     ];
     let path = env::var_os("PATH").unwrap_or_default();
     let installed = |program: &str| {

@@ -458,11 +458,15 @@ unsafe fn reregister(
     if flags & ACCESS != 0 {
         mapping.access = region_access(access.cast_unsigned())?;
     }
+    let former = (mapping.address, mapping.length, mapping.start);
     if flags & TRANSLATION != 0 {
         mapping.address = addr.expose_provenance();
         mapping.length = length as u64;
         mapping.start = mapping.address as u64;
     }
+    let is_same_memory = (mapping.address, mapping.length, mapping.start) == former;
+    let id = registered.domain.id();
+    let is_same_domain = domain.as_ref().is_none_or(|domain| domain.id() == id);
     let block = mapping.block(&handle.nic);
     mapping.check(block.as_ref())?;
     let change = RegionChange {
@@ -472,7 +476,7 @@ unsafe fn reregister(
         access: Some(mapping.access),
         // As with NICs and the kernel's device, peers that have the key can go on with the new
         // access.
-        keeps_key: flags & (TRANSLATION | DOMAIN) == 0,
+        keeps_key: is_same_memory && is_same_domain,
     };
     registered.key = handle.nic.memory.reregister(registered.key, change)?;
     registered.memory = Memory::Program {

@@ -292,8 +292,8 @@ pub(super) unsafe fn address(
     }
 }
 
-/// Binds a type 1 window (`ibv_bind_mw(3)`). The new key is returned immediately. A wrong window
-/// type and a zero-based window are immediate errors; the completion reports other errors.
+/// Binds a type 1 window (`ibv_bind_mw(3)`). The new key is returned immediately. A window of type 2
+/// and a zero-based window are immediate errors; the completion reports other errors.
 pub(super) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,
@@ -307,9 +307,14 @@ pub(super) unsafe extern "C" fn bind_mw(
         // The upper 24 bits are the window's index; the low 8 bits change with each binding (IBTA
         // 10.6.7.2.2).
         let key = window.rkey & !0xff | window.rkey.wrapping_add(1) & 0xff;
-        let kind = ibv_mw_type::IBV_MW_TYPE_1;
+        let zero_based = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
+        let is_refused = window.type_ != ibv_mw_type::IBV_MW_TYPE_1
+            || bind.bind_info.mw_access_flags & zero_based != 0;
+        if is_refused {
+            return PostError::Bind.errno();
+        }
         // SAFETY: the C API requires the region to be null or valid.
-        let posted = unsafe { binding(window, kind, key, &bind.bind_info) }
+        let posted = unsafe { binding(window, key, &bind.bind_info) }
             .and_then(|binding| queue_pair.post_bind(bind.wr_id, bind.send_flags, binding));
         match posted {
             Ok(()) => {
@@ -328,18 +333,12 @@ pub(super) unsafe extern "C" fn bind_mw(
 /// The region in `info` must be null or a valid region of some library.
 unsafe fn binding(
     window: &ibv_mw,
-    kind: ibv_mw_type,
     key: u32,
     info: &ibv_mw_bind_info,
 ) -> Result<WindowBinding, PostError> {
     // SAFETY: the caller guarantees that the region is null or valid.
     let region = unsafe { info.mr.as_ref() };
-    let without = region.is_none() && info.length > 0;
-    let access = window_access(info.mw_access_flags);
-    // IBTA o10-36.2.2: windows of type 1 are not zero-based.
-    let is_zero_based = kind == ibv_mw_type::IBV_MW_TYPE_1
-        && info.mw_access_flags & ibv_access_flags::IBV_ACCESS_ZERO_BASED.0 != 0;
-    if window.type_ != kind || without || is_zero_based {
+    if region.is_none() && info.length > 0 {
         return Err(PostError::Bind);
     }
     Ok(WindowBinding {
@@ -348,11 +347,12 @@ unsafe fn binding(
         region: region.map_or(0, |region| region.lkey),
         address: info.addr,
         length: info.length,
-        access,
+        access: window_access(info.mw_access_flags),
     })
 }
 
-/// Returns the operation that binds a type 2 window.
+/// Returns the operation by which a send request binds a window. As with the kernel's device and
+/// with NICs, the window may be of either type.
 ///
 /// # Safety
 /// The window and the region in `info` must each be null or a valid object of some library.
@@ -364,6 +364,6 @@ pub(super) unsafe fn bind(
     // SAFETY: the caller guarantees the conditions of this function.
     unsafe {
         let window = window.as_ref().ok_or(PostError::Bind)?;
-        binding(window, ibv_mw_type::IBV_MW_TYPE_2, key, info).map(SendOperation::Bind)
+        binding(window, key, info).map(SendOperation::Bind)
     }
 }

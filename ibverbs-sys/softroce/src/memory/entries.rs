@@ -144,8 +144,8 @@ impl Entries {
         queue_pair: u32,
         wanted: &WindowBinding,
     ) -> Option<u32> {
-        let number = self.table.slot_of(wanted.window)?;
-        let Some(Entry::Window(window)) = self.table.get(number) else {
+        // The request names the window by its current key.
+        let (number, Entry::Window(window)) = self.table.find(wanted.window)? else {
             return None;
         };
         if window.domain != domain || wanted.access.bits() & !AccessFlags::all().bits() != 0 {
@@ -155,6 +155,10 @@ impl Entries {
         // A type 2 window must be unbound (IBTA o10-37.2.30), and cannot be bound to zero bytes
         // (o10-37.2.40). Binding a type 1 window to zero bytes unbinds it.
         if kind == WindowKind::Type2 && (window.binding.is_some() || wanted.length == 0) {
+            return None;
+        }
+        // Windows of type 1 are not zero-based (IBTA o10-36.2.2).
+        if kind == WindowKind::Type1 && wanted.access.contains(AccessFlags::ZERO_BASED) {
             return None;
         }
         if wanted.length == 0 {

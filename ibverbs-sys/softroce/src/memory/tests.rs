@@ -404,6 +404,11 @@ fn a_type_1_window_can_be_bound_repeatedly_and_used_by_every_queue_pair() {
     assert_eq!(all.view().invalidate(first.key), Err(LocalFault::Bind));
     assert_eq!(all.view().invalidate_remote(first.key), refused);
 
+    assert_eq!(
+        other.bind(&all.binding(window, WRITE)),
+        Err(LocalFault::Bind),
+        "the old key"
+    );
     let second = all.binding(first.key, WRITE);
     other.bind(&second).unwrap();
     assert_eq!(all.view().check_remote(second.key, START, 1, WRITE), Ok(()));
@@ -645,7 +650,7 @@ fn invalid_window_bindings_are_refused() {
 #[test]
 fn addresses_of_a_zero_based_window_start_at_its_first_byte() {
     let all = fixture(BINDABLE);
-    let window = all.window(WindowKind::Type1);
+    let window = all.window(WindowKind::Type2);
     let binding = WindowBinding {
         address: START + 100,
         length: 10,
@@ -661,6 +666,9 @@ fn addresses_of_a_zero_based_window_start_at_its_first_byte() {
         refused
     );
     assert_eq!(all.bytes(100, 11), [1, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0]);
+    let window = all.window(WindowKind::Type1);
+    let binding = all.binding(window, WRITE | AccessFlags::ZERO_BASED);
+    assert_eq!(all.view().bind(&binding), Err(LocalFault::Bind));
 }
 
 #[test]

@@ -6,8 +6,8 @@ use crate::proto::AccessFlags;
 /// Type of a memory window (IBTA 10.6.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowKind {
-    /// Type 1: bound by `ibv_bind_mw`, any number of times, and accessible through all queue pairs
-    /// of the protection domain.
+    /// Type 1: bound by `ibv_bind_mw` or a send request, any number of times, and accessible
+    /// through all queue pairs of the protection domain.
     Type1,
     /// Type 2B: bound by a send request, with a key that the program chooses, and accessible only
     /// through the queue pair of that request. Can be bound again after it was invalidated.

@@ -1,4 +1,7 @@
-/* Opens libibverbs by its name, as programs do that load it only if it is needed. */
+/*
+ * Opens libibverbs by its name, as programs do that load it only if it is needed. Softroce has this name here, and must
+ * have opened the real library, which is another file.
+ */
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -13,6 +16,19 @@ static void *find(const char *name)
 	void *found = dlsym(library, name);
 	if (!found)
 		fprintf(stderr, "%s: %s\n", name, dlerror());
+	return found;
+}
+
+/* Returns whether a file with this in its path is mapped. */
+static int is_mapped(const char *part)
+{
+	char line[4096];
+	int found = 0;
+	FILE *maps = fopen("/proc/self/maps", "r");
+	while (maps && fgets(line, sizeof line, maps))
+		found |= strstr(line, part) != NULL;
+	if (maps)
+		fclose(maps);
 	return found;
 }
 
@@ -34,6 +50,10 @@ int main(void)
 	struct ibv_device **list = get_list(NULL);
 	if (!list) {
 		perror("ibv_get_device_list");
+		return 1;
+	}
+	if (!is_mapped("/libsoftroce.so") || !is_mapped("/libibverbs.so")) {
+		fprintf(stderr, "one of the libraries is not mapped\n");
 		return 1;
 	}
 	for (int i = 0; list[i]; i++) {

@@ -90,7 +90,7 @@ fn an_object_exists_as_long_as_its_last_imported_c_object() {
             // A change by one C object is that of the region, whose new key the other does not
             // have.
             let other = ibv_import_mr(pd, handle);
-            assert_eq!(ibv_rereg_mr(mr, 1, null_mut(), page.start(), 4096, 0), 0);
+            assert_eq!(ibv_rereg_mr(mr, 1, null_mut(), page.start(), 64, 0), 0);
             assert_ne!((*mr).lkey, (*other).lkey);
             let last = ibv_import_mr(pd, handle);
             assert_eq!((*mr).lkey, (*last).lkey);

@@ -143,6 +143,17 @@ fn a_region_is_registered_again() {
                     "nothing has changed"
                 );
             }
+            let same = page.start();
+            for (flags, pd, addr, length) in [
+                (ACCESS, null_mut(), null_mut(), 0),
+                (TRANSLATION | ACCESS, null_mut(), same, 4096),
+                (DOMAIN | ACCESS, pd, null_mut(), 0),
+            ] {
+                for access in [REMOTE_READ, LOCAL_WRITE] {
+                    assert_eq!(ibv_rereg_mr(mr, flags, pd, addr, length, access), 0);
+                    assert_eq!(((*mr).lkey, (*mr).rkey), (key, key), "flags {flags}");
+                }
+            }
             assert_eq!(ibv_rereg_mr(mr, TRANSLATION, null_mut(), addr, 64, 0), 0);
             assert_eq!(((*mr).addr, (*mr).length, (*mr).pd), (addr, 64, pd));
             assert_ne!((*mr).lkey, key, "who had the old key has nothing");

@@ -79,8 +79,11 @@ static mode_t kind_of(const char *path) {
         xstat_function *function = (xstat_function *)dlsym(RTLD_DEFAULT, old[at]);
         CHECK(function != NULL && function(1, path, &other) == 0 && other.st_ino == status.st_ino);
     }
-    fxstatat_function *function = (fxstatat_function *)dlsym(RTLD_DEFAULT, "__fxstatat");
-    CHECK(function != NULL && function(1, AT_FDCWD, path, &other, 0) == 0 && other.st_ino == status.st_ino);
+    static const char *const relative[] = {"__fxstatat", "__fxstatat64"};
+    for (size_t at = 0; at < sizeof relative / sizeof *relative; at++) {
+        fxstatat_function *function = (fxstatat_function *)dlsym(RTLD_DEFAULT, relative[at]);
+        CHECK(function != NULL && function(1, AT_FDCWD, path, &other, 0) == 0 && other.st_ino == status.st_ino);
+    }
     return status.st_mode & S_IFMT;
 }
 
@@ -111,9 +114,14 @@ static void directories_and_files_have_their_kinds(void) {
     CHECK(kind_of(DEVICE) == S_IFDIR && kind_of(DEVICE "/ports/1/gids") == S_IFDIR);
     CHECK(kind_of(DEVICE "/node_guid") == S_IFREG && kind_of(DEVICE "/./ports//1/state") == S_IFREG);
     CHECK(lstat(DEVICE, &status) == 0 && S_ISLNK(status.st_mode));
+    struct stat64 large;
+    CHECK(lstat64(DEVICE, &large) == 0 && S_ISLNK(large.st_mode) && large.st_ino == status.st_ino);
     CHECK(fstatat(AT_FDCWD, DEVICE, &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(status.st_mode));
-    xstat_function *function = (xstat_function *)dlsym(RTLD_DEFAULT, "__lxstat");
-    CHECK(function != NULL && function(1, DEVICE, &status) == 0 && S_ISLNK(status.st_mode));
+    static const char *const old[] = {"__lxstat", "__lxstat64"};
+    for (size_t at = 0; at < sizeof old / sizeof *old; at++) {
+        xstat_function *function = (xstat_function *)dlsym(RTLD_DEFAULT, old[at]);
+        CHECK(function != NULL && function(1, DEVICE, &status) == 0 && S_ISLNK(status.st_mode));
+    }
     CHECK(access(DEVICE "/node_guid", R_OK) == 0);
     CHECK_FAILS(access(DEVICE "/none", F_OK), ENOENT);
     CHECK_FAILS(stat(DEVICE "/ports/2", &status), ENOENT);
@@ -171,6 +179,17 @@ static void directories_list_the_device(void) {
         }
         free(entries);
         CHECK(found == 1);
+
+        struct dirent64 **large;
+        count = scandir64(classes[at], &large, NULL, NULL);
+        CHECK(count >= 3);
+        found = 0;
+        for (int entry = 0; entry < count; entry++) {
+            found += strcmp(large[entry]->d_name, "softroce0") == 0;
+            free(large[entry]);
+        }
+        free(large);
+        CHECK(found == 1);
     }
     struct dirent **entries;
     CHECK(scandir(DEVICE "/ports/1/gids", &entries, is_visible, NULL) == 128);
@@ -186,6 +205,8 @@ static void relative_paths_have_the_same_answers(void) {
     int directory = openat(root, "sys/class/infiniband", O_RDONLY | O_DIRECTORY);
     CHECK(directory >= 0);
     CHECK(strcmp(read_all(openat(directory, "softroce0/node_guid", O_RDONLY)), expected) == 0);
+    CHECK(strcmp(read_all(openat64(root, "sys/class/infiniband/softroce0/node_guid", O_RDONLY)), expected) == 0);
+    CHECK(strcmp(read_all(open64(DEVICE "/node_guid", O_RDONLY)), expected) == 0);
     CHECK(faccessat(directory, "softroce0/ports/1", F_OK, 0) == 0);
     close(directory);
     close(root);

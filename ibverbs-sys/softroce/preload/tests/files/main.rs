@@ -7,7 +7,7 @@ use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use library::library;
 
@@ -51,25 +51,36 @@ fn the_files_of_a_killed_process_are_removed_by_the_next() {
 }
 
 #[test]
+fn devices_of_the_machine_are_listed_beside_this_one() {
+    // In a mount namespace of its own, the machine has another device.
+    let script = "mount -t tmpfs none /sys/class && cd /sys/class \
+        && env -u LD_PRELOAD mkdir -p infiniband/mlx5_0 \
+        && echo 0001:0203 >infiniband/mlx5_0/node_guid && ls infiniband /sys/class/infiniband/ \
+        && cat infiniband/mlx5_0/node_guid /sys/class/infiniband/mlx5_0/node_guid \
+        && test ! -e infiniband_verbs/mlx5_0 && cat infiniband/softroce0/ports/1/link_layer \
+        && env -u LD_PRELOAD rm -r infiniband/mlx5_0 && ls infiniband && ls .";
+    let Some(output) = in_a_mount_namespace(&[], script) else {
+        return;
+    };
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{complaints}");
+    assert_eq!(complaints, "");
+    let both = "mlx5_0\nsoftroce0\n";
+    let guid = "0001:0203\n";
+    let expected = format!(
+        "/sys/class/infiniband/:\n{both}\ninfiniband:\n{both}{guid}{guid}Ethernet\n\
+         softroce0\ninfiniband\n"
+    );
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+}
+
+#[test]
 fn without_a_directory_the_c_library_answers_and_a_message_says_so() {
     // In a mount namespace of its own, the places for directories cannot be written.
-    let unshare = || {
-        let mut command = Command::new("unshare");
-        command.args(["--user", "--map-root-user", "--mount"]);
-        command
-    };
-    let is_allowed = unshare().arg("true").status();
-    if !is_allowed.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: this system allows no mount namespace");
-        return;
-    }
     let script = "mount -t tmpfs -o ro none /dev/shm && ls /sys/class/infiniband/softroce0";
-    let output = unshare()
-        .arg("env")
-        .arg(format!("LD_PRELOAD={}", library().display()))
-        .args(["TMPDIR=/proc", "sh", "-c", script])
-        .output()
-        .unwrap();
+    let Some(output) = in_a_mount_namespace(&["TMPDIR=/proc"], script) else {
+        return;
+    };
     let complaints = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
     assert!(
@@ -78,6 +89,28 @@ fn without_a_directory_the_c_library_answers_and_a_message_says_so() {
     );
     let messages = complaints.matches("softroce: ").count();
     assert_eq!(messages, 1, "{complaints}");
+}
+
+/// Runs a shell script with the library preloaded, with these environment variables, in a mount
+/// namespace of its own. Returns `None` after a message if the system does not allow that.
+fn in_a_mount_namespace(variables: &[&str], script: &str) -> Option<Output> {
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount"]);
+        command
+    };
+    let is_allowed = unshare().arg("true").status();
+    if !is_allowed.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: this system allows no mount namespace");
+        return None;
+    }
+    let output = unshare()
+        .arg("env")
+        .arg(format!("LD_PRELOAD={}", library().display()))
+        .args(variables)
+        .args(["sh", "-c", script])
+        .output();
+    Some(output.unwrap())
 }
 
 /// Returns the private directory of a process that has asked.

@@ -1,5 +1,5 @@
 //! Programs of other projects, unmodified, on the device: UCX with both of its transports over
-//! verbs, a program for Open MPI over UCX, and a program of uDAPL.
+//! verbs, a program for Open MPI over UCX, and programs of uDAPL.
 //!
 //! A program that is not installed is reported as ignored, with its package; `cargo xtask test`
 //! installs all packages.
@@ -30,7 +30,6 @@ fn main() -> ExitCode {
     // Each trial has several processes, and each of them needs a processor.
     arguments.test_threads = Some(1);
     let mut trials = vec![
-        trial("dtestsrq", DAPL, "dtestsrq", dapl::shared_receive_queue),
         trial("ucx_info", UCX, "ucx_info", ucx::info),
         trial(
             "ucx_perftest_atomics",
@@ -39,6 +38,18 @@ fn main() -> ExitCode {
             ucx::atomics_of_the_device,
         ),
     ];
+    for program in [dapl::SHARED_RECEIVE_QUEUE, dapl::MESSAGES, dapl::ATOMICS] {
+        let run = move || program.twice();
+        trials.push(trial(program.name, DAPL, program.name, run));
+    }
+    for (program, message) in [
+        (dapl::MESSAGES, "Error with CONNECT REQUEST private data"),
+        (dapl::ATOMICS, "ACCEPT_RTU: rcv ERR"),
+    ] {
+        let name = format!("{}_refused_at_first", program.name);
+        let run = move || program.refused_at_first(message);
+        trials.push(trial(&name, DAPL, program.name, run));
+    }
     for transport in TRANSPORTS {
         for size in ucx::SIZES {
             let name = format!("ucx_perftest_{transport}_{size}");

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub(crate) const RECORDED: &str = include_str!("../shim/HEADERS").trim_ascii();
 
 /// The environment variable with the root of another installation, such as MOFED's or DOCA's, whose
-/// headers and libraries are used instead of those that pkg-config finds.
+/// headers and libraries are used instead of the installation that pkg-config finds.
 const PREFIX: &str = "IBVERBS_SYS_PREFIX";
 
 /// A function that was added in version [`RECORDED`]. Its declaration shows that headers without a

@@ -3,8 +3,8 @@
 
 use crate::headers::Headers;
 
-/// The C files of the shim; `generate/mod.rs` lists the generated ones. Each file has its own
-/// object: a program that uses no function of librdmacm takes nothing from the object of
+/// The C files of the shim. `generate/mod.rs` says which of them are generated. Each file has its
+/// own object: a program that uses no function of librdmacm takes nothing from the object of
 /// `rdmacm.c`, and is not linked against that library.
 const SOURCES: [&str; 5] = ["verbs.c", "rdmacm.c", "by_hand.c", "newer.c", "layout.c"];
 

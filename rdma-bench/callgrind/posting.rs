@@ -124,8 +124,8 @@ struct ConnectedPair {
 }
 
 impl ConnectedPair {
-    /// Creates and connects the two queue pairs for the way to post `way`, one of the words that
-    /// the command line takes.
+    /// Creates and connects two queue pairs, which support the requests of `way`, the name of a way
+    /// to post requests.
     fn new(way: &str) -> Result<Self> {
         let domain = Context::open_default()?.protection_domain()?;
         let shared = (way == "srq").then(|| domain.shared_receive_queue(DEPTH).build());
@@ -190,8 +190,8 @@ fn add_one(memory: Buffer, remote: RemoteMemory) -> SendRequest<Buffer> {
 #[inline(never)]
 fn rest() {
     unsafe extern "C" {
-        /// Sleeps. The instructions of this function of the C library are not counted as those of
-        /// the program.
+        /// Sleeps. The instructions of this function, which belongs to the C library, are not
+        /// counted as instructions of the program.
         fn usleep(microseconds: u32) -> i32;
     }
     // SAFETY: `usleep` takes any number below a million and accesses no memory.
@@ -235,8 +235,8 @@ trait Poster {
     fn received(&mut self, completion: &WorkCompletion) -> Option<Buffer>;
 }
 
-/// The ways to post `owned` and `uc`: through queues that each have one owner. The queues own the
-/// buffers of posted requests.
+/// A [`Poster`] for the ways `owned` and `uc`: posts through queues that each have one owner. The
+/// queues own the buffers of posted requests.
 struct Owned {
     sends: SendQueue<Buffer>,
     receives: ReceiveQueue<Buffer>,
@@ -264,8 +264,8 @@ impl Poster for Owned {
     }
 }
 
-/// The way to post `concurrent`: through queues to which any number of threads can post. The queues
-/// own the buffers of posted requests.
+/// A [`Poster`] for the way `concurrent`: posts through queues that several threads can use at the
+/// same time. The queues own the buffers of posted requests.
 struct Concurrent {
     sends: ConcurrentSendQueue<Buffer>,
     receives: ConcurrentReceiveQueue<Buffer>,
@@ -296,8 +296,8 @@ impl Poster for Concurrent {
     }
 }
 
-/// The way to post `srq`: sends through a queue that has one owner, and receives to a shared
-/// receive queue. Both own the buffers of posted requests.
+/// A [`Poster`] for the way `srq`: posts sends through a queue that has one owner, and receives to
+/// a shared receive queue. Both queues own the buffers of posted requests.
 struct Shared {
     sends: SendQueue<Buffer>,
     receives: SharedReceiveQueue<Buffer>,
@@ -365,8 +365,8 @@ fn inline(pair: &ConnectedPair, operation: Operation, count: usize) -> Result {
     Ok(())
 }
 
-/// Sends `count` datagrams (UD), one after the other, each of which consumes a receive of the other
-/// queue pair.
+/// Sends `count` datagrams (UD), one after the other. Each consumes a receive of the other queue
+/// pair.
 #[inline(never)]
 fn datagrams(pair: &ConnectedPair, operation: Operation, count: usize) -> Result {
     let ConnectedPair {
@@ -400,8 +400,8 @@ fn datagrams(pair: &ConnectedPair, operation: Operation, count: usize) -> Result
     Ok(())
 }
 
-/// Sends `count` messages, one after the other, each of which consumes a receive of the other queue
-/// pair. Posts both requests through `way`.
+/// Sends `count` messages, one after the other. Each consumes a receive of the other queue pair.
+/// Posts the sends and the receives through `way`.
 #[inline(never)]
 fn messages(pair: &ConnectedPair, mut way: impl Poster, count: usize) -> Result {
     let ConnectedPair {

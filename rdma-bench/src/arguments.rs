@@ -250,7 +250,7 @@ impl From<LayerName> for Layer {
 enum MemoryName {
     /// Memory that this program allocates, as perftest does.
     Malloc,
-    /// Memory that the device provides; the same as malloc if the device provides none.
+    /// Memory that the device provides; the same as malloc if the device does not provide memory.
     Device,
 }
 
@@ -281,7 +281,7 @@ enum AtomicName {
     CompareAndSwap,
 }
 
-/// The test and the options that a command line requests.
+/// The test and the settings that a command line requests.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) plan: Plan,
@@ -293,8 +293,8 @@ pub(crate) struct Request {
 }
 
 impl CommandLine {
-    /// Converts this command line into the test to run and its options. Fails if some of the
-    /// options cannot be combined.
+    /// Converts this command line into a request: the test to run, with its settings. Fails if some
+    /// of the options cannot be combined.
     pub(crate) fn request(self) -> anyhow::Result<Request> {
         let (verb, metric, options) = match self.test {
             TestName::SendLat(options) => (Verb::Send, Metric::Latency, options),

@@ -47,7 +47,7 @@ impl fmt::Display for Layer {
 #[non_exhaustive]
 pub enum Memory {
     /// Memory that the device provides, which may be faster to access. The same as [`Self::Malloc`]
-    /// if the device provides none.
+    /// if the device does not provide memory.
     #[default]
     Device,
     /// Memory that the program allocates and registers with the device, page-aligned, as perftest
@@ -92,7 +92,8 @@ impl fmt::Display for Length {
     }
 }
 
-/// The parameters of a test on which server and client must agree.
+/// The parameters of a test that must be the same for server and client, such as the operation and
+/// the message sizes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The layer under test.
@@ -128,7 +129,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Minimum number of iterations of a test: the statistics of fewer samples mean nothing.
+    /// Minimum number of iterations of a test. With fewer samples, the statistics would not mean
+    /// anything.
     pub const MIN_ITERATIONS: usize = 5;
     /// Maximum number of queue pairs between a client and a server. [`Self::checked`] refuses a
     /// plan with more.
@@ -178,9 +180,9 @@ impl Plan {
         self.sizes.iter().copied().max().unwrap_or(0)
     }
 
-    /// Returns whether a process with the role `role` posts receives in this test: both processes
-    /// in a latency test, and the server in a bandwidth test, if the messages are sends or writes
-    /// with immediate data.
+    /// Returns whether the process with the role `role` posts receives in this test. If the
+    /// messages are sends or writes with immediate data, both processes do so in a latency test,
+    /// and the server in a bandwidth test.
     pub fn receives_at(&self, role: Role) -> bool {
         let takes_part = self.test.metric == Metric::Latency || role == Role::Server;
         takes_part && (self.test.verb == Verb::Send || self.has_immediate())

@@ -83,7 +83,7 @@ impl Recorder {
     }
 
     /// Returns the statistics of the latency; `None` if there are too few samples. Each sample is
-    /// divided by `parts`: 2 for half of a round trip.
+    /// divided by `parts`, which is 2 in tests that report half of a round trip.
     pub fn latency(&self, parts: u32) -> Option<Latency> {
         match &self.kept {
             Kept::Stamps(stamps) => Latency::from_times(&stamps[..self.taken], parts),

@@ -41,8 +41,8 @@ pub enum Measured {
 }
 
 impl Measured {
-    /// Returns the latencies that `recorder` recorded. Each sample is divided by `parts`: 2 for
-    /// half of a round trip.
+    /// Returns the latencies that `recorder` recorded. Each sample is divided by `parts`, which is
+    /// 2 in tests that report half of a round trip.
     ///
     /// # Errors
     ///
@@ -52,7 +52,7 @@ impl Measured {
     }
 
     /// Returns the latencies that `recorder` recorded, each sample divided by `parts`, together
-    /// with `bulk`, the result for the messages that were sent during the test.
+    /// with `bulk`, the result for the other messages that were sent during the latency test.
     ///
     /// # Errors
     ///

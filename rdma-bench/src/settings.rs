@@ -18,8 +18,8 @@ pub enum Completion {
     Busy,
 }
 
-/// The settings of one process of a test. They may differ from the settings of the peer, unlike the
-/// [`Plan`](crate::Plan).
+/// The settings of one process of a test. The peer may have other settings, while both must have
+/// the same [`Plan`](crate::Plan).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The device's name; `None` for the device that `RDMA_DEVICE` selects, or the first usable
@@ -140,15 +140,15 @@ impl Settings {
         self.rx_depth.clamp(1, messages.max(1))
     }
 
-    /// Returns the numbers of requests and of receives that are kept posted on the second queue
-    /// pair of a latency test, on which other messages are sent during the test.
+    /// Returns two numbers for the second queue pair of a latency test, on which other messages are
+    /// sent during the test: how many requests and how many receives are kept posted.
     pub fn beside_depths(&self) -> (usize, usize) {
         (self.tx_depth.max(1), self.rx_depth.max(1))
     }
 
-    /// Returns the number N for a bandwidth test: every N-th request of a queue pair is signaled. N
-    /// is so small that a queue pair without room for another list of requests always has a
-    /// signaled request outstanding.
+    /// Returns the signaling interval N of a bandwidth test: every N-th request of a queue pair is
+    /// signaled. N is so small that a queue pair without room for another list of requests always
+    /// has a signaled request outstanding.
     pub fn moderation(&self, plan: &Plan) -> usize {
         let default = match plan.sizes.as_slice() {
             [size] if *size > Self::MODERATION_SIZE => 1,

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// The number of slowest samples that are left out of mean and deviation, as in perftest. The
+/// The number of slowest samples that mean and deviation leave out, as in perftest. The reported
 /// maximum is the fastest of these samples.
 const TAIL: usize = 2;
 
-/// The latency statistics of a run. Times are in microseconds. If samples were not kept, all
-/// operations count in all statistics.
+/// The latency statistics of a run, with times in microseconds. If the samples were kept, some
+/// statistics leave out the slowest of them, as their fields say; otherwise, all operations count.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Number of operations.
@@ -37,7 +37,8 @@ pub struct Latency {
 
 impl Latency {
     /// Computes the latency statistics from the timestamps of consecutive iterations. Each sample
-    /// is the time between two timestamps, divided by `parts`: 2 for half of a round trip.
+    /// is the time between two timestamps, divided by `parts`, which is 2 in tests that report half
+    /// of a round trip.
     ///
     /// Returns `None` for fewer than four timestamps.
     pub fn from_times(stamps: &[Instant], parts: u32) -> Option<Self> {
@@ -69,8 +70,8 @@ impl Latency {
     }
 
     /// Computes the latency statistics from a histogram of the times between timestamps, in
-    /// nanoseconds, of a run that took `duration`. Each sample is divided by `parts`. Returns
-    /// `None` if the histogram is empty.
+    /// nanoseconds, of a run that took `duration`. Each sample is divided by `parts`, as in
+    /// [`Self::from_times`]. Returns `None` if the histogram is empty.
     pub fn from_histogram(
         histogram: &Histogram<u64>,
         duration: Duration,
@@ -124,8 +125,8 @@ pub struct Bandwidth {
 }
 
 impl Bandwidth {
-    /// Computes the average bandwidth of `iterations` messages that together took `duration`. There
-    /// is no peak.
+    /// Computes the average bandwidth of `iterations` messages that together took `duration`. The
+    /// result has no peak rate.
     pub fn over(iterations: usize, duration: Duration) -> Self {
         Self {
             iterations,
@@ -177,8 +178,8 @@ impl Bandwidth {
     }
 }
 
-/// The result for the messages that were sent, or the bulk memory that was transferred, during a
-/// latency test with `--beside`.
+/// The result for the background traffic of a latency test with `--beside`: other messages, or
+/// transfers of bulk memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bulk {
     /// The size in bytes of a message, or of the bulk memory.

@@ -31,8 +31,8 @@ impl Verb {
         matches!(self, Self::FetchAndAdd | Self::CompareAndSwap)
     }
 
-    /// Returns whether the peer's device executes the operation without the peer's program
-    /// (one-sided).
+    /// Returns whether the operation is one-sided: the device of the peer executes it without the
+    /// peer's program.
     pub fn is_one_sided(self) -> bool {
         !matches!(self, Self::Send | Self::Echo | Self::Item | Self::Bulk)
     }

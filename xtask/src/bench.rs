@@ -32,24 +32,25 @@ const KERNEL_DEVICE: &str = "rxe_0";
 /// table.
 const SLOW_WHEN_EMULATED: &str = "pclmulqdq";
 
-/// The environment variable with the path of the program `attacker`, which sends forged packets,
-/// for the benchmark [`LIMITS`].
+/// The environment variable that tells the benchmark [`LIMITS`] the path of the program `attacker`,
+/// which sends forged packets to softroce.
 const ATTACKER: &str = "RDMA_BENCH_ATTACKER";
 
-/// The environment variable with the path of the program that measures other RPC frameworks, for
-/// the benchmark [`LIMITS`].
+/// The environment variable that tells the benchmark [`LIMITS`] the path of the program that
+/// measures other RPC frameworks.
 const PEERS: &str = "RDMA_BENCH_PEERS";
-/// The manifest of the program that measures other RPC frameworks, which is in a workspace of its
-/// own.
+/// The path of the manifest (`Cargo.toml`) of the program that measures other RPC frameworks. The
+/// program is in a workspace of its own.
 const PEERS_MANIFEST: &str = "rdma-bench/peers/Cargo.toml";
 
-/// The environment variable with the directory of rdma-async's examples, for the benchmark
-/// [`LIMITS`].
+/// The environment variable that tells the benchmark [`LIMITS`] the directory of rdma-async's built
+/// examples.
 const EXAMPLES: &str = "RDMA_BENCH_EXAMPLES";
-/// The environment variable with the path of the program that measures web servers over streams of
-/// rdma-async, for the benchmark [`LIMITS`].
+/// The environment variable that tells the benchmark [`LIMITS`] the path of the program that
+/// measures web servers over streams of rdma-async.
 const WEB: &str = "RDMA_BENCH_WEB";
-/// The manifest of the program that measures web servers, which is in a workspace of its own.
+/// The path of the manifest (`Cargo.toml`) of the program that measures web servers. The program is
+/// in a workspace of its own.
 const WEB_MANIFEST: &str = "rdma-async/interop/Cargo.toml";
 
 /// The options of `cargo xtask bench`.
@@ -70,16 +71,17 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Returns whether the options select comparisons of rdma-rpc with other frameworks, for which
-    /// another program must be built: those with the letter F, and J7.
+    /// Returns whether the options select comparisons of rdma-rpc with other RPC frameworks: the
+    /// comparisons whose names begin with F, and J7. The program that measures the other frameworks
+    /// must then be built.
     fn compares_frameworks(&self) -> bool {
         let only = self.only.as_deref().unwrap_or_default();
         self.includes_rows(['F', 'f'])
             || ["J", "J7"].iter().any(|row| row.eq_ignore_ascii_case(only))
     }
 
-    /// Returns whether the options select comparisons of rdma-async, for which examples and the
-    /// program for web servers must be built: those with the letter E.
+    /// Returns whether the options select comparisons of rdma-async, whose names begin with E. The
+    /// examples and the program for web servers must then be built.
     fn measures_streams(&self) -> bool {
         self.includes_rows(['E', 'e'])
     }
@@ -290,8 +292,8 @@ impl Part {
     }
 }
 
-/// Returns whether `name` has the form of a name in the benchmark [`LIMITS`]: that of a comparison
-/// (`G8a`), a goal (`G8`) or a letter (`G`).
+/// Returns whether `name` has the form of a name in the benchmark [`LIMITS`]: a comparison (`G8a`),
+/// a goal (`G8`), or a letter that selects all its goals (`G`).
 fn is_row(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(|c: char| c.is_ascii_alphabetic()) else {
         return false;
@@ -325,8 +327,8 @@ impl Bench<'_> {
         rxe::run_here(environment::SOFTROCE, &requirements, &command)
     }
 
-    /// Runs the comparisons of the benchmark [`LIMITS`] that are measured in the virtual machine:
-    /// those of softroce with the kernel's device.
+    /// Runs the comparisons of the benchmark [`LIMITS`] that are measured in the virtual machine.
+    /// They compare softroce with the kernel's device.
     fn limits_in_guest(&self) -> anyhow::Result<u8> {
         let benchmark = self.benchmark(LIMITS)?;
         let mut command = self.command(benchmark);
@@ -394,8 +396,8 @@ impl Bench<'_> {
         command
     }
 
-    /// Returns the requirements `device`, with the time limit, the directories and the environment
-    /// variables that `benchmark` needs in addition.
+    /// Returns `device`, the requirements for the machine with the device, with the time limit, the
+    /// directories and the environment variables added that `benchmark` needs.
     fn requirements(&self, benchmark: &Executable, device: Requirements) -> Requirements {
         let mut environment = self.preload.clone();
         environment.extend(cargo::environment_of(benchmark, &self.built));
@@ -409,8 +411,8 @@ impl Bench<'_> {
     }
 }
 
-/// Returns whether a file in `directory` was written at the time `begin` or later: whether a run
-/// that began then has left results.
+/// Returns whether a file in `directory` was written at the time `begin` or later, so that a run
+/// that began at that time has left results.
 fn has_written_since(directory: &Path, begin: SystemTime) -> io::Result<bool> {
     for entry in fs::read_dir(directory)? {
         // File systems store times with a coarser resolution than the clock's.
@@ -428,8 +430,8 @@ mod tests {
 
     use super::{Options, Part, Target, has_written_since, is_row};
 
-    /// Returns the parts of the benchmarks that the options select, with `listing` in place of the
-    /// benchmark's own list of comparisons.
+    /// Returns the parts of the benchmarks that the options select if the benchmark
+    /// [`LIMITS`](super::LIMITS) prints `listing` as its list of comparisons.
     fn parts(
         device: Target,
         (only, listing): (Option<&str>, &str),

@@ -2,8 +2,8 @@
 //!
 //! The generator is a part of the build script of ibverbs-sys, behind the feature `bindgen` of that
 //! crate. This command installs the packages that the generator needs and runs the generator with a
-//! temporary output directory. Then it either copies the files over the checked-in ones, or
-//! compares the generated files with the checked-in ones.
+//! temporary output directory. Then it either replaces the checked-in files by the generated files,
+//! or compares the two.
 
 use std::env;
 use std::path::Path;
@@ -14,7 +14,8 @@ use xshell::{Shell, cmd};
 use crate::packages::{self, Group};
 use crate::project;
 
-/// The files that the generator writes, with paths relative to `ibverbs-sys`.
+/// The files that `cargo xtask bindgen` generates: the bindings and the C code that belongs to
+/// them. Paths are relative to `ibverbs-sys`.
 const GENERATED: [&str; 5] = [
     "src/bindings.rs",
     "shim/verbs.c",

@@ -109,7 +109,7 @@ fn shared_library(messages: &str, package: &str) -> anyhow::Result<PathBuf> {
     bail!("the build did not write {file}")
 }
 
-/// Returns those of cargo's `messages` that report a built file.
+/// Returns the messages that report a built file, from `messages`, the output of cargo.
 fn artifacts(messages: &str) -> impl Iterator<Item = anyhow::Result<Value>> {
     let lines = messages.lines().filter(|line| line.starts_with('{'));
     lines

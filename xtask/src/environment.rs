@@ -1,5 +1,5 @@
-//! The environment of the commands that xtask starts: that of xtask's caller, without the variables
-//! that cargo set for xtask.
+//! The environment of the commands that xtask starts: the environment of xtask's caller, without
+//! the variables that cargo set for xtask.
 
 use std::env;
 use std::ffi::OsString;

@@ -41,8 +41,7 @@ xflags::xflags! {
                 /// Number of the guest's processors [default: as many as this machine has, but 2 to
                 /// 8].
                 optional --cpu n: u32
-                /// Memory of the guest in MiB, of which half can hold written files [default:
-                /// 2048].
+                /// Memory of the guest in MiB; half of it can hold written files [default: 2048].
                 optional --memory mib: u32
                 /// A directory of this machine that the guest may write to. Writes to other
                 /// directories stay in the guest's memory.
@@ -92,10 +91,10 @@ xflags::xflags! {
             /// of a device of this machine.
             optional --device name: String
         }
-        /// Run the benchmarks on this machine's RDMA device, or on softroce if there is none.
-        /// Without --quick, compare rdma-core with perftest, and on softroce also judge the results
-        /// by goals. The exit status is not 0 if a goal is missed. Results are written to
-        /// target/rdma-bench.
+        /// Run the benchmarks on this machine's RDMA device, or on softroce if the machine has no
+        /// RDMA device. Without --quick, compare rdma-core with perftest, and on softroce also
+        /// judge the results by goals. The exit status is not 0 if a goal is missed. Results are
+        /// written to target/rdma-bench.
         cmd bench {
             /// Print one table with the latency, message rate and bandwidth of every layer, within
             /// 3 minutes, and judge no goal. With --only, measure the named comparisons or tests in
@@ -150,13 +149,13 @@ xflags::xflags! {
             optional name: String
             /// Time for all soak tests together, in minutes, without building [default: 20].
             optional --minutes n: u64
-            /// List the soak tests, and run none.
+            /// List the soak tests without running them.
             optional --list
         }
-        /// Run tests on softroce under AddressSanitizer: those of rdma-core that create, fail and
-        /// drop the most objects, and that of rdma-async that drops the most futures.
+        /// Run tests on softroce under AddressSanitizer: tests of rdma-core that create, fail and
+        /// drop many objects, and a test of rdma-async that drops many futures.
         cmd sanitize {
-            /// Run this test program of rdma-core or rdma-async instead of the default ones.
+            /// Run this test program of rdma-core or rdma-async instead of the default programs.
             repeated --test name: String
         }
         /// Run the programs that PLAN lists. `cargo xtask test` runs this command in the guest.
@@ -168,7 +167,7 @@ xflags::xflags! {
         }
         /// Regenerate the checked-in bindings.
         cmd bindgen {
-            /// Only compare the checked-in bindings with newly generated ones.
+            /// Only compare the checked-in bindings with newly generated bindings.
             optional --check
         }
     }

@@ -19,7 +19,7 @@ use crate::{environment, packages, project};
 /// unique across them.
 const PACKAGES: [&str; 2] = ["ibverbs-sys/softroce/fuzz", "rdma-rpc/fuzz"];
 
-/// The fuzz targets: from the name of the target to its package.
+/// A map from the name of each fuzz target to the directory of its package.
 type Targets = BTreeMap<String, &'static str>;
 
 /// The compiler flags for fuzzing: coverage and comparison counters, which guide libFuzzer, and
@@ -57,8 +57,8 @@ pub(crate) struct Options {
     pub(crate) keep: bool,
 }
 
-/// Fuzzes all targets. Each gets an equal part of `time`; building takes additional time. Returns
-/// the exit status of the first target that failed, else 0.
+/// Fuzzes all targets, each for an equal part of `time`. Building them takes additional time.
+/// Returns the exit status of the first target that failed, else 0.
 pub(crate) fn run_for(shell: &Shell, time: Duration) -> anyhow::Result<u8> {
     let count = targets()?.len();
     let options = Options {

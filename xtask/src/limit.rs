@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 
-/// Exit status of a command that was killed at its time limit: the same as that of `timeout` in
-/// coreutils.
+/// Exit status of a command that was killed at its time limit. The program `timeout` of coreutils
+/// has the same status.
 pub(crate) const TIMED_OUT: u8 = 124;
 
 /// A child process in a process group of its own, so that it can be killed together with its own

@@ -37,7 +37,7 @@ pub(crate) const DEVICE: &Group = &Group {
 };
 
 /// The packages to boot the guest: the emulator, the guest's user space, tools to unpack a kernel
-/// package, and those programs of this machine that the guest runs.
+/// package, and programs of this machine that the guest runs.
 pub(crate) const GUEST: &Group = &Group {
     names: &[
         "qemu-system-x86",
@@ -127,7 +127,7 @@ const PROGRAM_OF: &[(&str, &str)] = &[
 /// libraries that are not in the usual places.
 const PREFIX: &str = "IBVERBS_SYS_PREFIX";
 
-/// Returns those packages of `wanted` whose contents are not installed, neither by dpkg nor in
+/// Returns the packages in `wanted` whose contents are not installed, neither by dpkg nor in
 /// another way.
 pub(crate) fn missing(shell: &Shell, wanted: &[&'static str]) -> Vec<&'static str> {
     let format = "${binary:Package} ${Status}\\n";
@@ -272,7 +272,7 @@ pub(crate) enum Privilege {
 }
 
 impl Privilege {
-    /// Returns the way in which this process can run commands as root; `None` if there is none.
+    /// Returns the way in which this process can run commands as root, or `None` if it cannot.
     /// Never prompts for a password.
     pub(crate) fn acquire(shell: &Shell) -> Option<Self> {
         if rustix::process::geteuid().is_root() {
@@ -307,7 +307,7 @@ pub(crate) fn run_quietly(command: Cmd<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns those packages of `wanted` that are not installed. `known` is the output of dpkg-query,
+/// Returns the packages in `wanted` that are not installed. `known` is the output of dpkg-query,
 /// with lines of the form `package[:arch] want flag status`.
 fn not_installed(known: &str, wanted: &[&'static str]) -> Vec<&'static str> {
     let installed: Vec<&str> = known

@@ -32,7 +32,7 @@ pub(crate) struct Requirements {
     pub(crate) guest: bool,
     /// Soft-RoCE devices that the guest creates.
     pub(crate) guest_devices: GuestDevices,
-    /// Kernel modules that the guest loads in addition to those of Soft-RoCE.
+    /// Kernel modules that the guest loads in addition to the modules of Soft-RoCE.
     pub(crate) modules: Vec<String>,
     /// MTU of the guest's network devices in bytes.
     pub(crate) mtu: u32,

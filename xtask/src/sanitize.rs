@@ -11,8 +11,8 @@ use crate::cargo::{self, Executable};
 use crate::limit::{ProcessGroup, TIMED_OUT, exit_code};
 use crate::{environment, packages, project};
 
-/// The test programs that run by default: those of rdma-core that create, fail and drop the most
-/// objects, and that of rdma-async that drops the most futures.
+/// The test programs that run by default: programs of rdma-core that create, fail and drop many
+/// objects, and a program of rdma-async that drops many futures.
 const TESTS: &[&str] = &["random_rounds", "holes", "scope", "dropped_futures"];
 
 /// The test programs that are checked for memory leaks. The other programs leak values on purpose
@@ -30,8 +30,9 @@ const OPERATIONS: &str = "10000";
 /// Time limit of a test program. A program that takes longer counts as failed.
 const LIMIT: Duration = Duration::from_secs(1200);
 
-/// Builds the test programs `tests` (or the default ones) with the sanitizer, and runs all of them.
-/// Returns the exit status of the first program that failed, else 0.
+/// Builds the test programs `tests`, or the default programs if `tests` is empty, with the
+/// sanitizer, and runs all of them. Returns the exit status of the first program that failed, else
+/// 0.
 pub(crate) fn run(shell: &Shell, tests: &[String]) -> anyhow::Result<u8> {
     packages::install(shell, packages::BUILD)?;
     let usual: Vec<String>;

@@ -83,7 +83,8 @@ pub(crate) fn environment(shell: &Shell) -> anyhow::Result<Vec<(OsString, OsStri
     ])
 }
 
-/// Returns a directory beside `library` that contains the library under the name of libibverbs.
+/// Returns a directory in which `library`, softroce's shared library, has the file name of
+/// libibverbs. A program that searches this directory first loads softroce in place of libibverbs.
 fn named_libibverbs(library: &Path) -> anyhow::Result<PathBuf> {
     let directory = library.with_file_name("as-library");
     fs::create_dir_all(&directory)?;
@@ -96,8 +97,8 @@ fn named_libibverbs(library: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Returns a value for the environment variable `variable`, a list of paths: `first` before its
-/// current paths.
+/// Returns the current value of the environment variable `variable`, a list of paths, with the path
+/// `first` added at the front.
 fn before_others(variable: &str, first: PathBuf) -> anyhow::Result<OsString> {
     let others = env::var_os(variable).unwrap_or_default();
     let others = env::split_paths(&others).filter(|path| !path.as_os_str().is_empty());

@@ -34,7 +34,7 @@ const WINDOW: u64 = 512;
 const BUFFER: usize = 8 << 20;
 /// Duration of each measurement.
 const TIME: Duration = Duration::from_secs(3);
-/// Time for which no datagram arrives after which those in flight are regarded as lost.
+/// If no datagram arrives for this time, the datagrams in flight are regarded as lost.
 const LOST_TIMEOUT: Duration = Duration::from_millis(10);
 /// Number of measurements of each way, which alternate.
 const RUNS: usize = 5;

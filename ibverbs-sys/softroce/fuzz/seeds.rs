@@ -19,8 +19,8 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes seeds for targets that make steps of any bytes: zeros, counting bytes, and pseudo-random
-/// ones.
+/// Writes seeds for fuzz targets that derive steps from arbitrary bytes: zeros, counting bytes, and
+/// pseudo-random bytes.
 fn steps(corpus: &Path) -> io::Result<()> {
     fs::create_dir_all(corpus)?;
     fs::write(corpus.join("zeros"), [0; 64])?;
@@ -29,7 +29,8 @@ fn steps(corpus: &Path) -> io::Result<()> {
     runs(corpus, 400)
 }
 
-/// Calls by number: every kind once with zeros, and runs of pseudo-random ones.
+/// Writes seeds for the fuzz target that calls verbs: one seed for each verb, with simple
+/// arguments, and seeds of pseudo-random bytes.
 fn calls(corpus: &Path) -> io::Result<()> {
     fs::create_dir_all(corpus)?;
     for call in 0..18_u8 {
@@ -41,7 +42,7 @@ fn calls(corpus: &Path) -> io::Result<()> {
     runs(corpus, 700)
 }
 
-/// Writes seeds of pseudo-random bytes.
+/// Writes eight seeds of `length` pseudo-random bytes each.
 fn runs(corpus: &Path, length: usize) -> io::Result<()> {
     for seed in 1..9_u32 {
         let mut state = seed;
@@ -55,7 +56,7 @@ fn runs(corpus: &Path, length: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// A packet of every opcode, some of them behind IP headers.
+/// Writes a packet of every opcode as a seed, and some packets also with their IP and UDP headers.
 fn packets(corpus: &Path) -> io::Result<()> {
     fs::create_dir_all(corpus)?;
     for opcode in Opcode::all() {

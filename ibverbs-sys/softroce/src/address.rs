@@ -1,4 +1,4 @@
-//! The IP addresses and UDP ports that processes use, and those at which peers reach them.
+//! The IP addresses and UDP ports that processes use, and at which peers reach them.
 
 #![forbid(unsafe_code)]
 

@@ -54,14 +54,14 @@ pub fn counters() -> &'static Counters {
 
 static COUNTERS: PerProcess<Arc<Counters>> = PerProcess::new(Arc::default);
 
-/// In a child of `fork`, replaces the counters by new ones with the value zero. The parent's
+/// In a child of `fork`, replaces the counters by new counters with the value zero. The parent's
 /// counters do not change.
 pub(crate) fn reset_in_child() {
     COUNTERS.reset_in_child();
 }
 
-/// Counters of a device. Each only grows, and wraps to zero at 2^64. [`counters()`] returns those
-/// of this process's device.
+/// Counters of a device. Each only grows, and wraps to zero at 2^64. [`counters()`] returns the
+/// counters of this process's device.
 #[derive(Debug)]
 pub struct Counters {
     values: Values,

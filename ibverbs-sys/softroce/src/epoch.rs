@@ -121,8 +121,9 @@ impl OccupiedLanes {
         self.0.is_empty()
     }
 
-    /// Waits until all recorded memory accesses have ended. Returns `false` if `is_in_vain`
-    /// returned `true` before. `is_in_vain` is called rarely, since it may make a system call.
+    /// Waits until all recorded memory accesses have ended, and returns `true`. Stops waiting and
+    /// returns `false` if `is_in_vain` returns `true`. Calls `is_in_vain` rarely, because it may
+    /// make a system call.
     pub(crate) fn wait(&mut self, lanes: Lanes<'_>, mut is_in_vain: impl FnMut() -> bool) -> bool {
         let mut attempt = 0_u32;
         while !self.have_ended(lanes) {

@@ -42,8 +42,8 @@ pub(crate) trait Listener: Send + Sync {
     fn raise(&self, kind: ibv_event_type);
 }
 
-/// The faults that are injected into a device. [`faults()`](crate::faults) returns those of this
-/// process's device.
+/// The faults that are injected into a device. [`faults()`](crate::faults) returns the faults of
+/// this process's device.
 pub struct Faults {
     /// Set while failures of verbs are pending or the device has failed. While clear, a call of a
     /// verb makes no further check.
@@ -74,8 +74,8 @@ impl Faults {
         }
     }
 
-    /// Makes a later call of a verb fail. Several failures may be set; each is pending until the
-    /// call that it selects.
+    /// Makes a later call of a verb fail. Several failures may be set. Each stays pending until the
+    /// call that it selects is made.
     pub fn fail(&self, failure: Failure) {
         let mut failures = self.failures.lock();
         failures.push(failure);

@@ -107,7 +107,7 @@ impl<T: HasUsage> Groups<T> {
         Ok(())
     }
 
-    /// Returns the queue pairs that are attached to the group with the GID `group`, each of which
+    /// Returns the queue pairs that are attached to the group with the GID `group`. Each of them
     /// receives the datagrams to the group.
     pub fn members(&self, group: Ipv6Addr) -> SmallVec<[Arc<T>; 8]> {
         let groups = self.groups.read();

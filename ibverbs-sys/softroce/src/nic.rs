@@ -90,7 +90,7 @@ pub(crate) struct Nic {
 static NIC: PerProcess<Mutex<Option<Arc<Nic>>>> = PerProcess::new(Mutex::default);
 
 /// In a child of `fork`, discards the parent's NIC and fault injector without dropping them. The
-/// next use of the device creates new ones.
+/// next use of the device creates a new NIC and a new fault injector.
 pub(crate) fn reset_in_child() {
     NIC.reset_in_child();
     faults::reset_in_child();

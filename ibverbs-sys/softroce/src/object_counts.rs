@@ -55,7 +55,8 @@ pub fn objects(kind: Kind) -> u64 {
     COUNTS[kind as usize].load(Ordering::Relaxed)
 }
 
-/// In a child of `fork`, sets all counts to zero: the child has none of its parent's objects.
+/// In a child of `fork`, sets all counts to zero, because the child does not have its parent's
+/// objects.
 pub(crate) fn reset_in_child() {
     for count in &COUNTS {
         count.store(0, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A value of which each process has its own, created at the first use in the process.
+/// A value that each process has for itself, created at the first use in the process.
 ///
 /// A child of `fork` does not use its parent's value, because threads that the child does not have
 /// may hold the parent's locks forever, and because the parent's descriptors are closed in the

@@ -37,8 +37,8 @@ impl Permutation {
     }
 
     /// Returns the number to which the permutation maps `number`. `family` selects one of 2^32
-    /// permutations that the keys define: the results for one family reveal nothing about those for
-    /// another.
+    /// permutations that the keys define. The results of one permutation reveal nothing about the
+    /// results of another.
     pub(crate) fn apply(&self, family: u32, number: u32) -> u32 {
         let mut place = self.step(family, number);
         // For an odd number of bits, the network permutes twice as many numbers; results above the

@@ -1,5 +1,5 @@
-//! Atomics, fences and locks for memory that several processes or many threads share: those of the
-//! standard library and of `parking_lot`, or those of the model checker loom, which tries every
+//! Atomics, fences and locks for memory that several processes or many threads share: from the
+//! standard library and `parking_lot` or, in models, from the model checker loom, which tries every
 //! order in which threads can run.
 #![forbid(unsafe_code)]
 

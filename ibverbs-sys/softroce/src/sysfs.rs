@@ -5,9 +5,10 @@
 //! `softroce-preload`) shows them to programs. A program that links this crate does not have these
 //! files.
 //!
-//! Names and formats are those of the kernel (`Documentation/ABI/stable/sysfs-class-infiniband`),
-//! and the set of files is that of the kernel's Soft-RoCE. Like that device, this one has no parent
-//! device, so there is no `device` link, and no file names a NUMA node.
+//! Names and formats are the same as in the kernel
+//! (`Documentation/ABI/stable/sysfs-class-infiniband`), and the set of files is the same as for the
+//! kernel's Soft-RoCE. Like that device, this one has no parent device, so there is no `device`
+//! link, and no file names a NUMA node.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -33,8 +34,8 @@ pub enum File {
     Link(String),
 }
 
-/// Directories in which the kernel has entries for its own devices, beside those of softroce's
-/// device.
+/// Directories in which the kernel has entries for its own devices, beside the entries of
+/// softroce's device.
 pub const SHARED: [&str; 5] = [
     "/dev/infiniband",
     "/sys/class/infiniband",
@@ -242,8 +243,8 @@ impl Files {
         }
     }
 
-    /// Adds the files of the counters to `directory`: those of every InfiniBand port (IBTA 16.1.3),
-    /// and those of this kind of device.
+    /// Adds the files of the counters to `directory`: the counters that every InfiniBand port has
+    /// (IBTA 16.1.3), and counters of this kind of device.
     fn describe_counters(&mut self, directory: &str, counters: &[(&str, u64)]) {
         let standard = format!("{directory}/counters");
         let own = format!("{directory}/hw_counters");

@@ -120,7 +120,7 @@ pub enum OpenError {
 
 impl OpenError {
     /// Returns the error number that `ibv_open_xrcd` sets. The manual page does not define it, so
-    /// the values are those of the kernel.
+    /// the values are the same as the kernel's.
     pub fn errno(self) -> i32 {
         match self {
             Self::NoFile | Self::AlreadyExists => libc::EINVAL,

@@ -7,20 +7,21 @@ use anyhow::Context;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 
-/// Opens the control connection, whose end tells the server that the measurement is over.
+/// Opens the control connection. As long as it is open, the server serves the measured connection.
 pub(crate) async fn control(target: (&str, u16)) -> anyhow::Result<TcpStream> {
     TcpStream::connect(target).await.context("connecting")
 }
 
-/// Opens the connection that is measured.
+/// Opens the TCP connection whose calls are measured, with Nagle's algorithm disabled.
 pub(crate) async fn open(target: (&str, u16)) -> anyhow::Result<TcpStream> {
     let stream = TcpStream::connect(target).await.context("connecting")?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-/// Accepts both connections of a client on `port` of any address of this host. Serves the measured one with the function
-/// `serve` until the client closes the control connection.
+/// Accepts the control connection and the measured connection of a client, at `port` on all
+/// addresses of this host. The function `serve` serves the measured connection, until the client
+/// closes the control connection.
 pub(crate) async fn serve<F>(port: u16, serve: impl FnOnce(TcpStream) -> F) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<()>>,

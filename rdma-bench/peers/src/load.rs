@@ -12,7 +12,8 @@ use futures_util::stream::FuturesUnordered;
 /// reading the clock takes a noticeable time.
 const CLOCK_EVERY: usize = 16;
 
-/// The load that a measurement puts on the server.
+/// The load that a measurement puts on the server: its duration, the number of calls in flight, and
+/// the size of their messages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
     /// Bytes in a request and in its response, or in a streamed item.
@@ -23,7 +24,8 @@ pub(crate) struct Load {
     pub(crate) time: Duration,
 }
 
-/// The result of a measurement: numbers and rates of calls or stream items.
+/// The result of a measurement: the number of completed calls (or received stream items), their
+/// rate, and the median latency.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Measured {
     /// Number of measured calls or items.
@@ -35,8 +37,8 @@ pub(crate) struct Measured {
 }
 
 impl Load {
-    /// Makes calls for the duration of the load, with [`Self::depth`] of them in flight. `call`
-    /// makes one call.
+    /// Makes calls for the duration of the load, so that [`Self::depth`] calls are in flight at any
+    /// time. The function `call` makes one call.
     pub(crate) async fn calls(
         &self,
         call: impl AsyncFnMut() -> anyhow::Result<()> + Clone,
@@ -61,7 +63,8 @@ impl Load {
         meter.measured()
     }
 
-    /// Makes one call after the other for the duration of the load. `call` makes one call.
+    /// Makes one call after the other for the duration of the load, and measures the latency of
+    /// each. The function `call` makes one call.
     pub(crate) async fn one_by_one(
         &self,
         mut call: impl AsyncFnMut() -> anyhow::Result<()>,
@@ -126,7 +129,7 @@ impl Meter {
         }
     }
 
-    /// Returns whether the measurement continues: its duration is not over.
+    /// Returns whether the measurement continues, because its duration is not over.
     fn goes_on(&self) -> bool {
         match *self.begun.borrow() {
             Some((begun, _)) => self.last.get() - begun < self.time,

@@ -46,7 +46,7 @@ struct CommandLine {
     time: u64,
 }
 
-/// Quantity to measure.
+/// The quantity that the program measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Test {
     /// Time of a call, one at a time.

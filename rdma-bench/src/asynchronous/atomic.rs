@@ -18,7 +18,8 @@ async fn operate(setup: &Setup, target: &mut RemoteMr) -> Result<u64> {
     })
 }
 
-/// Measures the latency of atomic operations. Each is posted when the previous one has completed.
+/// Measures the latency of atomic operations. Each operation is posted when the previous operation
+/// has completed.
 pub(super) async fn latency(setup: &Setup, recorder: &mut Recorder) -> Result<()> {
     let mut target = setup.target(SIZE)?;
     while recorder.needs_more() {

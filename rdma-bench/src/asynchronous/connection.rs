@@ -30,8 +30,8 @@ pub struct Connection {
     runtime: Runtime,
 }
 
-/// The connection under test, with the parameters of the test. Every test function receives this
-/// value.
+/// The connection under test with the parameters of the test: the value that every test function
+/// receives.
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) rdma: Rdma,
@@ -90,7 +90,8 @@ impl Connection {
 }
 
 /// Gives the peer access to memory of this process, and receives access to memory of the peer, each
-/// only if the test needs it. Returns the peer's memory; `None` if the test accesses none.
+/// only if the test needs it. Returns the peer's memory; `None` if the test does not access memory
+/// of the peer.
 async fn exchange_memory(rdma: &Rdma, role: Role, plan: &Plan) -> Result<Option<RemoteMr>> {
     let both_ways = plan.test.verb == Verb::Write && plan.test.metric == Metric::Latency;
     if plan.test.verb == Verb::Send {
@@ -126,8 +127,8 @@ impl Setup {
         }
     }
 
-    /// Returns whether this process measures until the peer has finished, as the server of a test
-    /// with a duration does.
+    /// Returns whether this process measures until its peer has finished. This is so for the server
+    /// of a test with a duration, because only the client measures the duration.
     pub(super) fn ends_with_peer(&self) -> bool {
         self.role == Role::Server && matches!(self.plan.length, Length::Duration(_))
     }

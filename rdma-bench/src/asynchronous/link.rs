@@ -1,5 +1,5 @@
-//! Connects client and server through rdma-async, which uses a TCP port other than that of the
-//! control connection.
+//! Connects client and server through rdma-async, which uses another TCP port than the control
+//! connection.
 
 use std::net::SocketAddr;
 
@@ -16,16 +16,17 @@ use crate::report::{Address, Properties};
 use crate::session::Role;
 use crate::settings::{Completion, Settings};
 
-/// The message that each process sends before connecting. The server's message has the TCP port on
-/// which the server accepts rdma-async connections; the client's has no port.
+/// The message that each process sends to the other before they connect. The message of the server
+/// contains the TCP port on which it accepts rdma-async connections; the message of the client
+/// contains no port.
 #[derive(Debug, Serialize, Deserialize)]
 struct Offer {
     port: Option<u16>,
 }
 
-/// Connects to the peer through rdma-async, with the parameters of `plan` and `settings` added to
-/// those of `builder`. Returns one connection for each queue pair of the plan, all on one device,
-/// and the properties of the first connection for the report.
+/// Connects to the peer through rdma-async. The connections have the parameters of `builder`, with
+/// those of `plan` and `settings` added. Returns one connection for each queue pair of the plan,
+/// all on one device, and the properties of the first connection for the report.
 pub(crate) fn establish(
     role: Role,
     (plan, settings): (&Plan, &Settings),

@@ -9,7 +9,7 @@ use crate::recorder::Recorder;
 /// memory, so a test with large messages has fewer reads outstanding than its depth allows.
 const MAX_READ_MEMORY: usize = 64 << 20;
 
-/// Measures the latency of reads of `size` bytes. Each is posted when the previous one has
+/// Measures the latency of reads of `size` bytes. Each read is posted when the previous read has
 /// completed.
 pub(super) async fn latency(setup: &Setup, size: usize, recorder: &mut Recorder) -> Result<()> {
     let mut memory = setup.allocate(size)?;

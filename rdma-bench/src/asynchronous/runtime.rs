@@ -53,8 +53,8 @@ impl Progress {
 ///
 /// # Errors
 ///
-/// The errors of `work`; those of [`Watch::check`] if the peer has exited or no operation completes
-/// for too long.
+/// The errors of `work`, and the errors of [`Watch::check`] if the peer has exited or no operation
+/// completes for too long.
 pub(crate) fn run<T>(
     runtime: &Runtime,
     control: &Control,

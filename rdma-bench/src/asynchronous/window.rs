@@ -16,8 +16,8 @@ use crate::statistics::Bandwidth;
 /// time.
 const PERIOD: usize = 16;
 
-/// The shared state of the loops of a bandwidth test. Each loop runs one operation after the other,
-/// so the number of loops is the number of outstanding operations.
+/// The state that the concurrent loops of a bandwidth test share. Each loop runs one operation
+/// after the other, so the number of loops is the number of outstanding operations.
 #[derive(Debug)]
 pub(crate) struct Window {
     /// Number of operations that no loop has started yet.
@@ -30,9 +30,9 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Creates the state for a test of the given length. `progress` counts the completed operations
-    /// for the detection of a stall. The measured time starts when [`Self::begin`] is called, or
-    /// otherwise when the first operation completes.
+    /// Creates the state for a test of the given length (a number of operations or a duration).
+    /// `progress` counts the completed operations, to detect a stall. The measured time starts when
+    /// [`Self::begin`] is called, or otherwise when the first operation completes.
     pub(crate) fn new(length: Length, progress: &Progress) -> Self {
         let (left, limit) = match length {
             Length::Iterations(count) => (count, None),
@@ -63,8 +63,8 @@ impl Window {
         self.last.set(now);
     }
 
-    /// Claims the next operation, which the caller must then start. Returns `false` if no operation
-    /// is left or the time limit is reached.
+    /// Claims the next operation of the test, which the caller must then start. Returns `false` if
+    /// all operations are claimed or the time limit is reached; the caller then stops.
     #[inline]
     pub(crate) fn claim(&self) -> bool {
         let over = match (self.limit, self.begun.get()) {
@@ -80,7 +80,8 @@ impl Window {
         }
     }
 
-    /// Records that an operation has completed, and reads the clock if necessary.
+    /// Records that an operation has completed. Reads the clock if the measured time may end with
+    /// this operation, and otherwise only after every [`PERIOD`] operations.
     #[inline]
     pub(crate) fn complete(&self) {
         let done = self.done.get() + 1;

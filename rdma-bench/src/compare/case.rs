@@ -9,7 +9,8 @@ use crate::machine::Machine;
 use crate::settings::Settings;
 use crate::test::{Metric, Test, Verb};
 
-/// The effort of a comparison: how many message sizes are measured, and how long each run is.
+/// The effort of a comparison with perftest: how many message sizes are measured, how long each run
+/// is, and how many pairs of runs are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
     /// A few sizes and short runs, which take minutes even on emulated processors.
@@ -19,8 +20,9 @@ pub enum Effort {
 }
 
 impl Effort {
-    /// Returns the numbers of pairs of runs after which the goal is evaluated. The measurement ends
-    /// when an evaluation gives *met* or *missed*, at the latest after the last of these numbers.
+    /// Returns the numbers of pairs of runs after which the results are compared with the goal. The
+    /// measurement ends when they show that the goal is met or missed, at the latest after the last
+    /// of these numbers.
     pub(super) fn checks(self) -> &'static [usize] {
         match self {
             Self::Quick => &[3],
@@ -50,7 +52,7 @@ impl Effort {
     }
 }
 
-/// A test with messages of one size, which `rdma-bench` and perftest both measure.
+/// A test with messages of one size that both `rdma-bench` and perftest can run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case {
     /// The operation and the quantity to measure.
@@ -62,7 +64,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// Returns all tests to compare. `effort` determines their message sizes and numbers of
+    /// Returns all tests that are compared. `effort` determines their message sizes and numbers of
     /// messages.
     pub fn all(effort: Effort) -> Vec<Self> {
         let mut cases = Vec::new();
@@ -93,8 +95,8 @@ impl Case {
         }
     }
 
-    /// Returns a JSON document of the format `schema` that describes this case, the device and the
-    /// machine, and contains the entries of `findings`.
+    /// Returns a JSON document of the format `schema` with this test, the device, the machine, and
+    /// all entries of the JSON object `findings`.
     pub(super) fn document(
         &self,
         schema: &str,

@@ -136,9 +136,9 @@ impl Process {
         })
     }
 
-    /// Starts the companion of this process: a second program that runs at the same time. Waits
-    /// until the function `companion` can derive the companion's command line from this process's
-    /// output.
+    /// Starts a companion of this process: a second program that runs at the same time. The
+    /// function `companion` derives its command line from this process's output; waits until that
+    /// output suffices.
     fn run_beside(&mut self, companion: Companion<'_>) -> Result<Self> {
         let started = Instant::now();
         loop {
@@ -282,8 +282,8 @@ pub(crate) fn run_group(
         .collect()
 }
 
-/// A server and its client, with the messages between the two: the command lines of both programs,
-/// and the port on which the server listens.
+/// A server and its client, which run at the same time as other such pairs: the command lines of
+/// both programs, and the port on which the server listens.
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) server: Vec<OsString>,
@@ -305,7 +305,7 @@ pub(crate) fn run_alone(
 
 /// Returns whether a process listens on the TCP port `port` in the network namespace of the process
 /// with the ID `process`. Reads the kernel's tables of connections instead of connecting, because
-/// the server would take a connection for that of its client.
+/// the server would treat such a connection as the connection of its client.
 fn is_listening(process: u32, port: u16) -> bool {
     ["tcp", "tcp6"].iter().any(|name| {
         let table = fs::read_to_string(format!("/proc/{process}/net/{name}")).unwrap_or_default();

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::Case;
 use crate::test::Metric;
 
-/// A bound of a measured number, such as the ratio of two results.
+/// A bound of a measured number, for instance of the ratio of two results.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub enum Goal {
     /// The maximum of the number: for latencies and their ratios, less is better.
@@ -20,8 +20,9 @@ impl Goal {
     /// The message sizes that have a goal, in bytes. Comparisons with other sizes have no verdict.
     pub(super) const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
 
-    /// Returns the goal of a test: at most ten percent worse than perftest. This margin suffices on
-    /// emulated processors, too. Returns `None` for a message size without a goal.
+    /// Returns the goal of the test `case`: rdma-bench may be at most ten percent worse than
+    /// perftest, a margin that suffices on emulated processors, too. Returns `None` for a message
+    /// size without a goal.
     pub fn of(case: &Case) -> Option<Self> {
         Self::SIZES
             .contains(&case.size)
@@ -31,7 +32,8 @@ impl Goal {
             })
     }
 
-    /// Returns whether `ratio` (this program's result divided by perftest's) meets the goal.
+    /// Returns whether `ratio` (the result of `rdma-bench` divided by the result of perftest) meets
+    /// the goal.
     pub fn is_met(self, ratio: f64) -> bool {
         match self {
             Self::AtMost(most) => ratio <= most,

@@ -8,7 +8,8 @@ use crate::limits::{self, Interval, Verdict};
 use crate::machine::Machine;
 use crate::statistics::median;
 
-/// The results of two runs, one after the other: one of this program and one of perftest.
+/// The results of two runs of one test, one after the other: the result of `rdma-bench` and the
+/// result of perftest.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Pair {
     /// The result of this program: microseconds, or messages per second.
@@ -20,14 +21,14 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Returns the result of this program divided by the result of perftest; `None` if perftest did
+    /// Returns the result of `rdma-bench` divided by the result of perftest; `None` if perftest did
     /// not run.
     pub fn ratio(&self) -> Option<f64> {
         self.perftest.map(|theirs| self.ours / theirs)
     }
 }
 
-/// The result of comparing this program with perftest in one test: every pair of runs.
+/// The comparison of `rdma-bench` with perftest in one test: the results of every pair of runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
     /// The test that was measured, with its message size.
@@ -43,7 +44,7 @@ impl Comparison {
     /// when the meaning of a field changes.
     pub const SCHEMA: &'static str = "rdma-bench/comparison/2";
 
-    /// Returns the median of this program's results.
+    /// Returns the median of the results of `rdma-bench`.
     pub fn ours(&self) -> f64 {
         middle(self.pairs.iter().map(|pair| pair.ours)).unwrap_or(f64::NAN)
     }
@@ -75,7 +76,8 @@ impl Comparison {
         Some(goal.verdict(&self.interval()?))
     }
 
-    /// Returns the comparison as a JSON document.
+    /// Returns a JSON document with this comparison, the device `network`, the machine and the
+    /// version of perftest.
     pub fn document(
         &self,
         network: &Network,

@@ -26,10 +26,12 @@ const ATTEMPTS: usize = 3;
 /// default.
 const MALLOC: &[&str] = &["--memory", "malloc"];
 
-/// Measures `case` in pairs of runs, with the program `ours` and, if given, the program `peer`.
-/// `effort` determines the number of pairs: more pairs are measured while the results do not decide
-/// whether `goal` is met. The order within a pair alternates, so that neither program profits from
-/// the state in which the other leaves the machine.
+/// Compares `ours`, the program `rdma-bench`, with `peer`, a program of perftest: runs the test
+/// `case` with both in turn. Without `peer`, only measures `ours`.
+///
+/// Measures pairs of runs until the results show that `goal` is met or missed, at most as many
+/// pairs as `effort` allows. The order within a pair alternates, so that neither program profits
+/// from the state in which the other leaves the machine.
 ///
 /// # Errors
 ///

@@ -13,8 +13,8 @@ pub fn heading() -> String {
     )
 }
 
-/// Returns the table line of a comparison: the test, both results, their ratio with its interval,
-/// and the verdict.
+/// Returns the table line of a comparison: the test, the medians of both programs, their ratio with
+/// its confidence interval, and the verdict.
 pub fn line(comparison: &Comparison) -> String {
     let case = &comparison.case;
     let (unit, factor) = match case.test.metric {

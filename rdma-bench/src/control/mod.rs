@@ -26,7 +26,8 @@ use crate::statistics::Bandwidth;
 /// Maximum length of a message in bytes. A greater length means that the peer is another program.
 const MAX_MESSAGE: usize = 1 << 16;
 
-/// This process's side of the control connection.
+/// This process's end of the control connection: the TCP connection by which server and client
+/// exchange the parameters of the test, addresses and results.
 #[derive(Debug)]
 pub struct Control {
     stream: TcpStream,
@@ -56,13 +57,13 @@ impl Control {
         Ok(Self { stream, timeout })
     }
 
-    /// Returns the time limit for waiting for the peer.
+    /// Returns the time limit of a single wait for the peer.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Returns the local IP address of the control connection. For the layers above rdma-core, the
-    /// server also accepts connections on this address.
+    /// Returns the local IP address of the control connection. A server of rdma-async or rdma-rpc
+    /// also accepts the connections under test on this address.
     ///
     /// # Errors
     ///

@@ -294,8 +294,7 @@ fn shared_receive_queue(
     Ok(builder.build()?)
 }
 
-/// Opens control connections to all servers that the client writes to, except the first server,
-/// whose connection is `first`.
+/// Opens control connections to all servers of the test except the first server. Returns them.
 fn other_servers(plan: &Plan, settings: &Settings, first: &Control) -> Result<Vec<Control>> {
     let host = first.peer_ip()?.to_string();
     let connect = |port: &u16| control::connect(&host, *port, plan, settings.timeout);

@@ -29,7 +29,7 @@ pub(super) struct Peer {
 impl Peer {
     /// Creates as many queue pairs as `plan` says, and connects each to a queue pair of the peer.
     /// Sends the peer the keys and addresses of `exposed`, the memory that the peer may access, and
-    /// receives those of the peer's memory.
+    /// receives the keys and addresses of the peer's memory.
     ///
     /// # Errors
     ///

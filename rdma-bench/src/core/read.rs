@@ -8,7 +8,7 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::session::Measured;
 
-/// Measures the latency of reads of `size` bytes. Each is posted when the previous one has
+/// Measures the latency of reads of `size` bytes. Each read is posted when the previous read has
 /// completed.
 pub(super) fn latency(
     connection: &Connection,
@@ -21,8 +21,8 @@ pub(super) fn latency(
     })
 }
 
-/// Measures the bandwidth of reads of `size` bytes. All reads of a queue pair write to the same
-/// memory.
+/// Measures the bandwidth of reads of `size` bytes. All reads of a queue pair put their data into
+/// the same memory.
 pub(super) fn bandwidth(
     connection: &Connection,
     size: usize,

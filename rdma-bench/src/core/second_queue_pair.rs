@@ -22,8 +22,8 @@ use crate::session::{Measured, Role};
 use crate::settings::Settings;
 use crate::statistics::{Bandwidth, Bulk};
 
-/// A second queue pair, on which the client sends messages while a latency test uses the first
-/// queue pair.
+/// This process's end of a second queue pair. While a latency test uses the first queue pair, the
+/// client sends messages on the second.
 #[derive(Debug)]
 pub(super) struct SecondQueuePair {
     queue_pair: QueuePair,
@@ -89,9 +89,9 @@ pub(super) fn latency(
     }
 }
 
-/// Runs the client: sends the messages of the latency test and those of the second queue pair. The
-/// bandwidth counts only messages of the second queue pair that completed before the last answer,
-/// because later messages do not compete with the latency test.
+/// Runs the client: sends the messages of the latency test, and messages on the second queue pair.
+/// The bandwidth counts only messages of the second queue pair that completed before the last
+/// answer, because later messages do not compete with the latency test.
 fn run_client(
     connection: &Connection,
     second: &SecondQueuePair,
@@ -191,7 +191,8 @@ fn run_server(
     Measured::beside(&exchange.recorder, 2, Bulk { size, bandwidth })
 }
 
-/// This process's side of the latency test, in which client and server send a message alternately.
+/// This process's side of the latency test, in which the client sends a message, the server answers
+/// with a message, and so on.
 struct Exchange {
     sends: SendQueue<Buffer>,
     receives: Receives,
@@ -218,8 +219,8 @@ impl Exchange {
         })
     }
 
-    /// Returns whether this process can post its message now: it is this process's turn, and its
-    /// previous message has been sent.
+    /// Returns whether this process can post its message now: the peer's message has arrived (or
+    /// the client begins), and this process's previous message has been sent.
     #[inline]
     fn can_post(&self) -> bool {
         self.is_next && self.message.is_some()

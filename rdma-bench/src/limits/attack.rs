@@ -5,7 +5,8 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
 
-/// The UDP ports to which another process sends forged packets while a test runs.
+/// The target of forged packets during a test: the ports of the connection under test, or unused
+/// ports of the same addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attack {
     /// The ports of both sides of the test's connection.
@@ -20,7 +21,7 @@ const BASE_PORT: u16 = 4791;
 /// pair number are the index of the device, and so select one of these ports.
 const PORT_STRIDE: u16 = 100;
 
-/// A side of a connection, parsed from the header of a test's output.
+/// One end of the connection under test, parsed from the header that a test prints.
 struct Side {
     queue_pair: u32,
     packet_sequence: u32,
@@ -47,8 +48,8 @@ impl Attack {
 }
 
 impl Side {
-    /// Returns this side as an argument of `attacker`: IP address, UDP port, queue pair number and
-    /// PSN.
+    /// Returns this end of the connection as an argument of `attacker`: IP address, UDP port, queue
+    /// pair number and PSN.
     fn target(&self) -> String {
         let slot = (self.queue_pair >> 16) as u16;
         let address = SocketAddrV4::new(self.address, BASE_PORT + PORT_STRIDE * slot);
@@ -56,8 +57,8 @@ impl Side {
     }
 }
 
-/// Parses the two header lines that describe one side of the connection, called `name` (`local` or
-/// `remote`). Returns `None` if they are missing or incomplete.
+/// Parses the two header lines that describe one end of the connection: the local end if `name` is
+/// `local`, the peer's if it is `remote`. Returns `None` if the lines are missing or incomplete.
 fn parse_side(printed: &str, name: &str) -> Option<Side> {
     let begin = format!(" {name} address: ");
     let mut lines = printed

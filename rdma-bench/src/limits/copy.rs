@@ -13,7 +13,8 @@ use super::source::WITHOUT_PRELOAD;
 use crate::compare::ends::{free_port, run_with_servers};
 use crate::error::{Error, Result};
 
-/// Size of the copied file in bytes, which the description of the comparison (row E13) names.
+/// Size in bytes of the copied file. The description of the comparison (row E13) states the same
+/// size.
 const SIZE: u64 = 1 << 30;
 const NAME: &str = "rdma_cp";
 

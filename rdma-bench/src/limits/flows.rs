@@ -11,19 +11,19 @@ use crate::compare::Network;
 use crate::compare::ends::{Flow, free_port, run_together};
 use crate::error::{Error, Result};
 
-/// The program of perftest that each flow (a server with its client) runs.
+/// The program of perftest that is measured: several instances run at the same time.
 const PROGRAM: &str = "ib_write_bw";
-/// The duration of each flow in seconds, for perftest's option `-D`.
+/// The duration of each run of [`PROGRAM`] in seconds, for perftest's option `-D`.
 const SECONDS: &str = "1";
-/// The MTU in bytes of the network between the two simulated hosts: that of Ethernet.
+/// The MTU in bytes of the network between the two simulated hosts: the usual MTU of Ethernet.
 const NETWORK_MTU: usize = 1500;
-/// The path MTU of the flows in bytes: the largest that fits into the MTU of the network.
+/// The path MTU of the connections in bytes: the largest that fits into the MTU of the network.
 const PATH_MTU: &str = "1024";
 
-/// Runs `count` flows between two simulated hosts at the same time. In each flow, a client on one
-/// host writes messages of `size` bytes to its server on the other host. Returns the value of
-/// `statistic`. The typical value is the sum of the rates in messages per second. The counter
-/// `fairness` is the rate of the slowest flow divided by that of the fastest.
+/// Runs `count` instances of [`PROGRAM`] at the same time, each with a client on one simulated host
+/// that writes messages of `size` bytes to a server on the other host. Returns the value of
+/// `statistic`: the typical value is the sum of the rates in messages per second; the counter
+/// `fairness` is the rate of the slowest client divided by the rate of the fastest.
 pub(super) fn measure(
     network: &Network,
     count: usize,

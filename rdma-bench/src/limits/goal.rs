@@ -7,7 +7,7 @@ use super::interval::Interval;
 /// The upper or lower bound that a goal sets for a number.
 pub use crate::compare::Goal as Bound;
 
-/// The goal of a comparison: a bound of a number that is computed from the value under test (the
+/// The goal of a comparison: a bound for a number that is computed from the value under test (the
 /// figure) and, in most comparisons, a reference value (the yardstick).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
@@ -20,10 +20,9 @@ pub enum Goal {
 }
 
 impl Goal {
-    /// Returns the number that this goal bounds, computed from `figure` (the value under test) and
-    /// `yardstick` (the reference value): their ratio, their difference, or `figure` alone. Returns
-    /// `None` if a ratio or a difference has no reference value, or if the reference value of a
-    /// ratio is 0.
+    /// Returns the number that this goal bounds: the ratio or the difference of `figure` (the value
+    /// under test) and `yardstick` (the reference value), or `figure` alone. Returns `None` if the
+    /// reference value is missing, or if a ratio has the reference value 0.
     pub fn judged(self, figure: f64, yardstick: Option<f64>) -> Option<f64> {
         let number = match self {
             Self::Ratio(_) => figure / yardstick?,
@@ -41,7 +40,8 @@ impl Goal {
     }
 
     /// Returns whether the goal is met, missed or undecided. `interval` is the confidence interval
-    /// of the number that the goal bounds.
+    /// of the number that the goal bounds: the goal is undecided if the bound is inside the
+    /// interval.
     pub fn verdict(self, interval: &Interval) -> Verdict {
         let bound = self.bound();
         match [interval.low, interval.high].map(|end| bound.is_met(end)) {
@@ -51,7 +51,8 @@ impl Goal {
         }
     }
 
-    /// Returns the name that JSON documents use for the number that this goal bounds.
+    /// Returns the name by which JSON documents call the number that this goal bounds: `ratio`,
+    /// `difference` or `value`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ratio(_) => "ratio",

@@ -4,12 +4,14 @@ use serde::Serialize;
 
 use crate::compare::outcome::middle;
 
-/// The median of independent values, with an interval that contains the true median (that of their
-/// distribution) with a probability of at least 95 %, whatever the distribution is.
+/// The median of independent values, with a confidence interval: the interval contains the true
+/// median (the median of the values' distribution) with a probability of at least 95 %, for every
+/// distribution.
 ///
 /// The interval goes from the k-th smallest to the k-th largest value. Each value is below the true
-/// median with a probability of one half, so the number of values below the true median is
-/// binomial, and k is the largest for which both tails together have at most 5 %.
+/// median with a probability of one half, so the number of values below the true median has a
+/// binomial distribution. k is the largest number for which the interval misses the true median
+/// with a probability of at most 5 %.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Interval {
     /// The median of the values.

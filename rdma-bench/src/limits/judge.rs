@@ -15,8 +15,8 @@ use super::statistic::Statistic;
 use crate::compare::Network;
 use crate::error::{Error, Result};
 
-/// The effort that the judge spends on a comparison: numbers of pairs of measurements, and the
-/// duration of a measurement.
+/// The effort that the judge spends on a comparison: the maximum number of pairs of measurements,
+/// the numbers of pairs after which the goal is checked, and the duration of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effort {
     /// The numbers of pairs after which the judge evaluates the goal, in rising order. The
@@ -31,14 +31,13 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// The effort that suffices to decide a goal: up to 31 pairs.
+    /// The effort that suffices to decide a goal: up to 31 pairs of measurements.
     ///
     /// After each number of pairs in `checks`, the judge computes the 95 % confidence interval, and
-    /// stops if the interval decides. Several evaluations make a wrong verdict more likely than a
-    /// single one: if the true median is exactly at the goal, the probability of the verdict *met*
-    /// (or *missed*) is 3.9 % with these five evaluations, 1.5 % with a single evaluation after 31
-    /// pairs, and 6.2 % with an evaluation after every pair. So there are few evaluations, at fixed
-    /// numbers of pairs.
+    /// stops if the interval decides. Several checks make a wrong verdict more likely than a single
+    /// check: if the true median is exactly at the goal, the probability of the verdict *met* (or
+    /// *missed*) is 3.9 % with these five checks, 1.5 % with a single check after 31 pairs, and
+    /// 6.2 % with a check after every pair. So there are few checks, at fixed numbers of pairs.
     pub const FULL: Self = Self {
         checks: &[7, 11, 15, 23, 31],
         repeats: 10,
@@ -52,8 +51,8 @@ impl Effort {
         time: Duration::from_millis(100),
     };
 
-    /// Returns this effort with runs that last four times as long, for a machine with emulated
-    /// processors.
+    /// Returns an effort with the same numbers of pairs, but with runs that last four times as
+    /// long, for a machine with emulated processors.
     pub fn emulated(self) -> Self {
         Self {
             time: self.time * 4,
@@ -115,7 +114,7 @@ fn built<'p>(name: &str, path: Option<&'p Path>) -> Result<&'p Path> {
     })
 }
 
-/// The devices that the judge measures.
+/// The RDMA devices that the judge measures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Networks {
     /// The softroce device.
@@ -124,7 +123,7 @@ pub struct Networks {
     pub kernel: Option<Network>,
 }
 
-/// The judge: runs comparisons and decides whether their goals are met.
+/// The judge: measures comparisons ([`Row`]), and decides whether their goals are met.
 #[derive(Debug)]
 pub struct Judge {
     programs: Programs,
@@ -136,12 +135,12 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Duration of one measurement of the cache line round trip. Short, because each pair needs two
-    /// of these measurements.
+    /// Duration of one measurement of the round trip of a cache line. Short, because each pair of
+    /// measurements needs two of these.
     const CACHE_LINE_TIME: Duration = Duration::from_millis(60);
 
-    /// Creates a judge that runs comparisons on the devices `networks`, with the programs
-    /// `programs`.
+    /// Creates a judge that measures the devices `networks` with the programs `programs`. `effort`
+    /// determines how many measurements a comparison takes.
     pub fn new(programs: Programs, networks: Networks, effort: Effort) -> Self {
         Self {
             programs,
@@ -152,12 +151,13 @@ impl Judge {
     }
 
     /// Runs the comparison `row`: measures pairs of the value under test and the reference value,
-    /// until the goal of the row is met or missed, at most as many as the effort allows.
+    /// until the results show that the goal is met or missed, at most as many pairs as the effort
+    /// allows.
     ///
     /// # Errors
     ///
-    /// [`Error::Program`] if a run fails, [`Error::Unsupported`] if a program does not report the
-    /// statistic that the row needs.
+    /// [`Error::Program`] if a run fails, [`Error::Unsupported`] if a program does not report a
+    /// number that the comparison needs.
     pub fn judge(&mut self, row: &Row) -> Result<Judged> {
         // The first run of a program only determines the time per message; its result is not used.
         let terms = std::iter::once(&row.figure).chain(row.yardstick);
@@ -198,8 +198,8 @@ impl Judge {
         })
     }
 
-    /// Measures the summands of the reference value of `row`, and returns one result for each.
-    /// Leaves out the cache line round trip, which [`Self::pair`] measures.
+    /// Measures the reference value of `row`, which is the sum of several numbers, and returns one
+    /// result for each number. Leaves out the cache line round trip, which [`Self::pair`] measures.
     fn measure_yardstick(&mut self, row: &Row) -> Result<Vec<Reading>> {
         let measured = |term: &&Term| term.source != Source::CacheLine;
         let terms = row.yardstick.iter().filter(measured);
@@ -252,11 +252,12 @@ impl Judge {
     }
 }
 
-/// Measures pairs until the verdict after one of the numbers [`Effort::checks`] is *met* or
-/// *missed*, at the latest until the last of these numbers. The function `pair` measures one pair;
-/// its argument is `true` for every other pair, which must begin with the value under test. A pair
-/// during which a processor moved (see [`Pair::has_moved`]) is repeated; after
-/// [`Effort::repeats`] repetitions, such pairs count, too.
+/// Measures pairs (the value under test and the reference value) until the verdict after one of the
+/// numbers [`Effort::checks`] is *met* or *missed*, at the latest until the last of these numbers.
+/// The function `pair` measures one pair; with the argument `true`, which every other call has, it
+/// measures the value under test first. A pair during which a processor moved (see
+/// [`Pair::has_moved`]) is measured again; after [`Effort::repeats`] repetitions, such pairs count,
+/// too.
 fn measure_pairs(
     row: &Row,
     effort: Effort,

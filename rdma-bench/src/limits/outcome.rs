@@ -33,7 +33,7 @@ pub struct Pair {
 
 impl Pair {
     /// Creates a pair from two measured values, and computes the number that `goal` bounds. Returns
-    /// `None` if that number does not exist, as for a ratio with a reference value of 0.
+    /// `None` if that number cannot be computed, as for a ratio with a reference value of 0.
     pub(super) fn new(
         goal: Goal,
         figure: f64,
@@ -51,14 +51,14 @@ impl Pair {
         })
     }
 
-    /// Returns whether a processor moved during the pair: the two processors shared a cache only
-    /// before or only after the pair was measured.
+    /// Returns whether a processor moved during the pair: whether the two processors shared a cache
+    /// either only before or only after it.
     pub fn has_moved(&self) -> bool {
         self.distances[0] != self.distances[1]
     }
 }
 
-/// The result of a comparison: the row that defines it, and all its pairs of measurements.
+/// The result of a comparison: its definition ([`Row`]), and all pairs of measurements.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judged {
     /// The comparison that was measured.
@@ -81,13 +81,13 @@ impl Judged {
     }
 
     /// Returns the median of the yardsticks (the reference values) over all pairs; `None` if the
-    /// row has none.
+    /// comparison has no reference value.
     pub fn yardstick(&self) -> Option<f64> {
         middle(self.pairs.iter().filter_map(|pair| pair.yardstick))
     }
 
-    /// Returns the median over all pairs of the number that the goal bounds: a ratio, a difference
-    /// or a figure.
+    /// Returns the median over all pairs of the number that the goal bounds: a ratio, a difference,
+    /// or the value under test alone.
     pub fn median(&self) -> f64 {
         middle(self.judged()).unwrap_or(f64::NAN)
     }
@@ -110,15 +110,15 @@ impl Judged {
         self.pairs.iter().filter(|pair| pair.has_moved()).count()
     }
 
-    /// Returns whether the two processors shared a cache, derived from the median of all measured
-    /// cache line round trips.
+    /// Returns whether the two processors of the measurement shared a cache, derived from the
+    /// median of all measured cache line round trips.
     pub fn distance(&self) -> Distance {
         let lines = self.pairs.iter().flat_map(|pair| pair.cache_line);
         Distance::of(middle(lines).unwrap_or(f64::NAN))
     }
 
-    /// Returns the row, its pairs and its verdict as a JSON document. `machine` describes the
-    /// machine that measured.
+    /// Returns a JSON document with the comparison, its pairs and its verdict. `machine` describes
+    /// the machine that measured.
     pub fn document(&self, machine: &Machine) -> Value {
         let row = &self.row;
         let term = |term: &Term| json!([term.times, term.to_string()]);

@@ -8,17 +8,18 @@ use super::source::WITHOUT_PRELOAD;
 use crate::compare::ends::{free_port, run_group};
 use crate::error::{Error, Result};
 
-/// Number of processes. The reference value of the comparison (row E15) is measured with the same
-/// number of threads.
+/// Number of processes that take part in the all-reduce. The reference value of the comparison (row
+/// E15) is measured with the same number of threads.
 const RANKS: usize = 4;
-/// Size of the vector of a process in bytes, as in the reference value of the comparison (row E15).
+/// Size in bytes of the vector that each process contributes, as in the reference value of the
+/// comparison (row E15).
 const SIZE: usize = 64 << 20;
-/// Number of reductions in a run. The example does not measure the first reduction.
+/// Number of all-reduce operations in a run. The example does not measure the first of them.
 const ROUNDS: usize = 6;
 const NAME: &str = "ring_all_reduce";
 
 /// Runs [`RANKS`] processes of the example `ring_all_reduce`, whose path is `program`. Returns the
-/// time of one reduction, in microseconds, measured by the slowest process.
+/// time of one all-reduce in microseconds, measured by the slowest process.
 pub(super) fn measure(program: &Path) -> Result<Reading> {
     let ports = (0..RANKS).map(|_| free_port());
     let ports = ports.collect::<Result<Vec<_>>>()?;
@@ -57,7 +58,8 @@ pub(super) fn measure(program: &Path) -> Result<Reading> {
     })
 }
 
-/// Returns the time that a process has printed, in microseconds.
+/// Returns the time of one all-reduce, in microseconds, from `printed`, the output of a process;
+/// `None` if the output has no such time.
 fn time_in(printed: &str) -> Option<f64> {
     let millis = printed.trim().strip_suffix(" ms")?.rsplit(' ').next()?;
     Some(millis.parse::<f64>().ok()? * 1e3)

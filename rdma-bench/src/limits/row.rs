@@ -13,7 +13,7 @@ pub struct Row {
     /// The name of the row, such as `G8a`: a letter, the number of the goal, and a small letter if
     /// the goal has several rows.
     pub id: &'static str,
-    /// A description of what is compared, of the form "measured value / reference value".
+    /// A description of the two compared values, of the form "measured value / reference value".
     pub what: &'static str,
     /// The unit in which tables show the two values.
     pub unit: Unit,
@@ -27,8 +27,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// Returns whether `name` is the name of this row (`G8a`), of its goal (`G8`), or the letter of
-    /// its goal (`G`). Upper and lower case are the same.
+    /// Returns whether `name` selects this comparison: by its own name (`G8a`), by the name of its
+    /// goal (`G8`), or by the letter of its goal (`G`). Upper and lower case are the same.
     pub fn matches_name(&self, name: &str) -> bool {
         let goal = self.id.trim_end_matches(|c: char| c.is_ascii_lowercase());
         let letter = goal.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -58,8 +58,8 @@ impl Row {
     }
 }
 
-/// A summand of a value: a number that a program measures, times a factor. The value under test has
-/// one term; the reference value is the sum of its terms.
+/// One summand of a measured value: a number that a program measures, times a factor. The value
+/// under test has one summand; the reference value may have several.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Term {
     /// The factor by which the measured number is multiplied.
@@ -71,13 +71,14 @@ pub struct Term {
 }
 
 impl Term {
-    /// Creates a term with the typical number (median or average) of `source`, and the factor 1.
+    /// Creates a summand: the typical number (the median of a time, or the average of a rate) that
+    /// `source` measures, with the factor 1.
     pub const fn of(source: Source) -> Self {
         Self::times(1.0, source)
     }
 
-    /// Creates a term with the typical number (median or average) of `source`, and the factor
-    /// `times`.
+    /// Creates a summand: the typical number (the median of a time, or the average of a rate) that
+    /// `source` measures, with the factor `times`.
     pub const fn times(times: f64, source: Source) -> Self {
         Self {
             times,
@@ -86,7 +87,8 @@ impl Term {
         }
     }
 
-    /// Returns this term with `statistic` of the program's result instead of the typical number.
+    /// Returns this summand with another number of the program's result: `statistic` instead of the
+    /// typical number.
     pub const fn with(self, statistic: Statistic) -> Self {
         Self { statistic, ..self }
     }
@@ -123,7 +125,7 @@ pub enum Quantity {
 }
 
 impl Quantity {
-    /// Returns the name of this kind's unit in JSON documents.
+    /// Returns the unit in which JSON documents give numbers of this kind.
     pub(super) fn unit(self) -> &'static str {
         match self {
             Self::Time => "usec",

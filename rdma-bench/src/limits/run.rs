@@ -22,7 +22,7 @@ use crate::test::{Metric, Test, Verb};
 /// Time limit of one run of a program. A longer run counts as failed.
 pub(super) const RUN_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// A test of an RDMA device, with its operation, message size and options.
+/// A test of an RDMA device: operation, message size, path of the messages and options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     verb: Verb,
@@ -51,11 +51,11 @@ pub enum Path {
 }
 
 impl Path {
-    /// The environment variable that selects softroce's UDP path, with its value.
+    /// The environment variable, with its value, that makes softroce send all messages by UDP.
     const UDP: &'static str = "SOFTROCE_PATH=udp";
 
-    /// Returns the arguments (those of `env`) that precede a program on its command line to select
-    /// this path.
+    /// Returns the arguments that precede a program on its command line, so that its messages take
+    /// this path: a call of `env` that sets environment variables.
     fn prefix(self) -> &'static [&'static str] {
         match self {
             Self::Chosen => &[],
@@ -116,13 +116,13 @@ impl Run {
         Self { variables, ..self }
     }
 
-    /// Returns this test with `servers` servers, to all of which the client sends.
+    /// Returns this test with `servers` servers. The client sends to all of them.
     pub const fn servers(self, servers: usize) -> Self {
         Self { servers, ..self }
     }
 
-    /// Returns this test with forged packets: during the test, another process sends them to the
-    /// ports of `attack`.
+    /// Returns this test under attack: while the test runs, another process sends forged packets to
+    /// the ports of `attack`.
     pub const fn under_attack(self, attack: Attack) -> Self {
         let attack = Some(attack);
         Self { attack, ..self }
@@ -133,8 +133,8 @@ impl Run {
         self.verb.is_call()
     }
 
-    /// Returns whether messages of another size are sent during a latency test, which only
-    /// rdma-core and rdma-rpc support.
+    /// Returns whether the test sends messages of another size while it measures latency. Only
+    /// rdma-core and rdma-rpc support this.
     pub(super) fn has_messages_beside(self) -> bool {
         self.args.contains(&"--beside")
     }
@@ -157,7 +157,8 @@ impl Run {
         }
     }
 
-    /// Returns the duration of one message, as a multiple of the latency that the test reports.
+    /// Returns the time that one message of this test takes, divided by the latency that the test
+    /// reports: 2 if the test reports half of the round trip, else 1.
     pub(super) fn times_per_message(self) -> f64 {
         match self.verb {
             // The reported latency is half of a round trip.
@@ -166,15 +167,15 @@ impl Run {
         }
     }
 
-    /// Returns the number of queue pairs of the client, each of which transfers its own messages.
+    /// Returns the number of queue pairs of the client. Each transfers its own messages.
     fn queue_pairs(self) -> usize {
         let option = self.args.windows(2).find(|pair| pair[0] == "-q");
         let count = option.and_then(|pair| pair[1].parse().ok());
         count.unwrap_or(1) * self.servers
     }
 
-    /// Runs the test with `program` and about `count` messages, and returns the value of
-    /// `statistic`.
+    /// Runs the test with `program`, with about `count` messages, and returns the value of
+    /// `statistic` in the program's result.
     pub(super) fn measure(
         self,
         program: &Program,

@@ -22,12 +22,11 @@ use crate::compare::program::{Program, in_path};
 use crate::error::{Error, Result};
 use crate::plan::Layer;
 
-/// The source of a measured number: a program that the judge runs, with the arguments that select
-/// the test. Both values of a comparison, the value under test and the reference value, come from
-/// such programs.
+/// The source of a measured number: a program that the judge runs, with the arguments of its test.
+/// Both values of a comparison (the value under test and the reference value) have such sources.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Source {
-    /// `rdma-bench` over a layer. Tests of calls and of streamed items are those of rdma-rpc.
+    /// `rdma-bench` over a layer. rdma-rpc is the layer for tests of calls and of streamed items.
     Ours(Layer, Run),
     /// The C program of perftest that performs the given test.
     Perftest(Run),

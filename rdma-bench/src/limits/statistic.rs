@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde_json::Value;
 
-/// A number that the judge reads from the result of a program (a [`Source`](super::Source)).
+/// One of the numbers in the result of a program, such as the median or a percentile, which the
+/// judge compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Statistic {
     /// The median of a latency, or the average of a rate.
@@ -33,9 +34,8 @@ impl Statistic {
         }
     }
 
-    /// Returns this statistic from a JSON document; `None` if the document does not have it.
-    /// Documents of `yardstick` and `connections` have the typical number; those of `rdma-bench`
-    /// have percentiles and the rate of messages on a second queue pair; all may have counters.
+    /// Returns the number that this statistic selects in a JSON document, the result of one of the
+    /// programs of rdma-bench; `None` if the document does not have this number.
     pub(crate) fn in_document(self, document: &Value) -> Option<f64> {
         let results = &document["results"];
         let number = match self {
@@ -50,8 +50,8 @@ impl Statistic {
         self.if_valid(number.as_f64()? * factor)
     }
 
-    /// Returns this statistic from the columns that perftest printed for a latency test; `None` if
-    /// perftest does not print it.
+    /// Returns the number that this statistic selects in `columns`, the result line of a latency
+    /// test of perftest; `None` if perftest does not print this number.
     pub(crate) fn in_columns(self, columns: &[f64]) -> Option<f64> {
         let column = match self {
             Self::Typical => 4,

@@ -6,7 +6,8 @@ use std::fmt;
 use super::goal::Verdict;
 use super::row::Row;
 
-/// The verdicts of all comparisons (rows) of a run.
+/// The outcomes of all comparisons of a run. Displays as the number of comparisons with each
+/// verdict, and the commands that repeat the comparisons that did not meet their goals.
 #[derive(Debug, Default)]
 pub struct Summary {
     outcomes: Vec<(Row, Outcome)>,
@@ -14,31 +15,34 @@ pub struct Summary {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// The verdict of a row that was measured; `None` if there were too few pairs for a verdict.
+    /// The verdict of a comparison that was measured; `None` if there were too few pairs for a
+    /// verdict.
     Measured(Option<Verdict>),
     NotMeasured,
-    /// The system lacks what the row needs.
+    /// The system lacks something that the comparison needs, such as a program.
     Impossible,
 }
 
 impl Summary {
-    /// Adds a row that was measured, with its verdict; `None` if there were too few pairs.
+    /// Adds the verdict of a measured comparison; `None` if too few pairs were measured for a
+    /// verdict.
     pub fn measured(&mut self, row: &Row, verdict: Option<Verdict>) {
         self.outcomes.push((*row, Outcome::Measured(verdict)));
     }
 
-    /// Adds a row that could not be measured.
+    /// Adds a comparison whose measurement failed.
     pub fn not_measured(&mut self, row: &Row) {
         self.outcomes.push((*row, Outcome::NotMeasured));
     }
 
-    /// Adds a row that needs what this system does not have. The row is not counted.
+    /// Adds a comparison that this system cannot measure, because it lacks something that the
+    /// comparison needs. Such comparisons do not make the run fail.
     pub fn impossible(&mut self, row: &Row) {
         self.outcomes.push((*row, Outcome::Impossible));
     }
 
-    /// Returns whether every row that this system can measure was measured, and no row missed its
-    /// goal.
+    /// Returns whether every comparison that this system can measure was measured, and none missed
+    /// its goal.
     pub fn is_success(&self) -> bool {
         let failures = [
             Outcome::Measured(Some(Verdict::Missed)),
@@ -54,8 +58,8 @@ impl Summary {
 }
 
 impl fmt::Display for Summary {
-    /// Writes the number of rows for each verdict, and the commands that measure the rows again
-    /// which did not meet their goals.
+    /// Writes the number of comparisons with each verdict, and the commands that repeat the
+    /// comparisons that did not meet their goals.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let not_measured = self.count(Outcome::NotMeasured);
         let without_verdict = self.count(Outcome::Measured(None));

@@ -5,7 +5,7 @@ use super::outcome::Judged;
 use super::row::Row;
 use crate::error::Error;
 
-/// Returns the header line of the judge's table.
+/// Returns the header line of the table of measured comparisons.
 pub fn heading() -> String {
     format!(
         "{:<6}{:<51}{:<7}{:>11}{:>11}{:>12}  {:<22}{:<21}{:<6}{:<25}{}",

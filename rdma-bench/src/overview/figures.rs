@@ -22,8 +22,9 @@ pub struct Figures {
     pub rate: f64,
 }
 
-/// Measures `row` (an operation with one message size over one layer) `runs` times, with the
-/// program `rdma-bench` at `program`, or with perftest. Returns the median of each value.
+/// Measures `row` (an operation with messages of one size over one layer) `runs` times: with the
+/// program `rdma-bench` at `program`, or with perftest if the row is perftest's. Returns the median
+/// of each measured value.
 ///
 /// # Errors
 ///
@@ -54,8 +55,9 @@ pub fn measure(row: &Row, network: &Network, program: &Path, runs: usize) -> Res
     })
 }
 
-/// Returns the test that measures `metric` of `row`. The test has so many messages that it takes
-/// some tenths of a second on softroce, and seconds on an emulated device.
+/// Returns the test that measures the latency or the bandwidth, as `metric` says, of the operation
+/// in `row`. The test has enough messages to take some tenths of a second on softroce, and seconds
+/// on an emulated device.
 fn case(row: &Row, metric: Metric) -> Case {
     let iterations = match (metric, row.size) {
         (Metric::Latency, ..=8192) => 5_000,

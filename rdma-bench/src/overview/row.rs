@@ -47,7 +47,7 @@ impl Subject {
         }
     }
 
-    /// Returns whether the overview has rows of the operation `verb` for this layer or program.
+    /// Returns whether the overview shows the operation `verb` over this layer or program.
     fn has(self, verb: Verb) -> bool {
         match self {
             Self::Rpc => verb.is_call(),
@@ -91,7 +91,7 @@ pub struct Row {
     pub subject: Subject,
 }
 
-/// Returns all rows of the table in order. `with_perftest` adds the rows of perftest.
+/// Returns all rows of the table, in order. Includes rows of perftest if `with_perftest` is set.
 pub fn rows(with_perftest: bool) -> Vec<Row> {
     let mut rows = Vec::new();
     let verbs = [

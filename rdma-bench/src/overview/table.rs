@@ -14,8 +14,8 @@ device's own, or malloc's. imm: writes with immediate data, which the receiver n
 rdma-async do here. Messages over rdma-async above 4 KiB are read by the receiver, not sent.
 ";
 
-/// Returns the overview as a table of text with the given rows. `None` in place of the values means
-/// that the row could not be measured.
+/// Returns the overview as a text table with one line for each element of `rows`: a row and its
+/// measured values, or `None` if the row could not be measured.
 pub fn table(rows: &[(Row, Option<Figures>)]) -> String {
     let mut text = format!(
         "{:<14}{:>8}  {:<18}{:>12}{:>12}{:>12}{:>12}\n",

@@ -110,7 +110,7 @@ impl Header {
         if self.shared_receives { "ON" } else { "OFF" }
     }
 
-    /// Returns the name and the value of the header line that differs by test: the maximum number
+    /// Returns the name and the value of a header line that depends on the test: the maximum number
     /// of outstanding reads, or the maximum size of inline data.
     pub(super) fn limit(&self) -> (&'static str, usize) {
         match self.properties.ends[0].outstanding {

@@ -11,7 +11,7 @@ use crate::statistics::Bandwidth;
 /// the meaning of a field changes.
 pub const SCHEMA: &str = "rdma-bench/result/1";
 
-/// Returns the results for messages of `size` bytes as a JSON object; `None` if this process
+/// Returns a JSON object with the results for messages of `size` bytes; `None` if this process
 /// measured nothing.
 pub fn row(measured: &Measured, size: usize, units: Units) -> Option<Value> {
     match measured {

@@ -20,8 +20,8 @@ use crate::settings::Settings;
 use crate::statistics::{self, Bandwidth};
 use crate::test::{Metric, Verb};
 
-/// Number of bytes by which the maximum message length exceeds the largest number of echoed bytes,
-/// as room for the headers of requests and responses.
+/// Number of bytes by which the maximum length of a message exceeds the largest number of echoed
+/// bytes. Leaves room for the headers of requests and responses.
 const OVERHEAD: usize = 4096;
 
 /// The RPC service that the tests call.
@@ -66,8 +66,8 @@ impl Bench for EchoService {
     }
 }
 
-/// This process's side of the rdma-rpc connections that a test measures: the client makes calls,
-/// the server answers them.
+/// This process's end of the rdma-rpc connections under test. The client makes calls, the server
+/// answers them.
 #[derive(Debug)]
 pub struct Connection {
     // The first field: dropped before the runtime on which its tasks run.
@@ -87,9 +87,8 @@ enum End {
 }
 
 impl Connection {
-    /// Establishes as many connections of rdma-async to the peer as `plan` has queue pairs.
-    /// rdma-rpc sends its calls over these connections. The server also starts the tasks that
-    /// answer calls.
+    /// Establishes the rdma-async connections to the peer over which rdma-rpc sends calls: as many
+    /// as `plan` has queue pairs. The server also starts the tasks that answer calls.
     ///
     /// # Errors
     ///
@@ -152,7 +151,7 @@ async fn echo(client: &BenchClient, request: &[u8]) -> Result<()> {
     }
 }
 
-/// Measures the latency of calls. Each is made when the previous one has returned.
+/// Measures the latency of calls. Each call is made when the previous call has returned.
 async fn latency(
     client: &BenchClient,
     size: usize,
@@ -191,7 +190,7 @@ async fn bandwidth(
     window.run_all(loops.map(call)).await
 }
 
-/// A caller of the method `bulk`, with memory that all its calls use.
+/// A caller of the RPC method `bulk`, with the memory that all its calls use.
 struct BulkCaller<'c> {
     client: &'c BenchClient,
     /// Memory that a call lends to the server.
@@ -260,7 +259,7 @@ async fn latency_beside(
 
 /// Measures the rate of calls with bulk memory of `size` bytes, with `depth` calls outstanding.
 /// Each call lends memory to the server, and reads the result into memory. All measured calls reuse
-/// memory of earlier ones.
+/// memory of earlier calls.
 async fn bulks(client: &BenchClient, size: usize, depth: usize, window: &Window) -> Result<()> {
     let mut callers = (0..depth)
         .map(|_| BulkCaller::new(client, size))

@@ -114,14 +114,14 @@ impl FlowRule {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_NORMAL, port)
     }
 
-    /// Creates a rule for those packets received on the port `port` that match no other rule.
+    /// Creates a rule for all packets that the port `port` receives and that match no other rule.
     #[doc(alias = "IBV_FLOW_ATTR_ALL_DEFAULT")]
     pub fn all_others(port: u8) -> Self {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_ALL_DEFAULT, port)
     }
 
-    /// Creates a rule for those multicast packets received on the port `port` that match no other
-    /// rule.
+    /// Creates a rule for all multicast packets that the port `port` receives and that match no
+    /// other rule.
     #[doc(alias = "IBV_FLOW_ATTR_MC_DEFAULT")]
     pub fn multicast_others(port: u8) -> Self {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_MC_DEFAULT, port)

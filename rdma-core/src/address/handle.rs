@@ -35,8 +35,8 @@ impl AddressHandle {
 
     /// Creates an address handle for replies to a received datagram.
     ///
-    /// `grh` is the beginning of the receive's memory, of which the first 40 bytes are used. `port`
-    /// is the port that received the datagram.
+    /// `grh` is the beginning of the receive's memory; only its first 40 bytes are used. `port` is
+    /// the port that received the datagram.
     ///
     /// # Errors
     ///

@@ -58,8 +58,8 @@ impl AddressVector {
     /// The default hop limit of packets.
     pub const DEFAULT_HOP_LIMIT: u8 = 64;
 
-    /// Creates a path from the port and the GID of `from` to the GID `gid` or, if one of the two
-    /// GIDs is zero (on InfiniBand), to the LID `lid` only.
+    /// Creates a path from the port and the GID of `from` to the GID `gid`. If one of the two GIDs
+    /// is zero, as is possible on InfiniBand, the path leads to the LID `lid` only.
     pub fn new(from: &LocalAddress, gid: Gid, lid: u16) -> Self {
         let both = !from.gid.is_zero() && !gid.is_zero();
         let global = from.link_layer == LinkLayer::Ethernet || both;

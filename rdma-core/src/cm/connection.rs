@@ -250,8 +250,8 @@ impl Drop for Connection {
     }
 }
 
-/// Waits for the events of one connection identifier. The time limit applies to each step of the
-/// connection.
+/// A wait for the events of one connection identifier, with a time limit for each step of
+/// connecting.
 pub(super) struct EventWaiter {
     pub(super) channel: EventChannel,
     pub(super) peer: String,
@@ -268,9 +268,9 @@ impl fmt::Debug for EventWaiter {
 }
 
 impl EventWaiter {
-    /// Waits for the event that completes `step`, and returns the value that `pick` derives from
-    /// it. `pick` returns every other event unchanged as `Err`. Events that end the connection are
-    /// returned as errors; all other events are ignored.
+    /// Waits for the event that completes `step`, and returns the data of this event. The function
+    /// `pick` selects the event: it returns the data of the right event, and any other event
+    /// unchanged as `Err`. Events that end the connection become errors; all others are ignored.
     pub(super) fn until<T>(
         &self,
         step: ConnectionStep,

@@ -336,7 +336,7 @@ impl ConnectionId {
     }
 
     /// Returns the ECE options that the peer sent with its connect request or acceptance, as input
-    /// for [`set_ece`](PreparedQueuePair::set_ece). The vendor is 0 if the peer sent none.
+    /// for [`set_ece`](PreparedQueuePair::set_ece). The vendor is 0 if the peer sent no options.
     ///
     /// # Errors
     ///

@@ -49,9 +49,9 @@ impl ConnectionParameters {
     }
 
     /// Sets the minimum time that the peer waits before it retries a request for which this side
-    /// had no receive posted, as a code of the specification, 0 to 31 (IBTA volume 1, table 46).
-    /// The default is 12, which is 0.64 ms. (The default of librdmacm is 0, which is the longest
-    /// delay, 655 ms.)
+    /// had no receive posted. `code` stands for a time in the specification, 0 to 31 (IBTA volume
+    /// 1, table 46). The default is 12, which is 0.64 ms. (The default of librdmacm is 0, which is
+    /// the longest delay, 655 ms.)
     pub fn min_rnr_timer(mut self, code: u8) -> Self {
         self.retries.not_ready_timer = code;
         self
@@ -93,8 +93,8 @@ impl ConnectionParameters {
     }
 }
 
-/// Returns `local` with its maximum numbers of RDMA reads and atomics lowered to those that the
-/// peer allows.
+/// Returns `local` with its maximum numbers of RDMA reads and atomics lowered to the numbers that
+/// the peer allows.
 pub(crate) fn negotiated(local: Endpoint, peer: &PeerParameters) -> Endpoint {
     Endpoint {
         incoming_reads: local.incoming_reads.min(peer.incoming_reads),

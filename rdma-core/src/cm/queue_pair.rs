@@ -129,8 +129,8 @@ pub(super) fn activate(id: &ConnectionId, prepared: PreparedQueuePair) -> Result
     prepared.activate(&DatagramOptions::new(attributes.qkey))
 }
 
-/// Returns an endpoint with the queue pair number `queue_pair`, for a peer of which nothing else is
-/// known. All other fields have placeholder values.
+/// Returns an endpoint with the queue pair number `queue_pair`, for a peer whose other parameters
+/// are not known. All other fields have placeholder values.
 pub(super) fn placeholder_endpoint(queue_pair: u32) -> Endpoint {
     Endpoint {
         queue_pair,

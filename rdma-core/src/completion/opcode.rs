@@ -43,7 +43,7 @@ opcodes! {
     LocalInvalidate = raw::IBV_WC_LOCAL_INV,
     /// A large TCP segment of a raw packet queue pair.
     SegmentationOffload = raw::IBV_WC_TSO,
-    /// A flush of earlier writes (`IBV_WC_FLUSH`, in newer headers than those of the bindings).
+    /// A flush of earlier writes (`IBV_WC_FLUSH`, in headers that are newer than the bindings).
     Flush = raw(8),
     /// An atomic RDMA write of eight bytes.
     AtomicWrite = raw::IBV_WC_ATOMIC_WRITE,

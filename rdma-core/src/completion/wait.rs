@@ -83,8 +83,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes up to `room.len()` completions from the queue into `room`. If none is available,
-    /// requests a completion event and polls once more.
+    /// Takes up to `room.len()` completions from the queue into `room`. If no completion is
+    /// available, requests a completion event and polls once more.
     ///
     /// An empty result means that the next completion will produce an event. The program can then
     /// wait until the [channel](super::CompletionChannel) is readable, without missing a

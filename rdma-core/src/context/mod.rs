@@ -25,7 +25,7 @@ use crate::protection_domain::ProtectionDomain;
 pub struct Context {
     handle: Arc<ContextHandle>,
     /// The port that the [device selector](crate::device::DeviceSelector) contained when it
-    /// selected this device; `None` if it contained none.
+    /// selected this device; `None` if the selector contained no port.
     preferred_port: Option<u8>,
 }
 
@@ -82,7 +82,7 @@ impl Context {
         self.handle.query_device().map(DeviceAttributes::new)
     }
 
-    /// Returns the capabilities and limits of the device, including those that only newer devices
+    /// Returns the capabilities and limits of the device, including values that only newer devices
     /// and drivers report.
     ///
     /// # Errors

@@ -59,7 +59,7 @@ impl Context {
         .map_err(|unusable| unusable.error(None))
     }
 
-    /// Opens the first usable device among those that `selector` matches.
+    /// Opens the first usable device that `selector` matches.
     ///
     /// # Errors
     ///
@@ -125,12 +125,12 @@ impl Context {
     }
 }
 
-/// The reasons why the devices of this system cannot be used, one error for each device.
+/// The reasons why no device of this system can be used: one error for each device.
 struct Unusable(Vec<Error>);
 
 impl Unusable {
-    /// Converts the reasons to one error, which lists all of them. `instead` is a device that the
-    /// program could choose explicitly.
+    /// Converts the reasons to one error that lists all of them. `instead` is a device that the
+    /// program could open by its name, which the error then suggests.
     fn error(mut self, instead: Option<&Device>) -> Error {
         match (self.0.len(), instead) {
             (0, _) => Error::NoDevice,

@@ -60,8 +60,8 @@ pub struct AddressChoice {
 }
 
 impl AddressChoice {
-    /// The environment variable that sets the GID index if the program sets none. The value is a
-    /// number, or `auto`.
+    /// The environment variable that sets the GID index if the program does not set it. The value
+    /// is a number, or `auto`.
     pub const GID_INDEX_VARIABLE: &'static str = "RDMA_GID_INDEX";
 
     /// Sets [`source`](Self::source) to the address from which the system sends packets to `peer`,
@@ -163,7 +163,7 @@ impl AddressChoice {
         }
     }
 
-    /// Returns the port with the best of its GIDs, and the rank of this GID. A lower rank is
+    /// Returns the best GID of the port, as an address, with the rank of this GID. A lower rank is
     /// better.
     fn choose_on(
         self,
@@ -238,8 +238,8 @@ impl AddressChoice {
     }
 }
 
-/// The rank of a GID among the candidates, of which the lowest is chosen: first how well the GID
-/// fits the peer, then the rank of its type.
+/// The rank of a GID among all candidates; the GID with the lowest rank is chosen. The first number
+/// says how well the GID fits the peer, the second ranks the type of the GID.
 type Rank = (u8, u8);
 
 /// The UDP port of RoCE v2, used as the destination port when the system is asked for the route to

@@ -31,7 +31,8 @@ pub enum AtomicCapability {
     None,
     /// Atomics are atomic with regard to other operations of this device.
     Device,
-    /// Atomics are atomic with regard to all accesses to the memory, including those of processors.
+    /// Atomics are atomic with regard to all accesses to the memory, including accesses by
+    /// processors.
     Global,
     /// A value that this crate does not know.
     Unknown(u32),
@@ -87,8 +88,8 @@ impl DeviceAttributes {
         DeviceCapabilities::from_bits_retain(self.raw.device_cap_flags.into())
     }
 
-    /// Returns the set of memory accesses with which the device's atomic operations cannot
-    /// interleave: those of the device, or all.
+    /// Returns the memory accesses with which the device's atomic operations cannot interleave: the
+    /// accesses of the same device, or all accesses.
     pub fn atomics(&self) -> AtomicCapability {
         use sys::ibv_atomic_cap as raw;
         match self.raw.atomic_cap {

@@ -229,7 +229,8 @@ impl ExtendedDeviceAttributes {
         })
     }
 
-    /// Returns the maximum size of device memory in bytes; 0 if the device has none.
+    /// Returns the maximum size of device memory in bytes; 0 if the device has no memory for
+    /// programs.
     #[doc(alias = "max_dm_size")]
     pub fn max_device_memory(&self) -> u64 {
         self.raw.max_dm_size

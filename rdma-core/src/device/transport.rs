@@ -20,7 +20,7 @@ pub enum TransportType {
     Usnic,
     /// Cisco's usNIC over UDP.
     UsnicUdp,
-    /// A vendor-specific transport, for example that of Amazon's EFA.
+    /// A vendor-specific transport, for example of Amazon's EFA.
     Unspecified,
     /// A value that this crate does not know.
     Unknown(i32),

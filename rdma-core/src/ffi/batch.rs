@@ -222,7 +222,7 @@ impl<W: Linked> BatchStorage<W> {
         (self.capacity, self.width) = (capacity, width);
     }
 
-    /// Ends the use of the memory, which the current thread keeps for a later batch.
+    /// Ends the batch's use of the memory. The current thread keeps the memory for a later batch.
     #[inline]
     pub(super) fn close(&mut self) {
         self.capacity = 0;

@@ -79,19 +79,19 @@ impl ChannelHandle {
         unsafe { BorrowedFd::borrow_raw(self.raw_fd()) }
     }
 
-    /// Counts one more completion queue that is attached to this channel.
+    /// Records that one more completion queue is attached to this channel.
     pub(super) fn attach(&self) {
         *self.queues.lock() += 1;
     }
 
-    /// Counts one completion queue less as attached to this channel. The queue must generate no
-    /// further events.
+    /// Records that a completion queue is no longer attached to this channel. The queue must
+    /// generate no further events.
     pub(super) fn detach(&self) {
         *self.queues.lock() -= 1;
     }
 
-    /// Reads and discards all pending events if exactly one completion queue is attached. Returns
-    /// whether exactly one is attached.
+    /// If exactly one completion queue is attached, reads and discards all pending events, and
+    /// returns `true`. Otherwise only returns `false`.
     pub(crate) fn drain_alone(&self) -> Result<bool> {
         let queues = self.queues.lock();
         let is_alone = *queues == 1;

@@ -185,8 +185,8 @@ impl CompletionQueueHandle {
     }
 
     /// Polls the device, and returns the result of `ibv_poll_cq`: the number of completions, or a
-    /// negative number on failure. Drivers write only those fields that a completion defines, and
-    /// leave the others unchanged.
+    /// negative number on failure. Drivers write only the fields that are defined for the
+    /// completion, and leave other fields unchanged.
     #[inline]
     fn poll_raw(&self, room: &mut [WorkCompletion]) -> i32 {
         let limit = i32::try_from(room.len()).unwrap_or(i32::MAX);
@@ -234,8 +234,9 @@ impl CompletionQueueHandle {
         self.deliver_awaited(room, count)
     }
 
-    /// Delivers those of the first `count` completions in `room` that other threads wait for to
-    /// these threads, and returns the others. If none is left, polls again.
+    /// Delivers completions that other threads wait for to these threads, and returns the remaining
+    /// completions. The first `count` elements of `room` are the polled completions. Polls again if
+    /// no completion remains.
     #[cold]
     fn deliver_awaited<'r>(
         &self,
@@ -286,8 +287,8 @@ impl CompletionQueueHandle {
         count
     }
 
-    /// Delivers those of the polled `completions` that other threads wait for to these threads.
-    /// Moves all others to the front of `completions`, and returns their number.
+    /// Delivers completions that other threads wait for to these threads. Moves the remaining
+    /// completions to the front of `completions`, and returns their number.
     fn retain_own(&self, completions: &mut [WorkCompletion]) -> usize {
         let mut kept = 0;
         for index in 0..completions.len() {

@@ -64,8 +64,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Advances to the next completion. Returns `false` if there is none, and in all later calls.
-    /// Completions that other threads wait for are delivered to these threads and skipped.
+    /// Advances to the next completion. Returns `false` if no completion is left, and in all later
+    /// calls. Completions that other threads wait for are delivered to these threads and skipped.
     pub(crate) fn advance(&mut self) -> Result<bool> {
         while self.step()? {
             if !self.queue.stash().deliver(self.id(), || self.record()) {
@@ -75,8 +75,8 @@ impl<'a> Session<'a> {
         Ok(false)
     }
 
-    /// Advances to the next completion, including those that other threads wait for. Returns
-    /// `false` if there is none.
+    /// Advances to the next completion, even if another thread waits for this completion. Returns
+    /// `false` if no completion is left.
     fn step(&mut self) -> Result<bool> {
         self.current = self.put_back.pop_front();
         if self.current.is_some() {

@@ -111,8 +111,9 @@ impl<'a> Markers<'a> {
 
 impl QueuePairHandle {
     /// Waits until all requests of the queue pair, which must be in the error state, have
-    /// completed. Puts completions of these requests and of others back. Between polls, calls
-    /// `wait` to let time pass, and returns its error if it fails.
+    /// completed. Polls the completion queues meanwhile, and puts the polled completions of
+    /// requests back, for later polls. Between polls, calls `wait` to let time pass; if `wait`
+    /// fails, returns its error.
     pub(crate) fn await_flush(
         &self,
         own: &AddressVector,
@@ -161,8 +162,8 @@ impl QueuePairHandle {
         outcome
     }
 
-    /// Posts a marker to each work queue of which no marker has completed, unless the last one was
-    /// posted less than [`MARKER_WAIT`] ago.
+    /// Posts a marker to each work queue on which no marker has completed yet, unless the last
+    /// marker was posted less than [`MARKER_WAIT`] ago.
     fn mark(
         &self,
         destination: Option<&AddressHandleOwner>,

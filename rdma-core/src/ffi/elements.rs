@@ -58,7 +58,7 @@ pub(crate) struct ElementList {
     room: NonNull<sys::ibv_sge>,
     /// Number of elements that fit into `room`.
     capacity: usize,
-    /// Number of elements that were pushed, including those that did not fit into `room`.
+    /// Number of elements that were pushed, including elements that did not fit into `room`.
     len: usize,
     /// Total number of bytes of all elements.
     bytes: u64,

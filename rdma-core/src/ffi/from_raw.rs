@@ -61,7 +61,7 @@ impl Buffer {
     ///
     /// `access` must be the access flags of the registration. `first` is the address that requests
     /// use for the first byte, if it differs from the address in this process: `Some(0)` for a
-    /// zero-based region, whatever `access` contains.
+    /// zero-based region, even if `access` does not contain the flag for it.
     ///
     /// # Safety
     ///

@@ -26,7 +26,7 @@ use crate::queue_pair::{InlineData, KeepAlive, Outcome, SendFlags, SendRequest};
 pub(super) struct InFlightRequest<T> {
     pub(super) held: RequestResources<T>,
     /// The id of the latest earlier request that has no completion of its own: the completion of
-    /// this request completes it as well. 0 if there is none.
+    /// this request completes it as well. 0 if there is no such request.
     pub(super) earlier: u64,
 }
 
@@ -143,8 +143,8 @@ impl<T: Send + 'static> Slots<T> {
         self.table.cancel(reserved);
     }
 
-    /// Begins posting a send request. The returned value contains the id of the last of the earlier
-    /// unsignaled requests that the completion of this request will complete as well.
+    /// Begins posting a send request whose completion will also complete earlier unsignaled
+    /// requests. The returned value contains the id of the last of these requests.
     #[inline]
     fn chain(&self, is_signaled: bool) -> ChainedRequest<'_> {
         if is_signaled {
@@ -154,9 +154,9 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Begins posting a request that the program made unsignaled. Makes it signaled if unsignaled
-    /// requests already use half of the slots: if they used all slots, no completion would ever
-    /// free one. The queues of a queue pair share that limit.
+    /// Begins posting a request that the program made unsignaled. The request becomes signaled if
+    /// unsignaled requests already use half of the slots: if they used all slots, no completion
+    /// would ever free a slot. The queues of a queue pair share this limit.
     #[cold]
     fn chain_unsignaled(&self) -> ChainedRequest<'_> {
         // A table has at most 2^16 slots.
@@ -487,7 +487,7 @@ impl<T: Send + 'static> Slots<T> {
 /// remaining slots and drops their memory.
 pub(crate) struct CompletedRun<'a, T: Send + 'static> {
     slots: &'a Slots<T>,
-    /// Id of the request that the iterator returns next; 0 if none is left.
+    /// Id of the request that the iterator returns next; 0 if no request is left.
     id: u64,
     /// Outcome that the completion reports, for the request that has the completion.
     outcome: Outcome,

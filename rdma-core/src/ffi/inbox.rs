@@ -42,8 +42,7 @@ impl<T> Inbox<T> {
         (inbox, id)
     }
 
-    /// Adds another block of request ids to those that belong to the waiter, and returns its first
-    /// id.
+    /// Assigns another block of request ids to the waiter, and returns the first id of the block.
     pub(super) fn next_block(&self) -> u64 {
         let id = next_block();
         self.inner.lock().blocks.push(block_of(id));

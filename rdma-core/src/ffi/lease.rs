@@ -93,14 +93,16 @@ impl Lease {
         }
     }
 
-    /// Begins to bind the window, which grants peers access. Returns the change that a send request
-    /// must make; `None` unless the state of the lease is `Free` (peers have no access).
+    /// Begins to bind the window, which grants peers access. Returns the change of the window,
+    /// which the caller must add to a send request and post. Returns `None` unless the state of the
+    /// lease is `Free` (peers have no access).
     pub(crate) fn bind(self: &Arc<Self>) -> Option<WindowChange> {
         self.begin(Phase::Free)
     }
 
-    /// Begins to end the binding of the window, and so the access of peers. Returns the change that
-    /// a send request must make; `None` unless the state of the lease is `Bound`.
+    /// Begins to end the binding of the window, which ends the access of peers. Returns the change
+    /// of the window, which the caller must add to a send request and post. Returns `None` unless
+    /// the state of the lease is `Bound` (peers have access).
     pub(crate) fn unbind(self: &Arc<Self>) -> Option<WindowChange> {
         self.begin(Phase::Bound)
     }

@@ -276,7 +276,8 @@ mod tests {
     }
 
     /// Checks a message that is reported while its lease ends and another lease takes the same key.
-    /// The message must either end the first lease or remove a doubt, and must not end the second.
+    /// The message must either end the first lease or count as a late completion to ignore, and
+    /// must not end the second lease.
     #[test]
     fn a_message_never_ends_the_next_lease() {
         let next = |slot: &Slot| {
@@ -302,8 +303,8 @@ mod tests {
         race(Phase::Binding, complete, judge);
     }
 
-    /// Checks that messages about one key, reported by several threads at once, remove exactly one
-    /// doubt each.
+    /// Checks that each message about one key reduces the number of completions to ignore by
+    /// exactly one, even if several threads report messages at the same time.
     #[test]
     fn no_doubt_is_resolved_twice() {
         const EACH: u8 = 50;

@@ -205,7 +205,7 @@ impl QueuePairHandle {
         self.operations
     }
 
-    /// Returns whether every send request is signaled, whatever its flags are.
+    /// Returns whether every send request is signaled, even without the flag for it.
     #[inline]
     #[allow(dead_code, reason = "queues and shared objects ask for it")]
     pub(crate) fn signals_all(&self) -> bool {
@@ -219,7 +219,8 @@ impl QueuePairHandle {
         self.shared_receive_queue.as_ref()
     }
 
-    /// Returns the XRC domain of the queue pair, or `None` if it has none.
+    /// Returns the XRC domain of the queue pair, or `None` if the queue pair belongs to no XRC
+    /// domain.
     #[allow(dead_code, reason = "queues and shared objects ask for it")]
     pub(crate) fn xrc_domain(&self) -> Option<&Arc<XrcDomainHandle>> {
         self.xrc_domain.as_ref()
@@ -255,8 +256,8 @@ impl QueuePairHandle {
         Ok(())
     }
 
-    /// Sets those attributes of the queue pair that `mask` selects to the values in `attributes`,
-    /// by `ibv_modify_qp`. Counts a move to RESET or RTS.
+    /// Sets the attributes that `mask` selects to their values in `attributes`, by `ibv_modify_qp`.
+    /// Counts a move to RESET or RTS.
     pub(crate) fn apply(
         &self,
         attributes: &mut sys::ibv_qp_attr,
@@ -278,10 +279,10 @@ impl QueuePairHandle {
         }
     }
 
-    /// Returns how often a move of the queue pair to the states RESET or RTS was requested, which
-    /// lets a failed queue pair execute requests again. While this number stays the same, a request
-    /// that succeeds proves that all earlier requests have succeeded, because a failed one would
-    /// have stopped all later ones.
+    /// Returns the number of times that the queue pair was requested to move to RESET or RTS, after
+    /// which a failed queue pair can execute requests again. While this number stays the same, a
+    /// request that succeeds proves that all earlier requests have succeeded: a failed request
+    /// would have stopped all later requests.
     pub(crate) fn beginnings(&self) -> u32 {
         self.beginnings.load(Ordering::Acquire)
     }
@@ -394,8 +395,8 @@ impl QueuePairHandle {
         self.send_queues.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Returns how many queues were created to post sends to this queue pair, including dropped
-    /// ones.
+    /// Returns the number of queues that were created to post sends to this queue pair, including
+    /// queues that were dropped.
     #[inline]
     pub(super) fn send_queues(&self) -> u32 {
         self.send_queues.load(Ordering::Relaxed)

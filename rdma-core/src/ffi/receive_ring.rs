@@ -57,7 +57,7 @@ impl<T: Send + 'static> ReceiveRing<T> {
         self.ring.in_flight()
     }
 
-    /// Returns whether `id` is that of the oldest receive in flight.
+    /// Returns whether `id` is the id of the oldest receive in flight.
     #[inline]
     pub(crate) fn is_oldest(&self, id: u64) -> bool {
         self.ring.is_oldest(id)

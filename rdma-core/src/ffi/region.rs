@@ -16,7 +16,7 @@ use crate::error::{Errno, Error, Result};
 use crate::memory::AccessFlags;
 
 /// A registered `ibv_mr`, which [`Self::end`] deregisters. The type that contains this value
-/// decides what happens if that fails.
+/// handles a failure of the deregistration.
 #[derive(Debug)]
 pub(super) struct RawRegion {
     /// The `ibv_mr` of the region; `None` after the deregistration.

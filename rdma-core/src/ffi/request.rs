@@ -70,7 +70,8 @@ pub(super) struct Limits {
     read_context: usize,
 }
 
-/// An address of no context (open device). As the expected context of memory, no memory matches it.
+/// A number that is not the address of a context (open device). If requests require memory of the
+/// context at this address, no memory fulfils the condition.
 const NO_CONTEXT: usize = 1;
 
 impl Limits {
@@ -233,9 +234,9 @@ pub(super) fn describe_fast_path_datagram<T: Gather>(
     is_fast_path
 }
 
-/// Writes those fields into `place` that the device reads for a request on the fast path; fields of
-/// other operations or queue pair types stay uninitialised. The request points to the elements in
-/// `list`.
+/// Writes a request on the fast path to `place`: only the fields that the device reads for such a
+/// request. Fields of other operations or queue pair types stay uninitialised. The request points
+/// to the elements in `list`.
 #[inline(always)]
 fn write_fast_path(
     place: &mut MaybeUninit<sys::ibv_send_wr>,

@@ -29,8 +29,8 @@ pub(super) fn block_of(id: u64) -> u64 {
 ///
 /// At most 2^[`BLOCK_BITS`] requests are outstanding, so all ids are from the last two blocks.
 ///
-/// The low bits of an id are those of the request's number; the high bits identify a block.
-/// Therefore the fast path computes with ids alone, and needs no request numbers.
+/// The low bits of an id equal the low bits of the request's number; the high bits identify a
+/// block. Therefore the fast path computes with ids alone, and needs no request numbers.
 ///
 /// The fast path compares two ids: `tail_id` with `end_id` before it posts a request, and the id in
 /// a completion with `head_id`. Both comparisons also fail in the states that exclude the fast
@@ -41,7 +41,7 @@ pub(super) struct Sequence {
     /// further requests that can be posted. In the state [`Admission::Closed`], [`CLOSED`] is
     /// subtracted.
     end_id: i64,
-    /// Id of the oldest outstanding request, or of the next request if none is outstanding.
+    /// Id of the oldest outstanding request or, if no request is outstanding, of the next request.
     /// Includes [`OUT_OF_ORDER`] in the state [`Removals::OutOfOrder`].
     head_id: u64,
     /// Id of the next request to be posted.
@@ -70,14 +70,15 @@ pub(super) enum Admission {
 /// Order in which completed requests have been removed from a [`Sequence`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Removals {
-    /// All removed requests are older than the outstanding ones.
+    /// All removed requests are older than all outstanding requests.
     InOrder,
-    /// A request was removed although an older one is outstanding.
+    /// A request was removed although an older request is still outstanding.
     OutOfOrder,
 }
 
-/// The bit of `head_id` for [`Removals::OutOfOrder`]: with this bit, the id matches no request. No
-/// id of this crate contains it, and ids that the program chooses are below 2^24 or at least 2^63.
+/// The bit that marks `head_id` in the state [`Removals::OutOfOrder`], so that it equals the id of
+/// no request. Ids of this crate never have this bit, and ids that the program chooses are below
+/// 2^24 or at least 2^63.
 const OUT_OF_ORDER: u64 = 1 << 62;
 
 /// The number that is subtracted from `end_id` in the state [`Admission::Closed`]. It is larger
@@ -137,8 +138,8 @@ impl Sequence {
         };
     }
 
-    /// Returns the number of the oldest outstanding request; that of the next request if none is
-    /// outstanding.
+    /// Returns the number of the oldest outstanding request or, if no request is outstanding, the
+    /// number of the next request.
     #[inline]
     pub(super) fn head(&self) -> u64 {
         self.tail() - self.outstanding() as u64
@@ -159,8 +160,8 @@ impl Sequence {
         self.capacity - (end_id - self.tail_id as i64) as usize
     }
 
-    /// Returns the id of the oldest outstanding request; that of the next request if none is
-    /// outstanding. In the state [`Removals::OutOfOrder`], the returned id matches no request.
+    /// Returns the id of the oldest outstanding request or, if no request is outstanding, the id of
+    /// the next request. In the state [`Removals::OutOfOrder`], the returned id matches no request.
     #[inline]
     pub(super) fn oldest_id(&self) -> u64 {
         self.head_id
@@ -186,8 +187,8 @@ impl Sequence {
         (number < self.tail() && self.id(number) == id).then_some(number)
     }
 
-    /// Returns how many ids are left in the current block of consecutive ids, including the id of
-    /// the next request.
+    /// Returns the number of ids that are left in the current block of consecutive ids, including
+    /// the id of the next request.
     #[inline]
     pub(super) fn left_in_block(&self) -> u64 {
         BLOCK_MASK + 1 - (self.tail_id & BLOCK_MASK)
@@ -241,8 +242,8 @@ impl Sequence {
     }
 
     /// Allocates the block of ids for the request with the number `number`, unless it is allocated
-    /// already. The number must be less than 2^[`BLOCK_BITS`] above that of the oldest outstanding
-    /// request. Numbers must not decrease from call to call.
+    /// already. The number must be less than 2^[`BLOCK_BITS`] above the number of the oldest
+    /// outstanding request. Numbers must not decrease from call to call.
     #[inline]
     pub(super) fn open(&mut self, number: u64) {
         if number & BLOCK_MASK == 0 && number >> BLOCK_BITS == self.opened {

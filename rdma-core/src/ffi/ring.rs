@@ -37,8 +37,8 @@ pub(super) struct Ring<T: Send + 'static> {
     mask: usize,
     /// Ids of the requests in flight, in the order of posting.
     order: Sequence,
-    /// Range of the staged requests (added to a batch and not posted): the number of the first one,
-    /// and the number after the last one.
+    /// Range of the staged requests (added to a batch and not posted): the number of the first
+    /// staged request, and the number after the last.
     ///
     /// While a batch is under construction, the range begins at the number of the next request to
     /// be posted. After the batch was posted or dropped, the range is empty. Requests of a leaked
@@ -172,9 +172,9 @@ impl<T: Send + 'static> Ring<T> {
         self.order.advance_tail();
     }
 
-    /// Records that the next request was posted to the device, if it needs neither memory nor other
-    /// objects until it completes, for example because its data was copied. Only advances the
-    /// number of the next request; nothing is stored in the ring.
+    /// Records that the next request was posted to the device, and that it needs neither memory nor
+    /// other objects until it completes, for example because its data was copied. Stores nothing in
+    /// the ring; only advances the number of the next request.
     ///
     /// [`Self::is_ready`] must return `true`, so that the request's slot contains no memory of an
     /// earlier request.
@@ -195,17 +195,17 @@ impl<T: Send + 'static> Ring<T> {
         self.slots[slot] = RequestResources { memory, keep };
     }
 
-    /// Returns whether `id`, the id in a completion, is that of the oldest request in flight. If no
-    /// request is in flight, compares with the id of the next request, which no completion can
-    /// have.
+    /// Returns whether the completion with the id `id` belongs to the oldest request in flight. If
+    /// no request is in flight, `id` is compared with the id of the next request, which no
+    /// completion can have.
     #[inline]
     pub(super) fn is_oldest(&self, id: u64) -> bool {
         id == self.order.oldest_id()
     }
 
-    /// Returns how many requests are completed by the completion with the id `id`: the request with
-    /// this id, and all older ones in flight. Returns 0 if no request of this queue with this id is
-    /// in flight.
+    /// Returns the number of requests that the completion with the id `id` completes: the request
+    /// with this id, and all older requests in flight. Returns 0 if no request of this queue with
+    /// this id is in flight.
     #[inline(never)]
     pub(super) fn completed(&self, id: u64) -> u64 {
         let number = self.order.number(id);
@@ -213,8 +213,8 @@ impl<T: Send + 'static> Ring<T> {
     }
 
     /// Removes the oldest request in flight, which must exist, because it has completed, and
-    /// returns its memory. `outcome` is the outcome of the request that has the completion, which
-    /// was posted `left` requests after the oldest one.
+    /// returns its memory. `outcome` is the outcome of a request that was posted `left` requests
+    /// later, and whose completion also completes the removed one.
     #[inline]
     pub(super) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         let slot = self.slot(self.order.oldest_id());
@@ -301,7 +301,7 @@ fn settle(keep: &mut KeepAlive, last: Outcome, left: u64, queue_pair: &QueuePair
 
 /// Methods for staging requests: filling them in for a batch, before they are posted.
 impl<T: Send + 'static> Ring<T> {
-    /// Returns the number of staged requests: those that were added to a batch and not posted yet.
+    /// Returns the number of staged requests, which were added to a batch and not posted yet.
     #[inline]
     pub(super) fn staged(&self) -> usize {
         (self.staged.end - self.staged.start) as usize
@@ -370,8 +370,8 @@ impl<T: Send + 'static> Ring<T> {
         self.order.set_admission(Admission::Closed);
     }
 
-    /// Empties the slots of the staged requests with the given numbers, except those slots
-    /// that later requests in flight use.
+    /// Empties the slots of the staged requests with the numbers `numbers`. Leaves the slots of
+    /// those requests unchanged that have been posted in the meantime.
     #[cold]
     fn clear(&mut self, numbers: Range<u64>) {
         for number in numbers.start.max(self.order.tail())..numbers.end {

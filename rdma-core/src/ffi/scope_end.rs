@@ -1,4 +1,4 @@
-//! Waiting for the requests of a scope, and forcing those to end that do not complete in time.
+//! Waits for the requests of a scope, and forces requests to end that do not complete in time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ use crate::queue_pair::{Modification, QueuePairState, modify};
 const MAX_FLUSH_WAIT: Duration = Duration::from_secs(2);
 
 impl ScopeRequests {
-    /// Polls once for the completion of the request `ticket`. `way` is the index of its completion
-    /// queue in [`ScopeRequests::completions`]. In the usual case this completion is successful and
-    /// the only one pending: the slot is then freed and the completion returned. In all other cases
-    /// returns `None`, and the caller must call [`Self::wait`].
+    /// Polls once for the completion of the request `ticket`, and returns the completion if the
+    /// request succeeded and no other completion is pending. This is the usual case, and frees the
+    /// slot. In all other cases returns `None`, and the caller must call [`Self::wait`]. `way` is
+    /// the index of the request's completion queue in [`ScopeRequests::completions`].
     #[inline(always)]
     pub(crate) fn poll_once(&self, way: usize, ticket: Ticket<'_>) -> Option<WorkCompletion> {
         if !ticket.is_simply_in_flight() {
@@ -47,8 +47,8 @@ impl ScopeRequests {
         }
     }
 
-    /// Processes those of the polled `completions` that belong to this scope. Delivers each other
-    /// one to the thread that waits for it, or puts it back into the queue.
+    /// Processes the completions in `completions` that belong to this scope. Delivers each other
+    /// completion to the thread that waits for it, or puts it back into the queue.
     #[inline(never)]
     fn sort(&self, queue: &CompletionQueueHandle, completions: &[WorkCompletion]) {
         for completion in completions {
@@ -98,7 +98,7 @@ impl ScopeRequests {
     }
 
     /// Returns whether the request `ticket` is still in flight. The request keeps its slot until
-    /// its handle is dropped, so the state in the slot is that of this request.
+    /// its handle is dropped, so the slot contains the state of this request.
     fn is_awaited(&self, ticket: Ticket<'_>) -> bool {
         matches!(
             self.slots.get(ticket.id()),
@@ -156,9 +156,9 @@ impl ScopeRequests {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Waits until `is_over` returns `true`, which it must do at the latest when no request is in
-    /// flight. If no request ends for the timeout of the scope, forces all requests to end and
-    /// returns an error.
+    /// Waits until `is_over` returns `true`. If no request ends during the timeout of the scope,
+    /// forces all requests to end, and returns an error. `is_over` must return `true` when no
+    /// request is in flight any more.
     fn wait_until(&self, is_over: impl Fn() -> bool) -> Result<()> {
         match self.await_progress(self.timeout, &is_over) {
             Ok(()) => Ok(()),

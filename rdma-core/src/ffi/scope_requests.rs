@@ -21,8 +21,8 @@ use crate::queue_pair::{InlineData, KeepAlive, SendRequest};
 /// The requests of a scope. Each uses a slot (a place in a fixed table) until it has ended.
 pub(crate) struct ScopeRequests {
     pub(super) queue_pair: Arc<QueuePairHandle>,
-    /// The completion queue for sends (at index [`SENDS`]) and the one for receives (at index
-    /// [`RECEIVES`]).
+    /// The completion queue for sends (at index [`SENDS`]) and the completion queue for receives
+    /// (at index [`RECEIVES`]).
     pub(super) completions: [Arc<CompletionQueueHandle>; 2],
     pub(super) timeout: Duration,
     pub(super) slots: ScopeSlots,

@@ -126,23 +126,23 @@ impl<T: Send + 'static> SendRing<T> {
         self.ring.in_flight()
     }
 
-    /// Returns whether `id` is that of the oldest request in flight.
+    /// Returns whether `id` is the id of the oldest request in flight.
     #[inline]
     pub(crate) fn is_oldest(&self, id: u64) -> bool {
         self.ring.is_oldest(id)
     }
 
-    /// Returns how many requests are completed by the completion with the id `id`: the request with
-    /// this id, and all older ones in flight. Returns 0 if no request of this queue with this id is
-    /// in flight.
+    /// Returns the number of requests that the completion with the id `id` completes: the request
+    /// with this id, and all older requests in flight. Returns 0 if no request of this queue with
+    /// this id is in flight.
     #[inline]
     pub(crate) fn completed(&self, id: u64) -> u64 {
         self.ring.completed(id)
     }
 
     /// Removes the oldest request in flight, which must exist, because it has completed, and
-    /// returns its memory. `outcome` is the outcome of the request that has the completion, which
-    /// was posted `left` requests after the oldest one.
+    /// returns its memory. `outcome` is the outcome of a request that was posted `left` requests
+    /// later, and whose completion also completes the removed one.
     #[inline]
     pub(crate) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         self.ring.retire(outcome, left)

@@ -59,15 +59,15 @@ impl Shared {
         self.len
     }
 
-    /// Returns the span. Every claim holds a reference to this value, which the method takes by
-    /// value, so no claim exists.
+    /// Returns the span (range of registered memory). The caller has the only reference to this
+    /// value; therefore no claim exists, because each claim holds a reference.
     pub(crate) fn into_span(self) -> Span {
         self.span.into_inner()
     }
 
-    /// Returns whether `owner` is the only reference to the memory. No claim then exists, because
-    /// each claim holds a reference. Everything that earlier holders of claims wrote to the memory
-    /// is then visible to the caller.
+    /// Returns whether `owner` is the only reference to the memory. In that case no claim exists,
+    /// because each claim holds a reference, and everything that former holders of claims wrote to
+    /// the memory is visible to the caller.
     #[inline]
     pub(crate) fn is_sole(owner: &Arc<Self>) -> bool {
         let is_sole = Arc::strong_count(owner) == 1;

@@ -301,9 +301,9 @@ struct Destruction {
 unsafe impl Send for Destruction {}
 
 impl Destruction {
-    /// Destroys the queue. For that the driver locks the completion queue. If this thread is
-    /// iterating over that completion queue, and so holds its lock, the destruction is deferred
-    /// until the iteration ends.
+    /// Destroys the queue. If this thread is iterating over its completion queue, the destruction
+    /// is deferred until the iteration ends: the driver locks that queue to destroy this one, and
+    /// the iteration holds the lock.
     fn destroy(self) {
         let polled = self
             .completions

@@ -55,8 +55,8 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         &self.table
     }
 
-    /// Returns the sizes that the check of a receive compares with, of which only the maximum
-    /// number of elements has a meaning.
+    /// Returns the limits that the memory of a receive is checked against. Only the maximum number
+    /// of elements is set, because the other limits do not concern receives.
     #[inline]
     pub(super) fn limits(&self) -> QueuePairSizes {
         QueuePairSizes {

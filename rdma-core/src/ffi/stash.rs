@@ -22,14 +22,14 @@ const SLOW: u64 = 2;
 /// Flag of [`Stash::state`]: the inbox of a waiting thread is registered, so polled completions may
 /// belong to that thread.
 const AWAITED: u64 = 4;
-/// Steps of two counters in [`Stash::state`]: `SORTER` counts the threads that are sorting,
-/// `WAITER` the threads that wait until none is sorting.
+/// Amount by which a thread increments [`Stash::state`] while it is sorting. One part of that word
+/// counts these threads.
 const SORTER: u64 = 1 << 3;
 const WAITER: u64 = 1 << 32;
 const SORTERS: u64 = WAITER - SORTER;
 
-/// The completions that one thread has polled and another must receive, in the order of
-/// polling; if several threads poll at the same time, in the order of insertion.
+/// Completions that one thread has polled and another thread must receive. They are stored in the
+/// order of polling or, if several threads poll at the same time, in the order of insertion.
 ///
 /// A poll reads one word of the stash, so a queue whose stash is never used has no other cost.
 #[derive(Debug)]
@@ -122,11 +122,11 @@ impl<T> Stash<T> {
         }
     }
 
-    /// Begins sorting: polling the device for the completions of this thread's requests. Until the
-    /// returned guard is dropped, this thread may poll the device, and must put completions of
-    /// other threads' requests into the stash. [`Self::open_sorted`] waits until sorting has ended.
-    /// Returns `None` if a thread is waiting in that function, or if the stash contains
-    /// completions; the caller must then open the stash.
+    /// Begins sorting: until the returned guard is dropped, this thread may poll the device for
+    /// completions of its own requests, and must put completions of other threads' requests into
+    /// the stash. Returns `None` if the stash contains completions, or if another thread waits in
+    /// [`Self::open_sorted`] until no thread is sorting. The caller must then open the stash
+    /// instead.
     ///
     /// Sorting takes no lock: sorters wait neither for each other nor for other threads.
     pub(super) fn sort(&self) -> Option<Sorting<'_>> {
@@ -137,8 +137,8 @@ impl<T> Stash<T> {
 
     /// Waits until no thread is sorting, then opens the stash.
     ///
-    /// No further thread can begin to sort during the wait, so it ends: [`Self::sort`] returns
-    /// `None`.
+    /// The wait is bounded: while this thread waits, [`Self::sort`] returns `None`, so no other
+    /// thread begins to sort.
     pub(super) fn open_sorted(&self) -> OpenStash<'_, T> {
         /// Number of busy-wait iterations before the thread yields the processor. Other threads
         /// sort only for a short time, so most waits end earlier.
@@ -173,7 +173,8 @@ impl Drop for Sorting<'_> {
     }
 }
 
-/// The registration of an inbox with a stash, which ends when this value is dropped.
+/// The registration of an inbox (the completions that one thread waits for) with a stash. Dropping
+/// this value ends the registration.
 #[derive(Debug)]
 pub(super) struct InboxRegistration<'a, T> {
     stash: &'a Stash<T>,

@@ -71,8 +71,8 @@ impl UnsignaledChains {
         }
     }
 
-    /// Removes a chain of unsignaled requests, for a signaled request that takes it over. Returns
-    /// the id of its last request, or 0 if there is no chain.
+    /// Removes a chain of unsignaled requests, so that a signaled request can take it over. Returns
+    /// the id of the last request in the chain, or 0 if there is no chain.
     #[inline]
     pub(super) fn take(&self) -> u64 {
         // Relaxed: a chain that is not visible yet is taken by the next request.
@@ -120,8 +120,8 @@ impl ChainedRequest<'_> {
         self.unsignaled.is_none()
     }
 
-    /// Returns the id of the last request in the chain whose requests the completion of this
-    /// request also completes; 0 if there is no chain.
+    /// Returns the id of the last request in the chain of unsignaled requests that this request's
+    /// completion also completes; 0 if there is no chain.
     #[inline]
     pub(super) fn earlier(&self) -> u64 {
         self.earlier

@@ -19,7 +19,7 @@ pub enum Prefetch {
     /// A prefetch of pages that the device will read and write.
     #[doc(alias = "IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE")]
     Write,
-    /// A prefetch of only those pages that are already present in the page tables of the process.
+    /// A prefetch of only the pages that are already present in the page tables of the process.
     #[doc(alias = "IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT")]
     Present,
 }

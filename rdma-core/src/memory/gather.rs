@@ -22,8 +22,8 @@ pub(crate) mod sealed {
         fn size(&self) -> usize;
         /// Returns the local key of the registration that contains the memory.
         fn lkey(&self) -> LocalKey;
-        /// Returns whether [`Self::address`] is a valid address of this process. Inline data can be
-        /// copied only from such memory.
+        /// Returns whether [`Self::address`] is an address in this process, so that the bytes can
+        /// be copied as inline data.
         fn is_mapped(&self) -> bool;
     }
 }
@@ -107,8 +107,8 @@ pub trait Scatter: Gather {
     }
 }
 
-/// Memory of which a request uses only a range. The request's completion gives back all of the
-/// memory.
+/// Memory with a range: a request uses only the bytes in the range. The request's completion gives
+/// back all of the memory.
 #[derive(Debug)]
 pub struct Part<M> {
     memory: M,

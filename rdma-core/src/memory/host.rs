@@ -149,8 +149,8 @@ impl HostMemoryBuilder {
 
     /// Makes the builder allocate the memory from the device of `domain`, if the device has an
     /// allocator (for example for memory that other processes of the host can access faster). If
-    /// the device has none or belongs to another verbs library, the builder allocates ordinary
-    /// memory. A request for huge pages takes precedence.
+    /// the device has no allocator or belongs to another verbs library, the builder allocates
+    /// ordinary memory. A request for huge pages takes precedence.
     ///
     /// The memory can still be registered with other domains and devices. The memory keeps `domain`
     /// alive.

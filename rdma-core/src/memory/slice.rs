@@ -250,7 +250,7 @@ impl<'a> BufferSliceMut<'a> {
     }
 }
 
-/// Implements those traits that [`BufferSlice`] and [`BufferSliceMut`] have in common.
+/// Implements the traits that [`BufferSlice`] and [`BufferSliceMut`] have in common.
 macro_rules! borrowed_part {
     ($part:ident) => {
         impl Deref for $part<'_> {

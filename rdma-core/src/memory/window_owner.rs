@@ -10,8 +10,8 @@ use crate::context::Context;
 use crate::error::Result;
 
 impl Context {
-    /// Returns whether the device refuses access through a memory window of type 2 by a queue pair
-    /// other than the queue pair that has bound the window, as IBTA volume 1, 10.6.7.2, requires.
+    /// Returns whether the device limits the access through a memory window of type 2 to the queue
+    /// pair that has bound the window, as IBTA volume 1, 10.6.7.2, requires.
     ///
     /// The first call for each open device tests the device with temporary queue pairs, and blocks
     /// for the duration of the test: usually milliseconds, at most about 20 seconds. Later calls

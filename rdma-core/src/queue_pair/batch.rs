@@ -7,12 +7,12 @@ use crate::error::Error;
 use crate::ffi::{ReceiveRing, ReceiveStaging, SendRing, SendStaging, Unstaged};
 use crate::memory::{Gather, Scatter};
 
-/// The error of posting a batch of which only some requests, or none, were posted. `Debug` prints
-/// the same text as `Display`.
+/// The error of posting a batch. Only some requests of the batch, or no requests, were posted.
+/// `Debug` prints the same text as `Display`.
 #[derive(thiserror::Error)]
 #[error("{posted} requests of the batch were posted, the next one was not: {error}")]
 pub struct BatchError<B = ()> {
-    /// The number of requests that were posted before the first refused one.
+    /// The number of requests that were posted before the first refused request.
     pub posted: usize,
     /// The reason why the first refused request was not posted.
     pub error: Error,

@@ -95,7 +95,7 @@ impl ConnectOptions {
 
     /// Sets the minimum time that the peer waits before a retry, like [`Self::min_rnr_timer`], but
     /// from a duration. Uses the shortest delay in the specification's table that is not less than
-    /// `delay`, or the longest delay if none is long enough.
+    /// `delay`, or the longest delay of the table if all are shorter.
     pub fn rnr_delay(self, delay: Duration) -> Self {
         self.min_rnr_timer(retries::code_of(delay))
     }

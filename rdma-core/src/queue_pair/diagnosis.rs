@@ -12,8 +12,9 @@ use crate::device::{DeviceAttributes, Gid, GidEntry, LinkLayer, PortAttributes, 
 use crate::error::Errno;
 use crate::ffi::QueuePairHandle;
 
-/// Values of a queue pair and its device, queried after the device refused a modification. A value
-/// that cannot be queried is absent, and the checks that need the value are skipped.
+/// The values of a queue pair and its device, queried after the device refused a modification, in
+/// order to find the reason. A value that could not be queried is absent, and checks that need the
+/// value are skipped.
 #[derive(Debug, Clone)]
 pub(super) struct QueriedValues {
     kind: Transport,
@@ -27,8 +28,7 @@ pub(super) struct QueriedValues {
 }
 
 impl QueriedValues {
-    /// Queries the queue pair and its device, and returns everything that was learned. A part whose
-    /// query fails is left out.
+    /// Queries the values of the queue pair and of its device. Leaves out values whose query fails.
     pub(super) fn of(handle: &QueuePairHandle) -> Self {
         let context = Context::of(handle.domain().context());
         let attributes = handle.query(Set::STATE | Set::PORT).ok();
@@ -97,8 +97,8 @@ impl QueriedValues {
             && wanted.vector().is_some()
     }
 
-    /// Adds those attributes of the modification to `flaws` whose feature the device does not
-    /// support.
+    /// Adds a flaw to `flaws` for each attribute of the modification whose feature the device does
+    /// not support.
     fn add_unsupported(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let Some(device) = &self.device else {
             return;
@@ -124,8 +124,8 @@ impl QueriedValues {
         }
     }
 
-    /// Adds those attributes of the modification to `flaws` whose values the specification or the
-    /// device does not allow.
+    /// Adds a flaw to `flaws` for each attribute of the modification whose value the specification
+    /// or the device does not allow.
     fn add_out_of_range(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let mut within = |attribute, least: u64, most: u64, limit| {
             let value = wanted.number(attribute).unwrap_or(least);
@@ -228,8 +228,8 @@ impl QueriedValues {
         }
     }
 
-    /// Returns the local port of the queue pair or, if none is set, the port that the modification
-    /// sets.
+    /// Returns the local port of the queue pair or, if it has no port yet, the port that the
+    /// modification sets.
     fn local_port(&self, wanted: &Modification) -> u8 {
         if wanted.mask().contains(Set::PORT) {
             wanted.values().port_num
@@ -311,8 +311,8 @@ mod tests {
         }
     }
 
-    /// Returns what is known about a queue pair in the state `state` on a device with one Ethernet
-    /// port.
+    /// Returns the values that a query of a queue pair in the state `state` would give, on a device
+    /// with one Ethernet port.
     fn known(kind: Transport, state: QueuePairState) -> QueriedValues {
         let device = ibv_device_attr {
             phys_port_cnt: 1,

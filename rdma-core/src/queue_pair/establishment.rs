@@ -27,8 +27,8 @@ pub struct EnhancedEstablishment {
 }
 
 impl EnhancedEstablishment {
-    /// Returns the options that both sides support: those in `self` and in `other`. If the vendors
-    /// differ, the result has no options.
+    /// Returns the options that both sides support: the options that are in `self` and in `other`.
+    /// If the vendors differ, the result has no options.
     pub fn common(self, other: Self) -> Self {
         let options = if self.vendor == other.vendor {
             self.options & other.options

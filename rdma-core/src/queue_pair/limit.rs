@@ -6,7 +6,8 @@ use crate::error::{Error, Result};
 pub(crate) struct Limit(pub(crate) &'static str, pub(crate) u32, pub(crate) u32);
 
 impl Limit {
-    /// Returns an error for the first of the values that exceeds its maximum, or `Ok` if none does.
+    /// Returns an error that names the first value above its maximum, or `Ok` if all values are
+    /// within their maximums.
     pub(crate) fn check(limits: impl IntoIterator<Item = Self>) -> Result<()> {
         for Self(what, value, limit) in limits {
             if value > limit {

@@ -60,8 +60,9 @@ pub struct QueuePairMap<T> {
     vacant: Vec<u32>,
 }
 
-/// The index of a node whose entries are all unused, and of an element of `values` without a value.
-/// A lookup that finds an unused entry continues with this index, and so needs no branch.
+/// The index that unused entries contain. A lookup that finds an unused entry continues with this
+/// index and needs no branch: the node at this index has only unused entries, and the element of
+/// `values` at this index has no value.
 const EMPTY: u32 = 0;
 const ROOT: usize = 1;
 
@@ -190,8 +191,8 @@ impl<T> QueuePairMap<T> {
         self.values.iter_mut().flatten()
     }
 
-    /// Returns the index of the value for `number` in `values`; [`EMPTY`] if the map has none,
-    /// `None` if the number has more than 24 bits.
+    /// Returns the index of the value for `number` in `values`; [`EMPTY`] if the map has no value
+    /// for the number, and `None` if the number has more than 24 bits.
     #[inline]
     fn find(&self, number: u32) -> Option<usize> {
         // The top index is out of bounds for a number with more than 24 bits.

@@ -370,7 +370,7 @@ impl Modification {
         Ok(raw)
     }
 
-    /// Creates a modification from the C struct `raw`, of which it contains the attributes in
+    /// Creates a modification from the C struct `raw`. The modification sets only the attributes in
     /// `mask`.
     pub fn from_raw(raw: &ibv_qp_attr, mask: AttributeMask) -> Self {
         Self {

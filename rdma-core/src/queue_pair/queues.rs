@@ -213,8 +213,9 @@ impl<T: Send + 'static> Iterator for Retired<'_, T> {
     }
 }
 
-/// Removes completed requests from the ring, at most `left` of them, until one has memory (inline
-/// requests have none). Returns this memory, and how many of the `left` requests remain.
+/// Removes completed requests from the ring, until one of them has memory (inline requests have no
+/// memory) or `left` requests are removed. Returns the memory, and the number of requests that
+/// remain of `left`.
 #[inline(never)]
 fn retire<T: Send + 'static>(
     ring: &mut SendRing<T>,

@@ -73,7 +73,7 @@ pub enum ModificationFlaw {
     },
     /// The device does not support the feature that the attribute belongs to.
     Unsupported(AttributeMask),
-    /// The path uses another port than the one that the queue pair is bound to.
+    /// The path uses another port than the port that the queue pair is bound to.
     OtherPort {
         /// The port that the path uses.
         path: u8,

@@ -99,8 +99,9 @@ impl Kinds {
     }
 }
 
-/// One row of the table of state transitions: the two states, and the attributes that a
-/// modification must or may set, each with the transports to which it applies.
+/// One row of the table of state transitions: the state before and the state after, and the
+/// attributes that a modification must or may set. Each attribute is listed with the transports
+/// that it applies to.
 struct Row {
     /// The state before the transition; `None` means every state.
     from: Option<State>,
@@ -287,8 +288,9 @@ mod tests {
         XrcInitiator as Xi, XrcTarget as Xt,
     };
 
-    /// Checks that the successors of each state are those of figure 124 of the specification. Each
-    /// letter is a state that can follow; rows are in the order of `State::ALL`.
+    /// Checks that each state can be followed by the same states as in figure 124 of the
+    /// specification. In the expected text, each row belongs to a state, in the order of
+    /// `State::ALL`, and each letter in the row is a state that can follow.
     #[test]
     fn the_states_follow_each_other_as_in_the_diagram() {
         let connected = ["ri", "rige", "rse", "rsde", "rsde", "re", "re"];
@@ -322,8 +324,8 @@ mod tests {
         }
     }
 
-    /// Checks that the required attributes are those of `ibv_modify_qp(3)` and, for XRC, of annex
-    /// A14. The numbers are bits of the header.
+    /// Compares the required attributes with `ibv_modify_qp(3)` and, for XRC, with annex A14. The
+    /// numbers are bits of the header.
     #[test]
     fn the_required_attributes_are_those_of_the_manual() {
         for (kind, init, rtr, rts) in [

@@ -3,8 +3,8 @@
 //!
 //! Both programs post one request after the other between two queue pairs of their own process, on
 //! softroce, in one thread. Each runs twice, the second time with twice as many requests: the
-//! difference is the cost of the requests, without that of the program's start. Callgrind counts
-//! instructions, so other load on the machine hardly matters.
+//! difference is the cost of the requests, without the cost of the program's start. Callgrind
+//! counts instructions, so other load on the machine hardly matters.
 //!
 //! Only instructions outside of the device are counted: those of the program with its crates, and
 //! of the libraries that it calls. Both programs use the same device, whose work in a run depends
@@ -36,19 +36,19 @@ use crate::{environment, packages, project, softroce};
 
 /// The package that contains the two programs whose instructions are counted.
 const PACKAGE: &str = "rdma-bench";
-/// The directory of the C program, below the package, and of the results, below the target
-/// directory.
+/// The name of two directories: the directory of the C program, below the package, and the
+/// directory of the results, below the target directory.
 const DIRECTORY: &str = "callgrind";
 /// The name of both programs whose instructions are counted: an example in Rust and a source file
 /// in C.
 const PROGRAM: &str = "posting";
 
-/// The goal: maximum number of instructions that a post and its poll over rdma-core may take in
-/// addition to those of the C program.
+/// The goal: maximum number of instructions by which a post and its poll over rdma-core may exceed
+/// a post and its poll in the C program.
 const GOAL: f64 = 30.0;
 
-/// Maximum average number of calls of a library function per request that is not reported and does
-/// not miss the goal. So few calls happen only once in a run, or in empty polls.
+/// Average number of calls of a library function per request up to which these calls are ignored.
+/// Such rare calls do not belong to the requests: they happen once in a run, or in empty polls.
 const NEGLIGIBLE: f64 = 0.05;
 
 /// Number of requests in the shorter of two runs. The longer run has twice as many, so that the
@@ -65,16 +65,16 @@ const MAX_RUNS: usize = 10;
 /// Time limit of one run of a program under callgrind. A run that takes longer counts as failed.
 const RUN_LIMIT: Duration = Duration::from_secs(120);
 
-/// The operations to post, each with its number of posts, which is also its number of polls: a send
-/// needs a receive, too.
+/// The operations whose cost is measured, each with the number of requests that are posted and
+/// polled for. A send has two, because the peer must post a receive; every other operation has one.
 const OPERATIONS: [(&str, u32); 4] = [("send", 2), ("write", 1), ("read", 1), ("atomic", 1)];
 
 /// The name of the operation that polls an empty queue. Its cost is the cost of an empty poll,
 /// which is subtracted from the costs of the other operations.
 const IDLE: &str = "idle";
 
-/// The names of all [`OPERATIONS`], for those ways of posting ([`WAYS`]) for which every operation
-/// is counted.
+/// The names of all [`OPERATIONS`], for the ways of posting ([`WAYS`]) for which every operation is
+/// counted.
 const ALL: &[&str] = &["send", "write", "read", "atomic"];
 /// The operations that are counted for ways of posting that support neither reads nor atomics.
 const SENDS_WRITES: &[&str] = &["send", "write"];
@@ -178,8 +178,9 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<u8> {
     Ok(u8::from(missed > 0))
 }
 
-/// Prints a table line with the cost of a request in C and over rdma-core. `posts` is the number of
-/// posts in a request if there is a goal, else `None`. Returns `false` if the goal is missed.
+/// Prints a line of the table: the cost of a request in C and over rdma-core. `posts` is the number
+/// of posts in a request, from which the goal is computed, or `None` if there is no goal. Returns
+/// `false` if the goal is missed.
 fn line((operation, way): (&str, &str), c: &Cost, rust: &Cost, posts: Option<u32>) -> bool {
     let difference = rust.outside - c.outside;
     let calls: Vec<_> = rust

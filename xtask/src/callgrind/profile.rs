@@ -13,8 +13,8 @@ const CALLER: &str = "__libc_start_main";
 const REST: &str = "rest";
 
 /// The instructions of a thread, divided by the owner of the code: the program, the device or other
-/// libraries. The instructions of a library are counted at the program's call, and include those of
-/// everything that the library calls.
+/// libraries. The instructions of a library are counted at the program's call, and include the
+/// instructions of everything that the library calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Profile {
     /// Instructions of the program itself.

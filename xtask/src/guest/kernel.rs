@@ -26,7 +26,7 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Returns the newest kernel in the cache directory; `None` if there is none.
+    /// Returns the newest kernel in the cache directory; `None` if the directory has no kernel.
     pub(crate) fn cached() -> anyhow::Result<Option<Self>> {
         let Ok(entries) = fs::read_dir(kernels()?) else {
             return Ok(None);
@@ -45,8 +45,8 @@ impl Kernel {
         Ok(newest.map(|(_, directory, release)| Self { directory, release }))
     }
 
-    /// Returns a kernel from the cache directory. Downloads and unpacks it first if the directory
-    /// has none.
+    /// Returns a kernel from the cache directory. If the directory has no kernel, downloads and
+    /// unpacks one first.
     pub(crate) fn prepare(shell: &Shell) -> anyhow::Result<Self> {
         if let Some(kernel) = Self::cached()? {
             return Ok(kernel);

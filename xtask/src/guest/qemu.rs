@@ -44,7 +44,7 @@ pub(crate) enum Accelerator {
 
 impl Accelerator {
     /// Returns the arguments of QEMU that select this accelerator, and a processor with all
-    /// features that the accelerator supports, except those in `without`.
+    /// features that the accelerator supports, except the features in `without`.
     fn arguments(self, without: &[&str]) -> [String; 4] {
         let (accelerator, processor) = match self {
             Self::Kvm => ("kvm", "host"),

@@ -46,7 +46,7 @@ pub(crate) struct Guest {
     pub(crate) without: Vec<&'static str>,
     /// The guest's memory in MiB.
     pub(crate) memory: u32,
-    /// Kernel modules that the guest loads in addition to those of Soft-RoCE.
+    /// Kernel modules that the guest loads in addition to the modules of Soft-RoCE.
     pub(crate) modules: Vec<String>,
     /// Time limit of the command; `None` for no limit.
     pub(crate) limit: Option<Duration>,

@@ -18,7 +18,8 @@ const PATCHES: &str = "tests/planted";
 /// The text before the name of the test, in the second line of a bug's patch file.
 const PREFIX: &str = "Caught by: ";
 
-/// The name, in patch files, of the test on softroce's simulated network.
+/// The words that name the simulation (softroce's transport on a simulated network) in the second
+/// line of a bug's patch file.
 const SIMULATION: &str = "the simulation";
 
 /// A known bug, stored as a patch, with the test that must detect it.
@@ -29,7 +30,7 @@ const SIMULATION: &str = "the simulation";
 /// patch follows, with paths relative to the crate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bug {
-    /// The name of the bug: that of its patch file, without the extension.
+    /// The name of the bug: the name of its patch file, without the extension.
     pub(super) name: String,
     /// The test that must fail while the bug is applied.
     pub(super) test: Test,

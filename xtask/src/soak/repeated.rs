@@ -103,7 +103,7 @@ pub(crate) fn command(executable: &Executable, built: &[Executable]) -> Command 
     command
 }
 
-/// Returns a random seed that differs from those of earlier runs: the microseconds of the clock.
+/// Returns a random seed that no earlier run has used: the microseconds of the clock.
 pub(crate) fn new_seed() -> u64 {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     now.as_secs() * 1_000_000 + u64::from(now.subsec_micros())

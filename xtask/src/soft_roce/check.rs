@@ -100,7 +100,7 @@ pub(crate) fn check(shell: &Shell) -> anyhow::Result<u8> {
     Ok(u8::from(!in_user_space && !of_kernel))
 }
 
-/// Checks what softroce needs besides the headers: UDP on the loopback interface.
+/// Checks that softroce can run: it needs UDP on the loopback interface.
 fn softroce() -> Finding {
     let state = match UdpSocket::bind(("127.0.0.1", 0)) {
         Ok(_) => Ok("UDP on the loopback network".to_owned()),

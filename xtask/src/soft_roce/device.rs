@@ -33,7 +33,7 @@ pub(crate) fn port_is_active(name: &str) -> bool {
 }
 
 /// Returns the name of the alphabetically first RDMA device of this machine, of any kind; `None` if
-/// there is none.
+/// the machine has no RDMA device.
 pub(crate) fn first() -> Option<String> {
     let entries = fs::read_dir(DEVICES).ok()?;
     let names = entries.flatten().map(|entry| entry.file_name());

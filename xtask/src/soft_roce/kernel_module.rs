@@ -11,8 +11,8 @@ use crate::packages::{self, Privilege};
 /// The name of Soft-RoCE's kernel module.
 const NAME: &str = "rdma_rxe";
 
-/// The kernel modules that programs need: Soft-RoCE's module, and those that give programs access
-/// to RDMA devices.
+/// The kernel modules that programs need: Soft-RoCE's module, and the modules that give programs
+/// access to RDMA devices.
 const ALL: &[&str] = &["ib_core", "ib_uverbs", "rdma_ucm", NAME];
 
 /// The availability of Soft-RoCE's module for the running kernel.

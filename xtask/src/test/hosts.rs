@@ -8,14 +8,16 @@ use anyhow::{Context, ensure};
 
 use super::program::Program;
 
-/// Environment variable with the address of the host of the servers, for the tests.
+/// The environment variable that tells tests the IP address of the host on which their servers run.
 const SERVER_ADDRESS: &str = "RDMA_TEST_SERVER_ADDRESS";
-/// Environment variable with the network namespace in which tests start servers.
+/// The environment variable that tells tests the name of the network namespace in which to start
+/// their servers.
 const SERVER_NAMESPACE: &str = "RDMA_TEST_SERVER_NAMESPACE";
-/// Addresses of the hosts of the servers and of the clients.
+/// IP addresses of the two simulated hosts: the host of the servers, then the host of the clients.
 const ADDRESSES: [&str; 2] = ["10.84.0.1", "10.84.0.2"];
 
-/// The two namespaces, which are deleted when this value is dropped.
+/// Two simulated hosts, one for servers and one for clients: network namespaces joined by a veth
+/// pair. Dropping this value deletes the namespaces.
 #[derive(Debug)]
 pub(super) struct Hosts {
     /// Names of the namespaces of the servers and of the clients.
@@ -23,8 +25,9 @@ pub(super) struct Hosts {
 }
 
 impl Hosts {
-    /// Creates the namespaces and joins them by interfaces with the MTU of Ethernet. Returns `None`
-    /// if the system does not allow namespaces, for example because this process is not root.
+    /// Creates the two network namespaces and joins them by interfaces with the MTU of Ethernet.
+    /// Returns `None` if the system does not allow namespaces, for example because this process is
+    /// not root.
     pub(super) fn create() -> anyhow::Result<Option<Self>> {
         let hosts = Self {
             names: ["server", "client"].map(|host| format!("rdma-test-{}-{host}", process::id())),
@@ -45,7 +48,8 @@ impl Hosts {
         Ok(Some(hosts))
     }
 
-    /// Returns `program` as it runs on the host of the clients.
+    /// Returns a copy of the test program `program` that runs in the network namespace of the
+    /// clients, and whose tests start their servers in the namespace of the servers.
     pub(super) fn place(&self, program: &Program) -> Program {
         let [server, client] = &self.names;
         let mut placed = program.clone();
@@ -68,7 +72,8 @@ impl Drop for Hosts {
     }
 }
 
-/// Runs `ip` with the words of `command`.
+/// Runs the program `ip` with the arguments in `command`, separated by spaces. Fails, with the
+/// output of `ip`, if `ip` fails.
 fn ip(command: &str) -> anyhow::Result<()> {
     let output = Command::new("ip").args(command.split(' ')).output();
     let output = output.with_context(|| format!("running ip {command}"))?;
@@ -80,7 +85,8 @@ fn ip(command: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs `ip` with the words of `command`. Returns whether the command succeeded.
+/// Runs the program `ip` with the arguments in `command`, separated by spaces. Returns whether `ip`
+/// succeeded.
 fn succeeds(command: &str) -> bool {
     let status = Command::new("ip")
         .args(command.split(' '))

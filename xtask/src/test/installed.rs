@@ -14,8 +14,8 @@ pub(crate) struct Installed {
 }
 
 impl Installed {
-    /// Installs the missing packages of those `groups` that were not tried before. Prints the
-    /// groups that cannot be installed.
+    /// Installs the missing packages of all `groups` that were not tried before. Prints the groups
+    /// that cannot be installed.
     pub(crate) fn install(&mut self, shell: &Shell, mut groups: Vec<&'static Group>) {
         groups.retain(|group| !self.tried.contains(group));
         groups.dedup();

@@ -8,11 +8,12 @@ use super::target::{PROGRAMS_OVER_STREAMS, Target};
 use crate::cargo::{self, Executable};
 use crate::project;
 
-/// The directory of the package with these tests, relative to the root of the workspace.
+/// The directory of the package `rdma-async-interop`, relative to the root of the workspace. The
+/// tests of the package run programs of other projects over the streams of rdma-async.
 const DIRECTORY: &str = "rdma-async/interop";
 
-/// Returns whether `selection` can include tests of the package, which then must be built. A quick
-/// run includes none.
+/// Returns whether `selection` can include tests of the package `rdma-async-interop`, which then
+/// must be built. A quick run does not include them.
 pub(crate) fn is_selected(selection: &Selection) -> bool {
     let is_program = |name: &String| {
         let file = project::root().join(DIRECTORY).join("tests").join(name);
@@ -27,7 +28,7 @@ pub(crate) fn is_selected(selection: &Selection) -> bool {
         && (selection.programs.is_empty() || selection.programs.iter().any(is_program))
 }
 
-/// Builds the test programs of the package, and returns them.
+/// Builds the test programs of the package `rdma-async-interop`, and returns them.
 pub(crate) fn build() -> anyhow::Result<Vec<Executable>> {
     let manifest = format!("{DIRECTORY}/Cargo.toml");
     let directory = project::target().join("interop");

@@ -28,7 +28,7 @@ pub(crate) const FOREIGN: &str = "softroce-preload foreign";
 /// need the C programs in [`packages::PROGRAMS`].
 const DOCUMENTATION: &str = "xtask documentation";
 
-/// The name of the test program with softroce's unit tests, some of which capture packets.
+/// The name of the test program with softroce's unit tests. Some of these tests capture packets.
 const SOFTROCE_UNIT_TESTS: &str = "softroce softroce";
 
 /// A place where tests run: the host, without a device, or a device.

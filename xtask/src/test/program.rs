@@ -20,7 +20,7 @@ use crate::limit::ProcessGroup;
 /// were killed.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Time limit for listing the tests of a program, which runs none of them.
+/// Time limit for listing the tests of a program. Listing does not run tests.
 const LIST_LIMIT: Duration = Duration::from_secs(60);
 
 /// A test program, whose output has the format of libtest.
@@ -32,7 +32,7 @@ pub(crate) struct Program {
     pub(crate) command: Vec<OsString>,
     /// Working directory of the program.
     pub(crate) directory: PathBuf,
-    /// Environment variables in addition to the inherited ones.
+    /// Environment variables in addition to the inherited variables.
     pub(crate) environment: Vec<(OsString, OsString)>,
     /// Time limit of the program.
     pub(crate) limit: Duration,

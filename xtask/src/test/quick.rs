@@ -42,7 +42,7 @@ const TESTS: &[(&str, &str, &str, &str)] = &[(
 )];
 
 /// Environment variables that reduce the repetitions of tests: name, value, and a description of
-/// what is left out.
+/// the repetitions that are left out.
 const REPETITIONS: &[(&str, &str, &str)] = &[
     (
         "SOFTROCE_SIM_SCHEDULES",
@@ -76,8 +76,9 @@ const REPETITIONS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Descriptions of what a quick run leaves out in addition to [`PROGRAMS`], [`TESTS`] and
-/// [`REPETITIONS`]: whole devices, and tests of other kinds. The report lists all descriptions.
+/// Descriptions of the tests that a quick run leaves out in addition to [`PROGRAMS`], [`TESTS`] and
+/// [`REPETITIONS`]: on some devices all tests, and tests of other kinds. The report lists all
+/// descriptions.
 const OTHERS: &[&str] = &[
     "the kernel's Soft-RoCE, and the guest that has it",
     "softroce by packets and by shared memory",

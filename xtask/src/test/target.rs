@@ -49,8 +49,8 @@ const ON_ALL_PATHS: [(&str, &str); 4] = [
     ("rdma-core", "random_rounds"),
 ];
 
-/// The test programs, each with its package, that also run on [`Target::Hosts`]: those that run
-/// servers and clients in separate processes.
+/// The test programs, each with its package, that also run on [`Target::Hosts`] (two simulated
+/// hosts), because they run servers and clients in separate processes.
 const BETWEEN_HOSTS: [(&str, &str); 10] = [
     ("rdma-async", "board"),
     ("rdma-async", "first_program"),
@@ -100,7 +100,7 @@ impl Target {
 
     /// Returns the device to measure: the device called `name` (the value of `--device`), if given,
     /// or the device named by `RDMA_DEVICE`. Without a name, returns the first device of this
-    /// machine, or softroce if the machine has none.
+    /// machine, or softroce if the machine has no device.
     pub(crate) fn measured(name: Option<String>) -> Self {
         match name.or_else(by_environment).or_else(device::first) {
             Some(name) => Self::named(name),
@@ -131,8 +131,8 @@ impl Target {
     }
 
     /// Returns whether the test program `test` of `package` runs on this device. Test programs of
-    /// softroce run on softroce only, those of `xtask` on no device, and programs of other projects
-    /// not in the guest.
+    /// softroce run on softroce only, test programs of `xtask` on no device, and programs of other
+    /// projects not in the guest.
     pub(crate) fn has_test(&self, package: &str, test: &str) -> bool {
         if package == XTASK {
             return false;

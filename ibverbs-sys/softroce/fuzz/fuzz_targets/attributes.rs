@@ -21,7 +21,7 @@ const MEMORY: usize = 1 << 16;
 /// Maximum number of verbs called for one input.
 const CALLS: usize = 64;
 
-/// Length of each list of elements, and the highest number of elements that a request may name.
+/// Number of scatter/gather elements in each list that requests point to.
 const ELEMENTS: usize = 40;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -39,7 +39,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(Kind::ALL.map(objects), before, "objects of {:?}", Kind::ALL);
 });
 
-/// Unread bytes of an input. After the end all bytes are zero.
+/// The unread bytes of the fuzzer's input. After the last byte, reads return zeros.
 struct Input<'a>(Cell<&'a [u8]>);
 
 impl Input<'_> {
@@ -72,7 +72,8 @@ impl Input<'_> {
         u64::from_le_bytes(self.bytes())
     }
 
-    /// Returns one of `usual` in most cases, otherwise any number.
+    /// Consumes one byte of the input. In most cases returns the element of `usual` that the byte
+    /// selects; otherwise returns the next 32-bit number of the input.
     fn one_of(&self, usual: &[u32]) -> u32 {
         match self.byte() {
             255 => self.word(),
@@ -81,7 +82,7 @@ impl Input<'_> {
     }
 }
 
-/// Objects that all inputs share.
+/// The device's objects that are created once and used for all inputs of the fuzzer.
 struct Device {
     context: *mut ibv_context,
     domain: *mut ibv_pd,
@@ -124,7 +125,7 @@ impl Device {
     }
 }
 
-/// Objects of one input.
+/// The verbs objects that are created for one input of the fuzzer, and destroyed after the input.
 struct Session {
     device: &'static Device,
     channel: *mut ibv_comp_channel,
@@ -162,7 +163,8 @@ impl Session {
         }
     }
 
-    /// Calls one verb, chosen by the input.
+    /// Calls one verb. The next byte of the input selects the verb, and the following bytes its
+    /// arguments.
     fn call(&mut self, input: &Input<'_>) {
         // SAFETY: the objects exist, and what the pointers refer to outlives the calls.
         unsafe {
@@ -218,7 +220,8 @@ impl Session {
         unsafe { ibv_modify_qp(self.pair, &mut attributes, mask as c_int) };
     }
 
-    /// Returns elements inside of the memory. Unless `valid`, some of them are arbitrary.
+    /// Returns a list of scatter/gather elements in the registered memory, as the input determines.
+    /// Unless `valid` is set, some elements have an arbitrary address, length and key.
     fn elements(&self, input: &Input<'_>, valid: bool) -> [ibv_sge; ELEMENTS] {
         let lkey = unsafe { (*self.device.region).lkey };
         std::array::from_fn(|_| {
@@ -298,7 +301,8 @@ impl Session {
         }
     }
 
-    /// Posts requests by calls of `ibv_wr_*` in any order.
+    /// Posts requests by the functions `ibv_wr_*`, in an order that the input determines and that
+    /// may be wrong.
     unsafe fn post_by_calls(&self, input: &Input<'_>) {
         if self.pair.is_null() {
             return;
@@ -542,7 +546,7 @@ impl Session {
         }
     }
 
-    /// Destroys all objects. Each object that others refer to comes after them.
+    /// Destroys all objects: each object after all objects that refer to it.
     fn destroy(self) {
         // SAFETY: each object is destroyed once, after the objects that refer to it.
         unsafe {

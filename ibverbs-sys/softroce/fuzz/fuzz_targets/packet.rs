@@ -14,7 +14,8 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// Checks the bytes of a packet from the BTH to the padding.
+/// Parses `bytes` as a packet from the BTH to the padding, and checks that encoding the result
+/// gives the same bytes.
 fn check_transport(bytes: &[u8]) {
     let Ok(packet) = Packet::parse(bytes) else {
         return;
@@ -47,7 +48,8 @@ fn check_transport(bytes: &[u8]) {
     assert_eq!(Packet::parse(&again), Ok(packet));
 }
 
-/// Checks a packet from its IP header to its ICRC, with all addresses as IPv6 addresses.
+/// Checks the headers and the ICRC of a parsed packet: encoding them again gives the same bytes.
+/// `rest` is the packet behind its IP and UDP headers.
 fn check_headers(headers: &Headers, rest: &[u8], bytes: &[u8]) {
     let mut again = Vec::new();
     headers.emit(&mut again);

@@ -83,7 +83,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     })
 }
 
-/// Initializes the attributes of an address handle to the sender of a received datagram
+/// Stores the attributes of an address handle for replies to the sender of a received datagram
 /// (`ibv_init_ah_from_wc(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(

@@ -52,8 +52,8 @@ pub(super) struct QueueHandle {
     _counted: Counted,
 }
 
-/// Attributes of a new completion queue, except the verbs context: those of a plain and of an
-/// extended queue in the same form.
+/// Attributes of a new completion queue, except the verbs context, in the same form for plain and
+/// for extended queues.
 struct Settings {
     capacity: u32,
     cq_context: *mut c_void,

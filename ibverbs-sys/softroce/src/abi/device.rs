@@ -36,8 +36,8 @@ pub(crate) fn device_of_parent() -> *mut ibv_device {
     PARENT_DEVICE.0.get().cast()
 }
 
-/// Returns whether `device` is one of the two device objects of this library: this process's or, in
-/// a child of `fork`, that of the parent's device.
+/// Returns whether `device` is a device object of this library: the object of this process's device
+/// or, in a child of `fork`, the object of the parent's device.
 pub(crate) fn is_own(device: *const ibv_device) -> bool {
     ptr::eq(device, address()) || ptr::eq(device, device_of_parent())
 }
@@ -246,8 +246,8 @@ const _: () = assert!(mem::offset_of!(DeviceObject, private) == size_of::<ibv_de
 /// names them.
 static HAS_FILES: AtomicBool = AtomicBool::new(false);
 
-/// Makes the device's C object name the files of [`crate::sysfs`], as those of other devices do.
-/// Must be called before the first list of devices is returned.
+/// Makes the device's C object contain the paths of the files of [`crate::sysfs`], as the C objects
+/// of other devices do. Must be called before the first list of devices is returned.
 pub(crate) fn show_files() {
     HAS_FILES.store(true, Ordering::Relaxed);
 }

@@ -51,7 +51,7 @@ impl Operations {
     }
 }
 
-/// Sets all function pointers of `ibv_qp_ex`, including those that the program did not request,
+/// Sets all function pointers of `ibv_qp_ex`, even for operations that the program did not request,
 /// because C code calls them without checks. A call of an unsupported function makes the batch of
 /// requests fail.
 pub(super) fn set_functions(qp: &mut ibv_qp_ex) {

@@ -7,10 +7,10 @@
 //! in the child (`MADV_DONTFORK`). A child that opens the device gets an address, memory and an
 //! engine thread of its own.
 //!
-//! Verbs on inherited objects fail with `EIO`, as those of a kernel device do when the device is
-//! gone. The handler replaces the functions of every open context by functions that fail, and marks
-//! the context as one of another device. So a process that never forks has no cost. Inherited
-//! objects are never freed.
+//! Verbs on inherited objects fail with `EIO`, as verbs on objects of a kernel device do when the
+//! device is gone. The handler replaces the functions of every open context by functions that fail,
+//! and marks the context as one of another device. So a process that never forks has no cost.
+//! Inherited objects are never freed.
 //!
 //! `ibv_fork_init(3)` exists for devices that write to the pages of a process. This device does not
 //! need it: threads of the process copy from and to its memory, so after a `fork` the kernel copies

@@ -25,8 +25,8 @@ pub(crate) fn verb<T>(verb: Verb, failed: impl Fn(c_int) -> T, body: impl FnOnce
     })
 }
 
-/// Returns the error number `errno`. For verbs that report an error by returning its number; the
-/// other functions of this kind are [`minus_one`] and [`fail`].
+/// Returns the error number `errno`, for verbs that report an error by returning its number.
+/// [`minus_one`] and [`fail`] are for verbs that report errors in other ways.
 pub(crate) fn number(errno: c_int) -> c_int {
     errno
 }

@@ -16,7 +16,8 @@ const SOLICITED: u32 = ibv_send_flags::IBV_SEND_SOLICITED.0;
 const FENCE: u32 = ibv_send_flags::IBV_SEND_FENCE.0;
 const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
 
-/// Requests of the caller's list of send requests that have not been posted yet.
+/// The remaining requests of the caller's list of send requests: the requests that have not been
+/// posted yet.
 #[derive(Debug)]
 pub(super) struct Requests<'a> {
     next: *const ibv_send_wr,
@@ -33,8 +34,8 @@ impl<'a> Requests<'a> {
         Self { next, rules }
     }
 
-    /// Returns a pointer to the first request that has not been posted yet, or null if there is
-    /// none.
+    /// Returns a pointer to the first request that has not been posted yet, or null if all requests
+    /// have been posted.
     pub(super) fn next_request(&self) -> *mut ibv_send_wr {
         self.next.cast_mut()
     }

@@ -8,8 +8,8 @@ use libc::{c_int, c_void, size_t};
 
 use super::{forward, minus_one};
 
-/// A DMA handle or a completion counter. Such objects begin with the context of their device; this
-/// device creates none.
+/// A DMA handle or a completion counter. Such objects begin with the context of their device. This
+/// device does not create them.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Foreign {
@@ -17,7 +17,7 @@ pub(crate) struct Foreign {
 }
 
 /// Defines functions that call the real library for the contexts of other devices, and fail with
-/// `EOPNOTSUPP` for those of this device.
+/// `EOPNOTSUPP` for the contexts of this device.
 macro_rules! unsupported {
     ($(
         $(#[$about:meta])*

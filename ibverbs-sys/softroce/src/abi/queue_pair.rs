@@ -402,7 +402,7 @@ struct Settings {
 /// of the attributes.
 ///
 /// # Safety
-/// `given` must point to attributes, of which those that the mask names must be valid.
+/// `given` must point to attributes, and the attributes that its mask names must be valid.
 unsafe fn checked(
     context: *mut ibv_context,
     given: *const ibv_qp_init_attr_ex,

@@ -1,6 +1,6 @@
 //! Names of enumerators, and conversions of rates. Programs and scripts compare these strings, so
-//! they equal those of the real library. Values that are not in the tables are passed to the real
-//! library, which may be newer.
+//! they equal the strings of the real library. Values that are not in the tables are passed to the
+//! real library, which may be newer.
 
 use std::ffi::CStr;
 
@@ -116,7 +116,7 @@ const fn rate(rate: ibv_rate, multiple: Option<c_int>, megabits: c_int) -> Rate 
 }
 
 /// Rates with their values in Mbit/s. The values include the line code: 8b/10b for lanes of 2.5 to
-/// 10 Gbit/s, and 64b/66b for faster ones, which results in odd numbers.
+/// 10 Gbit/s, and 64b/66b for faster lanes, which results in odd numbers.
 static RATES: [Rate; 23] = [
     rate(ibv_rate::IBV_RATE_2_5_GBPS, Some(1), 2_500),
     rate(ibv_rate::IBV_RATE_5_GBPS, Some(2), 5_000),

@@ -23,7 +23,7 @@ struct XrcDomainHandle {
 static DOMAINS: PerProcess<XrcDomains> = PerProcess::new(XrcDomains::default);
 
 /// In a child of `fork`, discards the XRC domains that the parent has opened, so that the child has
-/// none.
+/// no open domain.
 pub(super) fn reset_in_child() {
     DOMAINS.reset_in_child();
 }

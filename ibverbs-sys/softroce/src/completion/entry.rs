@@ -17,9 +17,9 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Returns whether the entry is that of a solicited message or an error. Only such entries
-    /// raise an event on a queue that is armed for solicited completions (`ibv_req_notify_cq(3)`,
-    /// IBTA 11.4.2.2).
+    /// Returns whether the entry reports a solicited message or an error. Only such entries raise
+    /// an event on a queue that is armed for solicited completions (`ibv_req_notify_cq(3)`, IBTA
+    /// 11.4.2.2).
     pub fn is_solicited(&self) -> bool {
         let completion = &self.completion;
         completion.status != CompletionStatus::Success

@@ -70,8 +70,8 @@ struct ArmedState {
     held: moderation::DelayedEvent,
 }
 
-/// Kind of the entries that raise a completion event after a program has armed the completion queue
-/// (`ibv_req_notify_cq(3)`).
+/// The entries for which a program arms a completion queue (`ibv_req_notify_cq(3)`): the next of
+/// these entries raises a completion event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arming {
     /// A received message with the solicited flag, or an error (`solicited_only` is set).
@@ -146,9 +146,9 @@ impl CompletionQueue {
         self.push_slowly(added, &again)
     }
 
-    /// Completes an attempt to add `entry` in the rare cases of [`push`](Self::push): tries again
-    /// if `added`, the result of the attempt, is `None`, and raises an event for the entry
-    /// otherwise.
+    /// Handles the rare cases of [`push`](Self::push) after an attempt to add `entry`: if the
+    /// attempt has failed (`added` is `None`), tries again; otherwise raises an event for the
+    /// entry, if the queue is armed.
     #[cold]
     fn push_slowly(&self, added: Option<Added>, entry: &Entry) -> Result<(), Overrun> {
         let entry = slice::from_ref(entry);
@@ -289,7 +289,7 @@ impl CompletionQueue {
     /// Arms the queue: requests one event for an entry that is added later
     /// (`ibv_req_notify_cq(3)`). Existing entries raise no event, so the caller must poll once
     /// more. That poll finds the entries whose slots were claimed before this call. A thread that
-    /// claims a slot later sees the mark of the armed queue with its claim, and raises the event.
+    /// claims a slot after this call finds that the queue is armed, and raises the event.
     ///
     /// A queue that is armed for any entry stays armed for any entry, even if it is then armed for
     /// solicited entries (IBTA 11.4.2.2).

@@ -134,9 +134,9 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 }
 
-/// Removes the next event from a locked queue, and counts it as fetched by the program.
-/// `element_of` returns the object of an event, which has the count. Because both happen under the
-/// lock, [`EventQueue::withdraw`] finds each event either queued or fetched.
+/// Removes the next event from a locked queue, and counts it as fetched in the event's object,
+/// which `element_of` returns. Because both happen under the lock, [`EventQueue::withdraw`] finds
+/// each event either queued or fetched.
 fn fetch<T>(
     pending: &mut VecDeque<T>,
     element_of: impl Fn(&T) -> Option<&Arc<Element>>,

@@ -180,7 +180,7 @@ impl Drop for Engine {
 
 impl EngineState {
     /// Runs the loop of the engine (background thread) until the device is dropped. After a panic
-    /// the device has failed, and the loop continues for timers, such as those of moderated
+    /// the device has failed, and the loop continues for timers, such as the timer for moderated
     /// completion events. A second panic ends the loop.
     fn drive<D: EngineTasks>(&self, device: &Weak<D>, mut watch: Watch) {
         // Code that meets state which the panic left inconsistent finds that the device has failed.

@@ -64,8 +64,8 @@ impl FaultGenerator {
     }
 
     /// Selects the faults of the next packet, which has `len` bytes. Always draws the same number
-    /// of random numbers, so that a change of one fault's probability does not affect the other
-    /// faults.
+    /// of random numbers, so that a change of the probability of one fault does not affect the
+    /// other faults.
     pub(crate) fn packet_faults(&mut self, len: usize) -> PacketFaults {
         let lost = self.draw(self.faults.loss);
         let doubled = self.draw(self.faults.duplicate);

@@ -22,8 +22,8 @@ pub enum StopPoint {
 /// if no stop is requested.
 static REMAINING_PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// Makes the process stop itself once, when its threads pass `point` for the `passes`th time from
-/// now on.
+/// Makes the process stop itself once: when its threads have passed `point` `passes` times, counted
+/// from this call.
 pub fn stop_at(point: StopPoint, passes: u64) {
     REMAINING_PASSES[point as usize].store(passes, Ordering::SeqCst);
 }

@@ -25,7 +25,7 @@ use super::{
 ///
 /// A copy holds a read lock from the check of its memory key until its last byte is copied.
 /// Registration, deregistration and other changes wait for these locks. So when a deregistration
-/// has returned, no copy uses the region, and none can begin.
+/// has returned, no copy uses the region, and no new copy can begin to use it.
 pub struct Registry {
     entries: ReadMostly<Entries>,
     /// Number of bytes of allocated device memory, which is limited.

@@ -140,7 +140,7 @@ impl Span {
         }
     }
 
-    /// Returns whether the span is that of the null region, which has no memory.
+    /// Returns whether the span belongs to the null region, which has no memory.
     pub fn is_null(&self) -> bool {
         matches!(self.kind, Kind::Null)
     }

@@ -69,8 +69,8 @@ pub(super) enum ReceivingThread {
     Engine,
 }
 
-/// A polling thread checks the sockets in one of this many consecutive polls. The other polls check
-/// only shared memory, which needs no system call.
+/// Number of consecutive polls in which a polling thread checks the sockets once. The other polls
+/// check only shared memory, which needs no system call.
 const CHECK_INTERVAL: u32 = 8;
 
 /// Maximum number of consecutive receive attempts that find packets while due timers wait. Then the
@@ -99,7 +99,8 @@ pub(super) const MAX_BATCHES_FOR_ENGINE: usize = 4;
 
 /// Maximum time for which a queue pair that enters the error state waits for acknowledgements. A
 /// peer that disconnects as well sends its delayed acknowledgements within this time. Short,
-/// because a peer that has ended sends none, and each of its queue pairs waits.
+/// because a peer that has ended sends no acknowledgements, and each queue pair that is connected
+/// to it waits for this time.
 const ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_micros(200);
 
 impl Nic {
@@ -277,9 +278,9 @@ impl Nic {
     }
 
     /// Receives packets and messages from shared memory, and sends the responses that may not be
-    /// delayed. Returns the number of received packets and messages. If `now` is `None`, reads the
-    /// exact time only when a packet arrives or is sent; for messages without packet headers the
-    /// coarse clock is sufficient.
+    /// delayed. Returns the number of received packets and messages. `now` is the present time; if
+    /// it is `None`, the exact time is read only when a packet arrives or is sent, because the
+    /// coarse clock is sufficient for messages without packet headers.
     fn receive_shared(
         &self,
         receiver: &mut Receiver,
@@ -460,8 +461,8 @@ impl Nic {
         }
     }
 
-    /// Clears the cache of the queue pair that received the last message, because a queue pair is
-    /// being destroyed.
+    /// Clears the cache that refers to the queue pair which received the last message, because a
+    /// queue pair is being destroyed.
     pub(super) fn clear_recent(&self) {
         if let Some(mut receiver) = self.try_lock_receiver() {
             receiver.recent = Recent::default();

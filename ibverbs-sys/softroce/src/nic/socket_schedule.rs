@@ -35,7 +35,7 @@ impl SocketSchedule {
     }
 
     /// Records that a check of the sockets at the time `now` found `received` packets. The interval
-    /// doubles while checks find none, and is 0 after a check that found packets.
+    /// doubles while checks find no packet, and is 0 after a check that found packets.
     pub(super) fn record_check(&mut self, now: Time, received: usize) {
         self.checked = now;
         self.interval = match received {

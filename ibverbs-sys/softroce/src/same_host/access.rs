@@ -163,9 +163,9 @@ impl Link {
     }
 
     /// Begins a [`CopySession`]: a period in which this process may copy from and to the memory
-    /// that the peer's queue pair, that of `target`, makes accessible. `known` contains cached
-    /// records of the peer. Returns `None` if the connection of the peer's queue pair no longer has
-    /// the generation number `generation`.
+    /// that the peer's queue pair in `target` makes accessible. `known` contains cached records of
+    /// the peer. Returns `None` if the connection of this queue pair no longer has the generation
+    /// number `generation`.
     #[inline]
     pub(crate) fn begin_session<'a>(
         &'a self,

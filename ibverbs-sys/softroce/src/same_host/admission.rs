@@ -49,8 +49,9 @@ pub(super) const MAX_PENDING_PER_PROCESS: usize = 4;
 /// [`HANDSHAKES_PER_SECOND`], its peer has had 64 ms.
 pub(super) const MAX_WELCOMED: usize = 16;
 
-/// Maximum number of links (shared memory with other processes) of this process. At most
-/// 255 processes use one address, and usually fewer run on one host. Each link holds six descriptors and 1.3 MiB.
+/// Maximum number of links (shared memory with other processes) of this process. At most 255
+/// processes use one address, and usually fewer run on one host. Each link holds six descriptors
+/// and 1.3 MiB.
 pub(super) const MAX_LINKS: usize = 1024;
 
 /// Maximum number of links (shared memory) with a single process. Two processes need one link. A
@@ -113,7 +114,7 @@ impl RateLimit {
 
 /// Returns whether this process has few free descriptors, because the number of the descriptor
 /// `newest` is in the last quarter of the permitted numbers. The kernel assigns the lowest free
-/// number, so all lower ones are in use. The last quarter is reserved for the program.
+/// number, so all lower numbers are in use. The last quarter is reserved for the program.
 pub(super) fn is_short_of_descriptors(newest: &Descriptor) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     u64::try_from(newest.as_raw_fd()).is_ok_and(|number| number >= limit / 4 * 3)

@@ -97,7 +97,7 @@ impl Listener {
 }
 
 /// Sends messages with descriptors to a listener over several connections. `bytes` determines the
-/// messages: valid ones, changed ones, or arbitrary bytes.
+/// messages, which are valid, slightly changed, or arbitrary bytes.
 pub fn handshake(bytes: &[u8]) {
     if let Some(handshake_message) = HandshakeMessage::decode(bytes) {
         assert_eq!(handshake_message.encode(), bytes);

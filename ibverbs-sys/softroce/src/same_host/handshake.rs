@@ -92,8 +92,8 @@ pub(super) fn perform(local: &LocalProcess, address: SocketAddr) -> io::Result<H
 }
 
 /// Continues the pending handshakes that other processes have begun: receives and answers their
-/// messages, and ends those that take too long. Returns `true` if a handshake has ended; the caller
-/// must then notify the threads that wait for a link to the same process.
+/// messages, and ends handshakes that take too long. Returns `true` if a handshake has ended; the
+/// caller must then notify the threads that wait for a link to the same process.
 pub(super) fn continue_pending(
     local: &LocalProcess,
     links: &mut Links,

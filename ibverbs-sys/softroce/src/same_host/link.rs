@@ -406,10 +406,10 @@ impl Link {
         self.side.sender.prefetch();
     }
 
-    /// Sends a [`RingMessage`] (short message without packet headers) whose payload of `length`
-    /// bytes is beside it in the ring. `fill` writes the payload to the memory that it gets, or
-    /// returns `None` if the bytes cannot be read. `tag` is that of
-    /// [`send_ring_message`](Self::send_ring_message). Does not wake a sleeping peer; the next
+    /// Sends a [`RingMessage`] (short message without packet headers) with a payload of `length`
+    /// bytes in chunks (cache lines of payload) of the ring. The function `fill` writes the payload
+    /// to the chunks, or returns `None` if the bytes cannot be read. `tag` has the same meaning as
+    /// in [`send_ring_message`](Self::send_ring_message). Does not wake a sleeping peer; the next
     /// [`flush`](Self::flush) does.
     #[inline]
     pub(crate) fn send_chunks(

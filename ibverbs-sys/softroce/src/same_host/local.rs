@@ -161,8 +161,9 @@ impl LocalProcess {
         segment.into_iter().chain(resources).collect()
     }
 
-    /// Creates a [`Peer`] from the handshake message and the descriptors of the peer, except that
-    /// of the link's shared memory. Checks the descriptors, and maps the tables of the peer.
+    /// Creates a [`Peer`] from the handshake message and the descriptors of the peer, except the
+    /// descriptor of the link's shared memory. Checks the descriptors, and maps the tables of the
+    /// peer.
     pub(super) fn peer(
         &self,
         handshake_message: HandshakeMessage,

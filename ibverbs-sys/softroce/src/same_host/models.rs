@@ -208,8 +208,8 @@ fn no_message_is_lost_while_both_sides_run() {
     });
 }
 
-/// Checks that if the sender fails a message that was not answered, the receiver has copied the
-/// payload before, or declines.
+/// Checks that, if the sender makes a message fail before the receiver answers, the receiver has
+/// either copied the payload before or declines the message.
 #[test]
 fn payload_that_changes_after_the_completion_is_not_accepted() {
     loom::model(|| {

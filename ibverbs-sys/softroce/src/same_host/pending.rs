@@ -147,8 +147,8 @@ impl Handshakes {
         }
     }
 
-    /// Continues all pending handshakes, and ends those that were not finished in time. Returns
-    /// whether a handshake has ended.
+    /// Continues all pending handshakes, and ends handshakes that were not finished in time.
+    /// Returns whether a handshake has ended.
     ///
     /// Calls `receive` for each handshake with an unread message. `receive` must receive the
     /// message, and return whether the handshake is still pending. The list that is passed to
@@ -229,7 +229,7 @@ impl Handshakes {
     }
 
     /// Returns the next time at which [`accept`](Self::accept) and [`advance`](Self::advance) must
-    /// be called even without an event, or `None` if there is none.
+    /// be called even without an event, or `None` if they need not be called without an event.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let unread = self
             .all

@@ -45,7 +45,7 @@ pub(super) struct RemoteRange {
 impl RemoteRange {
     /// Splits the range before its last aligned word. Returns the ranges and their number: two, or
     /// one if the range is not longer than a word. The kernel writes the ranges in order, so a
-    /// program that polls the last byte then finds all others written.
+    /// program that sees the last byte also sees all other bytes.
     fn split_last_word(self) -> ([Self; 2], usize) {
         const WORD: usize = size_of::<u64>();
         if self.length <= WORD {

@@ -105,8 +105,8 @@ pub(super) struct Armed(AtomicU8);
 
 /// Value of [`Armed`] if no completion queue with a non-blocking channel is armed.
 const UNARMED: u8 = 0;
-/// Value of [`Armed`] if a queue was armed before the present interval began, and none was armed in
-/// the interval.
+/// Value of [`Armed`] if a queue was armed before the present interval began, and no queue was
+/// armed in the interval.
 const ARMED_BEFORE: u8 = 1;
 /// Value of [`Armed`] if a queue was armed in the present interval.
 const ARMED: u8 = 2;

@@ -48,7 +48,7 @@ impl Withdrawals {
     }
 
     /// Removes the pending withdrawal of the region or window in the record `slot`. Returns `false`
-    /// if there was none.
+    /// if no withdrawal was pending.
     pub(super) fn remove(&self, slot: u32) -> bool {
         let mut all = self.0.lock();
         let known = all.iter().position(|pending| pending.slot == slot);

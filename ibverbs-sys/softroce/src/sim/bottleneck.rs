@@ -37,8 +37,8 @@ const MESSAGE: u32 = 64 << 10;
 /// data to send.
 const DEPTH: usize = 64;
 
-/// Interval at which the connections begin to send, one after the other, so that later ones find
-/// the link in use.
+/// Interval at which the connections begin to send, one after the other, so that each connection
+/// finds the link in use by the connections before it.
 const STAGGER: Duration = Duration::from_micros(500);
 
 /// Time from the beginning of the last connection to the beginning of the measurement, in which the

@@ -47,7 +47,7 @@ impl Draft {
 
 impl Scenario<'_> {
     /// Posts requests of requester `r` until its send queue is full, no request is left, or the
-    /// requester pauses. The last request is the one that must fail, if there is one.
+    /// requester pauses. If the schedule defines a request that must fail, it is the last request.
     pub(super) fn post_requests(&mut self, r: usize) -> Result<(), String> {
         loop {
             self.complete_unsignaled(r)?;

@@ -70,7 +70,7 @@ impl Memory {
     }
 
     /// Deregisters a region, or deallocates a window. Returns the bytes of the region, or no bytes
-    /// if the key is not that of a region.
+    /// if the key belongs to no region.
     pub(crate) fn deregister(&self, key: u32) -> Vec<u8> {
         let mut table = self.table.borrow_mut();
         let Some(entry) = table.entry(key) else {
@@ -84,8 +84,8 @@ impl Memory {
         }
     }
 
-    /// Calls `look` with the bytes of the region with the key `key`, or with no bytes if the key is
-    /// not that of a region. Returns the result.
+    /// Calls `look` with the bytes of the region with the key `key`, or with no bytes if the key
+    /// belongs to no region. Returns the result.
     pub(crate) fn inspect<T>(&self, key: u32, look: impl FnOnce(&[u8]) -> T) -> T {
         match self.table.borrow_mut().entry(key) {
             Some(Entry {
@@ -210,7 +210,7 @@ impl Memory {
         }
     }
 
-    /// Unbinds a memory window. Returns `false` if `key` is not that of a window that was bound
+    /// Unbinds a memory window. Returns `false` if `key` belongs to no window that was bound
     /// through the queue pair with the number `queue_pair`.
     pub(crate) fn invalidate(&self, queue_pair: u32, key: u32) -> bool {
         match self.table.borrow_mut().entry(key).map(|e| &mut e.kind) {

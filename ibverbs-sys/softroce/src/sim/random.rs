@@ -18,7 +18,7 @@ pub(crate) fn splitmix(state: &mut u64) -> u64 {
 impl Random {
     /// Creates the generator of the stream with the number `stream` of a seed. The streams of a
     /// seed are independent: code that uses one stream can draw more numbers without changing the
-    /// numbers of the others.
+    /// numbers of the other streams.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         let mut start = stream;
         let mut state = seed ^ splitmix(&mut start);

@@ -12,8 +12,8 @@ use super::shared_words::Change;
 use super::target_memory::TargetMemory;
 use super::world::QpId;
 
-/// State that the model keeps of one side of a connection as a requester: its posted requests, and
-/// the messages that its peer must still receive.
+/// The requester side of a connection in the model: its posted requests, and the messages that its
+/// peer must still receive.
 #[derive(Debug)]
 pub(crate) struct Requester {
     pub(crate) place: QpId,

@@ -136,8 +136,8 @@ impl SharedWords {
         }
     }
 
-    /// Checks that the results of all operations, and the final values of the words, are those of
-    /// executing each operation exactly once.
+    /// Checks that the results of all operations, and the final values of the words, are possible
+    /// only if each operation was executed exactly once.
     pub(crate) fn check(&self, memory: &Memory) -> Result<(), String> {
         let values = memory.inspect(self.key, |bytes| {
             let mut values = [0; 2 * WORDS];

@@ -18,7 +18,7 @@ pub(crate) struct TargetMemory {
     committed: Vec<u8>,
 }
 
-/// A write of which the model does not know whether it was executed.
+/// A write that may or may not have been executed, as far as the model knows.
 pub(crate) struct PossibleWrite<'a> {
     pub(crate) offset: usize,
     pub(crate) bytes: &'a [u8],

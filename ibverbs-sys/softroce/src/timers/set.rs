@@ -69,7 +69,7 @@ impl Timers {
         self.clock.coarse()
     }
 
-    /// Returns the time of the earliest scheduled timer, or `None` if none is scheduled.
+    /// Returns the time of the earliest scheduled timer, or `None` if no timer is scheduled.
     pub(crate) fn earliest(&self) -> Option<Time> {
         let earliest = self.earliest.load(Ordering::SeqCst);
         (earliest != NEVER).then(|| Time::from_nanos(earliest))

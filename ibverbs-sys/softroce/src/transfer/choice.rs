@@ -97,8 +97,8 @@ pub(crate) const MIN_OFFER: u32 = 32 << 10;
 pub(crate) const MIN_OFFER_MAPPED: u32 = 512;
 
 /// Minimum length in bytes of a read or write that waits for the acknowledgement of earlier
-/// requests, so that it can be executed one-sided. For a shorter one, packets take less time than
-/// the wait.
+/// requests, so that it can be executed one-sided. Packets for a shorter request take less time
+/// than the wait.
 pub(crate) const MIN_WAIT: u32 = 4 << 10;
 
 /// Maximum number of bytes of a message that are put into chunks (cache lines of payload) of the
@@ -116,11 +116,12 @@ pub(crate) const MAX_MAPPED_PART: u32 = 64 << 10;
 
 /// Returns whether the sender may pass the addresses of another message, or part of a message, to
 /// the receiving process, which copies the bytes itself, while `unacknowledged` sequence numbers
-/// are unacknowledged. `largest` is the number of sequence numbers of the largest part.
+/// (packets) are unacknowledged. `largest` is the number of sequence numbers that a part of the
+/// maximum length takes.
 ///
 /// Two such parts keep both sides busy: the receiver copies one of them while the acknowledgement
-/// of the other is on its way. More of them would only delay the receiver's other queue pairs.
-/// Short parts do not count as a whole one, because they take no time.
+/// of the other is on its way. More parts would only delay the receiver's other queue pairs. A
+/// short part counts only as a fraction of a part, because it takes little time.
 #[inline]
 pub(crate) fn may_offer(unacknowledged: u32, largest: u32) -> bool {
     unacknowledged < 2 * largest

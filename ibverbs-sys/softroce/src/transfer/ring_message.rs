@@ -694,8 +694,8 @@ fn describe(
 }
 
 /// Prepares the next part of a send, or a whole write with immediate data, whose bytes are put into
-/// chunks of the ring: writes its length to `room`, the payload of a slot (one cache line of the
-/// ring), and the memory that the write names.
+/// chunks (data blocks) of the ring. Writes the length of the part and the target memory of a write
+/// to `room`, the payload of a slot (one cache line of the ring).
 fn portion<'a>(
     queue_pair: &'a QueuePair,
     request: &'a SendRequest,
@@ -771,7 +771,7 @@ fn immediate(request: &SendRequest) -> Option<[u8; 4]> {
     }
 }
 
-/// Encodes the length of a message or part, and the memory that a write names, into `room`, the
+/// Encodes the length of a message or part, and the target memory of a write, into `room`, the
 /// payload of a slot (one cache line of the ring). Returns the encoded length in bytes.
 #[inline]
 fn put_length(length: u32, remote: Option<Remote>, room: &mut [u8; MAX_SLOT_BYTES]) -> usize {

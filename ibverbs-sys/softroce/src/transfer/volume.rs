@@ -9,7 +9,7 @@ use crate::wire::{Opcode, Transport};
 pub(crate) struct Volume {
     /// Number of messages that were transferred completely.
     pub(crate) messages: u64,
-    /// Number of message bytes, including those of incomplete messages.
+    /// Number of message bytes, including the bytes of incomplete messages.
     pub(crate) bytes: u64,
     /// Number of copy operations of this process. Counted only for ways of transfer in which the
     /// number differs between messages.

@@ -129,7 +129,7 @@ pub struct Header {
     /// Atomic header, present in atomic requests.
     pub atomic: Option<AtomicEth>,
     /// Acknowledgement header, present in acknowledgements and in all read responses except middle
-    /// ones.
+    /// responses.
     pub aeth: Option<Aeth>,
     /// Previous value of the eight bytes (AtomicAckETH), present in responses to atomics.
     pub original: Option<u64>,
@@ -390,7 +390,7 @@ impl Header {
     }
 
     /// Appends the headers that the opcode requires to `out`, with reserved bits 0. The caller
-    /// appends payload, pad and ICRC. The order is that of IBTA 5.2 and table 38: XRCETH or DETH,
+    /// appends payload, pad and ICRC. The order follows IBTA 5.2 and table 38: XRCETH or DETH,
     /// FETH, RETH or AtomicETH, AETH, AtomicAckETH, ImmDt or IETH.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let opcode = self.bth.opcode;

@@ -110,8 +110,8 @@ pub fn explained_by_identification(
 
 /// Returns whether an ICRC over IPv4 is valid for at least one identification in the IP header.
 /// `difference` is the exclusive or of the received ICRC and the ICRC for an assumed
-/// identification. `transport` is the length of the packet in bytes from BTH to pad. The check is
-/// that of [`explained_by_identification`], for callers that know the difference.
+/// identification. `transport` is the length of the packet in bytes from BTH to pad. Makes the same
+/// check as [`explained_by_identification`], for callers that know the difference.
 pub fn is_identification(difference: u32, transport: usize) -> bool {
     unshift(difference, bytes_after_identification(transport)) & 0xffff == 0
 }
@@ -145,8 +145,8 @@ fn bytes_after_identification(transport: usize) -> usize {
     (20 - 6) + 8 + transport + 4
 }
 
-/// Returns the identification with which the ICRC of the packet is `received`, or `None` if there
-/// is none.
+/// Returns the identification with which the packet's ICRC would be `received`, or `None` if no
+/// identification gives this ICRC.
 ///
 /// A CRC is linear: if two messages differ in two bytes only, their CRCs differ by the remainder of
 /// those bytes, shifted by all bytes that follow. Dividing by that power of x undoes the shift. If

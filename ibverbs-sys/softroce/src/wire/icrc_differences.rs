@@ -44,8 +44,8 @@ impl IcrcDifferences {
     }
 
     /// Returns whether an ICRC is valid for at least one identification. `difference` is the
-    /// exclusive or of the ICRC and that for an assumed identification. `transport` is the length
-    /// of the packet in bytes from BTH to pad.
+    /// exclusive or of this ICRC and the ICRC for an assumed identification. `transport` is the
+    /// length of the packet in bytes from BTH to pad.
     pub fn is_explained(&mut self, difference: u32, transport: usize) -> bool {
         match self.of(transport) {
             Some(differences) => differences.contain(difference),

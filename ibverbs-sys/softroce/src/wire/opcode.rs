@@ -172,8 +172,8 @@ impl Opcode {
     }
 
     /// Decodes the first byte of a BTH. Returns `None` for opcodes that belong to no supported
-    /// service: those of reliable datagrams, of congestion notifications and of other
-    /// manufacturers, and undefined ones.
+    /// service: opcodes of reliable datagrams, of congestion notifications and of other
+    /// manufacturers, and undefined opcodes.
     pub const fn from_byte(byte: u8) -> Option<Self> {
         match (
             Transport::from_bits(byte >> 5),

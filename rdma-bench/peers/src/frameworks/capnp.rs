@@ -49,7 +49,7 @@ pub(super) async fn serve(port: u16) -> anyhow::Result<()> {
     .await
 }
 
-/// Connects to the server `target` and measures calls with the given load.
+/// Connects to the server `target` and measures Cap'n Proto calls with the load `load`.
 pub(super) async fn measure(load: &Load, target: (&str, u16)) -> anyhow::Result<Measured> {
     let stream = connection::open(target).await?;
     let mut system = RpcSystem::new(network(stream, Side::Client), None);

@@ -36,7 +36,8 @@ pub(crate) async fn serve(framework: Framework, port: u16) -> anyhow::Result<()>
     }
 }
 
-/// Connects to the server, and measures calls or stream items over `framework`.
+/// Connects to the server and puts a load on it over `framework`: calls, or the items of a stream.
+/// Returns the measured rate.
 pub(crate) async fn measure(
     framework: Framework,
     test: Test,

@@ -54,7 +54,7 @@ pub(super) async fn serve(port: u16) -> anyhow::Result<()> {
     .await
 }
 
-/// Connects to the server `target` and measures calls with the given load.
+/// Connects to the server `target` and measures tarpc calls with the load `load`.
 pub(super) async fn measure(load: &Load, target: (&str, u16)) -> anyhow::Result<Measured> {
     let stream = connection::open(target).await?;
     let client = BenchClient::new(Config::default(), transport(stream)).spawn();

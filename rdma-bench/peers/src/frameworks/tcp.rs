@@ -24,7 +24,8 @@ pub(super) async fn serve(port: u16) -> anyhow::Result<()> {
     .await
 }
 
-/// Connects to the server `target` and measures round trips of a message and its echo.
+/// Connects to the server `target` and measures round trips, each of a message over TCP and its
+/// echo.
 pub(super) async fn measure(load: &Load, target: (&str, u16)) -> anyhow::Result<Measured> {
     let mut stream = connection::open(target).await?;
     let mut bytes = vec![0; load.size];

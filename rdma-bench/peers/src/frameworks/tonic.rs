@@ -57,13 +57,14 @@ pub(super) async fn serve(port: u16) -> anyhow::Result<()> {
     .await
 }
 
-/// Connects to the server. Tonic opens the connection itself, with Nagle's algorithm disabled.
+/// Connects a gRPC client to the server on `host`. Tonic opens the connection itself, with Nagle's
+/// algorithm disabled.
 async fn connect((host, port): (&str, u16)) -> anyhow::Result<BenchClient<Channel>> {
     let client = BenchClient::connect(format!("http://{host}:{port}")).await;
     client.context("connecting")
 }
 
-/// Connects to the server `target` and measures calls with the given load.
+/// Connects to the server `target` and measures gRPC calls with the load `load`.
 pub(super) async fn measure(load: &Load, target: (&str, u16)) -> anyhow::Result<Measured> {
     let client = connect(target).await?;
     let call = async || {
@@ -75,7 +76,8 @@ pub(super) async fn measure(load: &Load, target: (&str, u16)) -> anyhow::Result<
     load.calls(&call).await
 }
 
-/// Connects to the server `target` and measures the items of one stream from the server.
+/// Connects to the server `target`, and measures the rate of the items of one gRPC stream from the
+/// server.
 pub(super) async fn items(load: &Load, target: (&str, u16)) -> anyhow::Result<Measured> {
     let bytes = vec![0; load.size];
     let stream = connect(target).await?.items(Body { bytes }).await?;

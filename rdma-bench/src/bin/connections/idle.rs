@@ -17,7 +17,7 @@ pub(crate) fn runtime() -> anyhow::Result<Runtime> {
     Ok(Builder::new_current_thread().enable_all().build()?)
 }
 
-/// Creates `count` connections between two open devices of this process. Returns both sides of each
+/// Creates `count` connections between two open devices of this process. Returns both ends of each
 /// connection.
 pub(crate) async fn pairs(
     [near, far]: &[RdmaDevice; 2],

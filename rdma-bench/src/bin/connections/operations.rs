@@ -50,7 +50,7 @@ pub(crate) fn core_write(time: Duration) -> anyhow::Result<Value> {
     }
 }
 
-/// Creates two queue pairs that are connected to each other.
+/// Creates two queue pairs of this process and connects them to each other.
 pub(crate) fn core_pair(domain: &ProtectionDomain) -> anyhow::Result<(QueuePair, QueuePair)> {
     let builder = domain.queue_pair().send_requests(128);
     let (left, right) = (builder.clone().build()?, builder.build()?);

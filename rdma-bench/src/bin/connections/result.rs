@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 /// the meaning of a field changes.
 pub(crate) const SCHEMA: &str = "rdma-bench/connections/1";
 
-/// The samples of one measurement, and the duration after which the measurement ends.
+/// The samples of one measurement: the time per operation of each. The measurement ends after a
+/// given duration.
 #[derive(Debug)]
 pub(crate) struct Samples {
     begun: Instant,

@@ -28,8 +28,8 @@ const BATCH: usize = 500;
 /// Time limit of a reservation: so long that no reservation expires during the measurement.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// Measures the rate of reads of [`VALUE_SIZE`] bytes of a peer's memory, as they are, without a
-/// check of the value.
+/// Measures the rate of plain reads of [`VALUE_SIZE`] bytes of a peer's memory: the reader does not
+/// check that it has got a consistent value.
 pub(crate) fn raw_reads(time: Duration) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];

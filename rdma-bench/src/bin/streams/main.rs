@@ -88,8 +88,8 @@ fn run(line: &CommandLine) -> anyhow::Result<()> {
     })
 }
 
-/// Accepts all streams of a client: the measured one and the idle ones. Returns the measured one
-/// first.
+/// Accepts all streams of a client: the measured stream and the idle streams. Returns the measured
+/// stream first.
 async fn accept(line: &CommandLine) -> anyhow::Result<Vec<Stream>> {
     let address = SocketAddr::new([0, 0, 0, 0].into(), line.port);
     let mut streams: Vec<Stream> = Vec::new();
@@ -116,8 +116,8 @@ async fn accept(line: &CommandLine) -> anyhow::Result<Vec<Stream>> {
     Ok(streams)
 }
 
-/// Connects all streams to the server: the measured one and the idle ones. Returns the measured one
-/// first.
+/// Connects all streams to the server: the measured stream and the idle streams. Returns the
+/// measured stream first.
 async fn connect(line: &CommandLine, server: SocketAddr) -> anyhow::Result<Vec<Stream>> {
     let mut streams: Vec<Stream> = Vec::new();
     match line.by {

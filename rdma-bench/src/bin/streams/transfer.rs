@@ -12,8 +12,8 @@ use crate::Quantity;
 /// Name of the JSON format, which each result contains. The number at its end is incremented when
 /// the meaning of a field changes.
 const SCHEMA: &str = "rdma-bench/streams/1";
-/// Number of round trips before the measured ones, so that the first, slower round trips do not
-/// count.
+/// Number of round trips that are made before the measurement, because the first round trips are
+/// slower.
 const WARM_UP: usize = 200;
 /// Number of writes between two readings of the clock, so that the readings take little of the
 /// measured time.
@@ -27,8 +27,8 @@ pub(crate) trait ByteStream: AsyncRead + AsyncWrite {}
 
 impl<T: AsyncRead + AsyncWrite> ByteStream for T {}
 
-/// Runs the server's side of a measurement. For bandwidth, reads everything and confirms the end
-/// with one byte; for latency, sends each write back.
+/// Runs the server's side of a measurement. In a bandwidth test, reads all bytes and then sends one
+/// byte back; in a latency test, sends back the bytes of each write.
 pub(crate) async fn serve(stream: &mut Stream, what: Quantity, size: usize) -> anyhow::Result<()> {
     let mut room = vec![0; size];
     match what {

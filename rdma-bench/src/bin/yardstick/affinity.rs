@@ -1,4 +1,4 @@
-//! Pins the two processes of a measurement to different processors, the same ones in every
+//! Pins the two processes of a measurement to different processors, which are the same in every
 //! measurement.
 
 use anyhow::Context;

@@ -14,10 +14,11 @@ use super::Measured;
 const PIECE: usize = 1 << 16;
 
 /// Measures the time in which `ranks` threads, each with a vector of `size` bytes, perform the
-/// copies and additions of one reduction.
+/// memory operations of one ring all-reduce (the sum of all vectors).
 ///
-/// A vector of N ranks has N chunks. In N - 1 steps, a rank copies a chunk of another vector and
-/// adds the copy to a chunk of its own; in N - 1 more steps, a rank replaces a chunk by a copy.
+/// The vectors of N threads have N chunks. In N - 1 steps, a thread copies a chunk of another
+/// thread's vector and adds the copy to a chunk of its own; in N - 1 more steps, a thread replaces
+/// a chunk by a copy.
 pub(crate) fn measure(size: usize, ranks: usize, time: Duration) -> anyhow::Result<Measured> {
     let chunk = size / size_of::<f32>() / ranks.max(1);
     ensure!(ranks > 1 && chunk > 0, "{ranks} ranks with {size} bytes");
@@ -50,10 +51,11 @@ pub(crate) fn measure(size: usize, ranks: usize, time: Duration) -> anyhow::Resu
     }))
 }
 
-/// The memory of one rank, which is a thread of the measurement.
+/// The memory of one thread (rank) of the measurement: its vector, the vector of the thread from
+/// which it copies, and room for a copy.
 struct Vectors {
     own: Vec<f32>,
-    /// Vector of the rank whose chunks this one gets.
+    /// Vector of the thread from which this thread copies chunks.
     other: Vec<f32>,
     /// Memory for the copy of a piece.
     piece: Vec<f32>,

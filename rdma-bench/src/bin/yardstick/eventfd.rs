@@ -56,8 +56,8 @@ pub(crate) fn measure_tasks(time: Duration) -> anyhow::Result<Measured> {
     Measured::time(samples)
 }
 
-/// Runs the other process of [`measure`], which answers every wakeup with a wakeup. Its standard
-/// input and output are the two eventfds.
+/// Runs the second process of [`measure`], which answers every wakeup with a wakeup. The two
+/// eventfds are its standard input and output.
 pub(crate) fn answer(shared: &Shared) -> anyhow::Result<()> {
     let (there, back) = (io::stdin(), io::stdout());
     shared.store(word::READY, 1);
@@ -67,7 +67,7 @@ pub(crate) fn answer(shared: &Shared) -> anyhow::Result<()> {
     }
 }
 
-/// Runs the other process of [`measure_tasks`], in which a tokio task answers every wakeup with a
+/// Runs the second process of [`measure_tasks`], in which a tokio task answers every wakeup with a
 /// wakeup.
 pub(crate) fn answer_tasks(shared: &Shared) -> anyhow::Result<()> {
     runtime()?.block_on(async {
@@ -84,8 +84,8 @@ fn eventfd(flags: EventfdFlags) -> anyhow::Result<OwnedFd> {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | flags).context("creating an eventfd")
 }
 
-/// Starts the other process, which answers wakeups, and waits until it is ready. `there` wakes the
-/// other process; `back` wakes this one.
+/// Starts the second process, which answers wakeups, and waits until it is ready. The eventfd
+/// `there` wakes the second process; the eventfd `back` wakes this process.
 fn start(role: Role, there: &OwnedFd, back: &OwnedFd) -> anyhow::Result<Other> {
     let ends = [there.try_clone()?, back.try_clone()?].map(Stdio::from);
     let mut other = Other::start(role, 0, ends)?;

@@ -18,20 +18,21 @@ const POLLS: u32 = 1 << 14;
 
 /// Indices of the words of the shared memory. Each word has its own cache lines.
 pub(crate) mod word {
-    /// Index of the word that the other process sets when it is ready: to its UDP port, to the
-    /// address of its memory, or to 1; never to 0.
+    /// Index of the word that the second process sets to a value other than 0 when it is ready: its
+    /// UDP port, the address of its memory, or 1.
     pub(crate) const READY: usize = 0;
-    /// Index of the word that the measuring process sets to its UDP port, or that counts the
-    /// writes.
+    /// Index of the word in which the first process stores its UDP port or counts its writes,
+    /// depending on the measurement.
     pub(crate) const PORT: usize = 1;
-    /// Index of the word that the two processes increment in turn, or that counts the received
-    /// bytes or writes.
+    /// Index of the word that both processes increment in turn, or in which the second process
+    /// counts the bytes or writes that it has received, depending on the measurement.
     pub(crate) const LINE: usize = 2;
     /// Number of words in the shared memory.
     pub(crate) const COUNT: usize = 3;
 }
 
-/// The other process of a measurement, which is killed when this value is dropped.
+/// A handle to the second process of a measurement. The process is killed when this value is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Other {
     child: Child,
@@ -39,13 +40,13 @@ pub(crate) struct Other {
 }
 
 impl Other {
-    /// Starts the other process for `role`, with operations of `size` bytes. `ends` become its
-    /// standard input and output, for instance two eventfds.
+    /// Starts the second process with the task `role`, for operations of `size` bytes. `ends`
+    /// become its standard input and output, for instance two eventfds.
     pub(crate) fn start(role: Role, size: usize, ends: [Stdio; 2]) -> anyhow::Result<Self> {
         Self::start_with(role, size, ends, 0)
     }
 
-    /// Starts the other process as [`Self::start`] does, with additional shared memory of `bytes`
+    /// Starts the second process as [`Self::start`] does, with additional shared memory of `bytes`
     /// bytes behind the words.
     pub(crate) fn start_with(
         role: Role,
@@ -71,13 +72,13 @@ impl Other {
         &self.shared
     }
 
-    /// Returns the process ID of the other process.
+    /// Returns the process ID of the second process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits until the other process has set the word [`word::READY`], and returns the value of the
-    /// word.
+    /// Waits until the second process has set the word [`word::READY`], and returns the value of
+    /// the word.
     pub(crate) fn ready(&mut self) -> anyhow::Result<u64> {
         let begun = Instant::now();
         loop {
@@ -104,7 +105,8 @@ impl Drop for Other {
     }
 }
 
-/// Polls: calls `poll` without a pause until it returns a value. Fails after [`LIMIT`].
+/// Calls `poll` without a pause until it returns a value, and returns the value. Fails after
+/// [`LIMIT`].
 #[inline]
 pub(crate) fn spin<T>(mut poll: impl FnMut() -> anyhow::Result<Option<T>>) -> anyhow::Result<T> {
     let mut begun = None;

@@ -10,8 +10,8 @@ use super::other::word;
 use super::system::{self, Shared};
 use super::{Measured, Other, Role};
 
-/// Writes the same bytes to the same address of the other process for about `time`, as a bandwidth
-/// test does. Returns the time of a write if `latency` is set, else the number of writes per
+/// Measures `process_vm_writev`: writes the same bytes to the same address of the second process
+/// for about `time`. Returns the time of a write if `latency` is set, else the number of writes per
 /// second.
 pub(crate) fn measure(size: usize, latency: bool, time: Duration) -> anyhow::Result<Measured> {
     let mut other = Other::start(Role::Memory, size, [Stdio::piped(), Stdio::inherit()])?;
@@ -44,7 +44,7 @@ pub(crate) fn measure(size: usize, latency: bool, time: Duration) -> anyhow::Res
     }
 }
 
-/// Runs the other process of the measurement: provides ordinary memory, and sleeps until its
+/// Runs the second process of the measurement: provides ordinary memory, and sleeps until its
 /// standard input is closed.
 pub(crate) fn offer(shared: &Shared, size: usize) -> anyhow::Result<()> {
     let memory = vec![1_u8; size];

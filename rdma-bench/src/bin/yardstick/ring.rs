@@ -12,8 +12,9 @@ use super::{Measured, Other, Role};
 /// time.
 const DEPTH: u64 = 16;
 
-/// Copies writes of `size` bytes into the ring for about `time`. Returns the number of writes per
-/// second, counted until the other process has copied all bytes out.
+/// Measures writes through a ring in shared memory: copies writes of `size` bytes into the ring for
+/// about `time`. Returns the number of writes per second, counted until the second process has
+/// copied all bytes out.
 pub(crate) fn measure(size: usize, time: Duration) -> anyhow::Result<Measured> {
     let ends = [Stdio::null(), Stdio::inherit()];
     let mut other = Other::start_with(Role::Ring, size, ends, DEPTH as usize * size)?;
@@ -31,7 +32,7 @@ pub(crate) fn measure(size: usize, time: Duration) -> anyhow::Result<Measured> {
     Ok(Measured::rate(written, begun.elapsed().as_secs_f64()))
 }
 
-/// Runs the other process of the measurement: copies each write out of the ring.
+/// Runs the second process of the measurement: copies each write out of the ring.
 pub(crate) fn read(shared: &Shared, size: usize) -> anyhow::Result<()> {
     let mut target = vec![0_u8; size];
     shared.store(word::READY, 1);
@@ -44,12 +45,13 @@ pub(crate) fn read(shared: &Shared, size: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until the other process has copied the first `count` writes out of the ring.
+/// Waits until the second process has copied the first `count` writes out of the ring.
 fn wait_until_read(shared: &Shared, count: u64) -> anyhow::Result<()> {
     spin(|| Ok((shared.load(word::LINE) >= count).then_some(())))
 }
 
-/// Returns the offset in the ring, in bytes, of the write with the number `number`.
+/// Returns the offset in bytes, from the start of the ring, of the write with the number `number`.
+/// Each write has `size` bytes.
 fn offset(number: u64, size: usize) -> usize {
     (number % DEPTH) as usize * size
 }

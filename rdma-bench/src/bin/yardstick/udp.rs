@@ -60,7 +60,7 @@ pub(crate) fn round_trips(
     Measured::time(samples)
 }
 
-/// Runs the other process of [`ping`]: returns each datagram to its sender.
+/// Runs the second process of [`ping`]: returns each datagram to its sender.
 pub(crate) fn echo(shared: &Shared, size: usize) -> anyhow::Result<()> {
     let socket = answering(shared, KernelPath::Sendto)?;
     let mut room = vec![0_u8; size];
@@ -106,7 +106,7 @@ pub(crate) fn pump(size: usize, by: KernelPath, time: Duration) -> anyhow::Resul
     Ok(Measured::rate(sent, begun.elapsed().as_secs_f64()))
 }
 
-/// Returns the number of datagrams that the other process has received.
+/// Returns the number of datagrams that the second process has received.
 #[inline]
 fn received(shared: &Shared, size: usize) -> u64 {
     shared.load(word::LINE) / size as u64
@@ -130,7 +130,7 @@ fn window(by: KernelPath, size: usize, room: usize) -> usize {
     }
 }
 
-/// Runs the other process of [`pump`]: receives datagrams and counts their bytes.
+/// Runs the second process of [`pump`]: receives datagrams and counts their bytes.
 pub(crate) fn sink(shared: &Shared, by: KernelPath) -> anyhow::Result<()> {
     let socket = answering(shared, by)?;
     let mut room = vec![0_u8; 1 << 16];
@@ -141,7 +141,7 @@ pub(crate) fn sink(shared: &Shared, by: KernelPath) -> anyhow::Result<()> {
     }
 }
 
-/// Receives a datagram, or returns `None` if none has arrived.
+/// Receives a datagram. Returns `None` if no datagram has arrived.
 #[inline]
 fn receive(socket: &UdpSocket, room: &mut [u8]) -> anyhow::Result<Option<usize>> {
     match socket.recv(room) {
@@ -158,8 +158,8 @@ fn socket() -> anyhow::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Starts the other process with the task `role`, for datagrams of `size` bytes. Returns a handle
-/// to the other process, and a socket that is connected to the socket of that process.
+/// Starts the second process with the task `role`, for datagrams of `size` bytes. Returns a handle
+/// to the process, and a UDP socket that is connected to the socket of that process.
 fn connected(role: Role, size: usize) -> anyhow::Result<(Other, UdpSocket)> {
     let socket = socket()?;
     let mut other = Other::start(role, size, [Stdio::null(), Stdio::inherit()])?;
@@ -170,7 +170,8 @@ fn connected(role: Role, size: usize) -> anyhow::Result<(Other, UdpSocket)> {
     Ok((other, socket))
 }
 
-/// Creates the socket of the other process, and connects it to the socket of the measuring process.
+/// Creates the UDP socket of the second process, and connects it to the socket of the first
+/// process.
 fn answering(shared: &Shared, by: KernelPath) -> anyhow::Result<UdpSocket> {
     let socket = socket()?;
     if by == KernelPath::Gso {

@@ -37,19 +37,21 @@ macro_rules! async_beside_core {
     };
 }
 
-/// Returns the [`Term`] that measures the rate of 8-byte writes over rdma-async, with an artificial
-/// latency of 20 us in softroce. `args` are further arguments.
+/// Returns the measurement of the rate of 8-byte writes over rdma-async while softroce adds a
+/// latency of 20 us. `args` are further arguments of the program.
 const fn rate_with_latency(args: &'static [&'static str]) -> Term {
     let run = Run::new(Write, Bandwidth, 8).with(args);
     of_async(run.with_variables(&["SOFTROCE_LATENCY=20us"]))
 }
 
-/// Returns the [`Term`] that measures with the program `streams`, called with the arguments `args`.
+/// Returns the measurement of streams of bytes, over RDMA or TCP: the program `streams`, called
+/// with the arguments `args`.
 const fn streams(args: &'static [&'static str]) -> Term {
     Term::of(Source::Streams(args))
 }
 
-/// Returns the [`Term`] that measures with the program `web`, called with the arguments `args`.
+/// Returns the measurement of a web server over RDMA or TCP: the program `web`, called with the
+/// arguments `args`.
 const fn web(args: &'static [&'static str]) -> Term {
     Term::of(Source::Web(args))
 }

@@ -19,7 +19,8 @@ const fn peer(args: &'static [&'static str]) -> Term {
     Term::of(Source::Peer(args))
 }
 
-/// Returns the [`Term`] that measures the rate of calls of 32 bytes. `args` are further arguments.
+/// Returns the measurement of the rate of calls of 32 bytes. `args` are further arguments of
+/// `rdma-bench`.
 const fn echo_rate(args: &'static [&'static str]) -> Term {
     of_rpc(Run::new(Echo, Bandwidth, 32).with(args))
 }
@@ -29,7 +30,7 @@ const fn echo_rate(args: &'static [&'static str]) -> Term {
 const BESIDE_BULK: Term = of_rpc(Run::new(Echo, Latency, 32).with(&["--beside", "67108864"]));
 
 /// Defines a row that compares the rate of rdma-rpc's calls, 64 in flight on one connection, with
-/// that of another RPC framework.
+/// the rate of another RPC framework.
 macro_rules! calls_beside {
     ($id:literal, $what:literal, $framework:literal, $least:expr) => {
         Row {

@@ -18,15 +18,15 @@ const ETHERNET_MTU: usize = 1500;
 const JUMBO_MTU: usize = 9000;
 
 /// Returns the test of perftest's writes of 64 KiB between two hosts. `link` is the MTU of their
-/// network, `path` that of the connection (the path MTU), both in bytes.
+/// network, and `path` is the path MTU of the connection, both in bytes.
 const fn writes(link: usize, path: usize) -> Run {
     Run::new(Write, Bandwidth, LARGE)
         .path(Path::Hosts(link))
         .mtu(path)
 }
 
-/// Returns the [`Term`] that measures the sum of the rates of `count` processes that write at the
-/// same time.
+/// Returns the measurement of the sum of the rates of `count` processes that write at the same
+/// time.
 const fn flows(count: usize) -> Term {
     Term::of(Source::Flows { count, size: LARGE })
 }

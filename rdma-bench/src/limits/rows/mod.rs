@@ -40,8 +40,8 @@ const DEPTH_64: &[&str] = &["-t", "64"];
 /// as the test of rdma-core does.
 const BUSY_DEPTH_64: &[&str] = &["-t", "64", "--completion", "busy"];
 
-/// Returns the [`Term`] that measures the round trip of a message of 8 bytes over `layer`: twice
-/// the latency that the test reports. `args` are further arguments.
+/// Returns the measurement of the round trip of a message of 8 bytes over `layer`: twice the
+/// latency that the test reports. `args` are further arguments of `rdma-bench`.
 const fn round_trip(layer: Layer, args: &'static [&'static str]) -> Term {
     let run = Run::new(Send, Latency, 8).with(args);
     Term::times(2.0, Source::Ours(layer, run))

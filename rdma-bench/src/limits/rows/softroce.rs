@@ -1,5 +1,5 @@
-//! The comparisons of softroce, measured by perftest and rdma-core, with what the machine does
-//! without RDMA.
+//! The comparisons of softroce, measured by perftest and rdma-core, with the machine without RDMA:
+//! copies, system calls and sockets.
 
 use super::super::attack::Attack;
 use super::super::goal::Bound::{AtLeast, AtMost};
@@ -23,15 +23,15 @@ const fn ucx_of(test: &'static str, size: usize) -> Term {
     Term::of(Source::Ucx { test, size })
 }
 
-/// Returns the [`Term`] that measures perftest's packets per second over UDP. `mtu` is the path MTU
-/// in bytes; the rate of writes is multiplied by the number of packets in a write.
+/// Returns the measurement of perftest's packets per second over UDP: the rate of writes,
+/// multiplied by the number of packets in a write. `mtu` is the path MTU in bytes.
 const fn packets(mtu: usize) -> Term {
     let run = Run::new(Write, Bandwidth, LARGE).path(Path::Udp).mtu(mtu);
     Term::times((LARGE / mtu) as f64, Source::Perftest(run))
 }
 
-/// Returns the [`Term`] that measures the rate of 8-byte writes from one client to `servers`
-/// servers. `args` are further arguments, such as the number of queue pairs or regions.
+/// Returns the measurement of the rate of 8-byte writes from one client to `servers` servers.
+/// `args` are further arguments, such as the number of queue pairs or regions.
 const fn writes_to_servers(args: &'static [&'static str], servers: usize) -> Term {
     let run = Run::new(Write, Bandwidth, 8).with(args).servers(servers);
     ours(run)
@@ -43,7 +43,7 @@ const ONE: &[Term] = &[writes_to_servers(&["-l", "32", "--regions", "1"], 1)];
 /// on another queue pair.
 const BESIDE_LONG: Term = ours(Run::new(Send, Latency, 8).with(&["--beside", "1048576"]));
 
-/// Defines a row that compares the bandwidth of perftest's sends with that of UCX's tagged
+/// Defines a row that compares the bandwidth of perftest's sends with the bandwidth of UCX's tagged
 /// messages.
 macro_rules! sends_beside_ucx {
     ($id:literal, $what:literal, $size:expr, $least:expr) => {
@@ -88,8 +88,8 @@ macro_rules! attacked {
     };
 }
 
-/// The comparisons of softroce with what the machine does without RDMA, whose names begin with G
-/// (except G11), and its comparisons under attack, whose names begin with S.
+/// The comparisons of softroce with the machine without RDMA (copies, system calls, sockets), whose
+/// names begin with G (except G11), and its comparisons under attack, whose names begin with S.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "G1",

@@ -13,7 +13,7 @@ const GROWTH_FACTOR: usize = 4;
 pub(in crate::completion) struct TooManyEntries;
 
 impl<T: Copy + Send> Ring<T> {
-    /// Removes the entries for which `keep` returns `false`, except those that other threads add
+    /// Removes the entries for which `keep` returns `false`, except entries that other threads add
     /// during the call.
     pub(in crate::completion) fn retain(&self, keep: impl Fn(&T) -> bool) {
         if self.head().unflagged() == self.tail().unflagged() {

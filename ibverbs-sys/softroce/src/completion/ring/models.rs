@@ -206,7 +206,7 @@ fn a_mark_is_seen_while_the_ring_grows() {
     });
 }
 
-/// Checks that of two threads that find the ring full and try to close it, exactly one closes it.
+/// Checks that exactly one of two threads closes the ring if both find it full and try to close it.
 #[test]
 fn a_full_ring_is_closed_once() {
     loom::model(|| {

@@ -65,8 +65,8 @@ impl<T: Copy> Slot<T> {
 /// Memory of the slots of a ring, whose number may grow.
 ///
 /// Threads read slots without a registration, so no slot is freed before the ring. Each new array
-/// has at least twice the size of the one before, so all earlier ones together are smaller than the
-/// last one.
+/// has at least twice the size of the previous array, so all earlier arrays together are smaller
+/// than the last array.
 pub(super) struct Table<T> {
     /// First slot of the last array in `arrays`.
     first: AtomicPtr<Slot<T>>,

@@ -1,4 +1,4 @@
-//! Atomics and cells that the ring uses: those of the standard library, or those of the model
+//! Atomics and cells that the ring uses: from the standard library or, in models, from the model
 //! checker loom, which tries every order in which threads can run.
 
 #[cfg(not(all(test, loom)))]

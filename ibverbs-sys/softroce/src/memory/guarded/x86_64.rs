@@ -64,9 +64,9 @@ pub(crate) const MANY: usize = 512;
 /// Copies words, each by a single access where it is aligned. Returns `false` after a fault.
 ///
 /// Copies of less than [`MANY`] bytes proceed in ascending order. The bytes of longer copies may
-/// become visible in any order, but all of them before later stores: stores do not overtake those
-/// of an earlier string operation (Intel SDM volume 3, "Fast-String Operation and Out-of-Order
-/// Stores").
+/// become visible in any order, but all of them before later stores: stores do not overtake the
+/// stores of an earlier string operation (Intel SDM volume 3, "Fast-String Operation and
+/// Out-of-Order Stores").
 ///
 /// # Safety
 /// `length` must be a multiple of eight, and not 0. The caller must ensure that no references to

@@ -130,8 +130,16 @@ fn small_connection() -> impl Strategy<Value = Connection> {
     let mtu = prop_oneof![Just(Mtu::Mtu256), Just(Mtu::Mtu1024)];
     let amounts = (1u32..12, 0u32..12, 1u32..5000);
     let limits = (1u32..20, 1u8..5, 1usize..10, 1usize..5);
-    (kind, mtu, amounts, limits, 0u32..64, any::<[bool; 3]>()).prop_map(
-        |(kind, mtu, (there, back, largest), (window, reads, depth, receives), start, flags)| {
+    let kept = [(); 2].map(|()| prop_oneof![Just(0u32), 1u32..5, Just(80)]);
+    let others = (0u32..64, any::<[bool; 3]>(), kept);
+    (kind, mtu, amounts, limits, others).prop_map(
+        |(
+            kind,
+            mtu,
+            (there, back, largest),
+            (window, reads, depth, receives),
+            (start, flags, kept),
+        )| {
             Connection {
                 kind,
                 nodes: [0, 1],
@@ -144,6 +152,7 @@ fn small_connection() -> impl Strategy<Value = Connection> {
                     Sequence::new(0xff_ffe0 + start),
                 ],
                 window,
+                kept,
                 reads,
                 ack_timeout: Duration::from_millis(1),
                 retry_count: 7,

@@ -253,9 +253,12 @@ impl Nic {
         let received = if passes && care != ReceivingThread::Engine || descriptor::has_lost() {
             0
         } else {
-            let mut waiting = 0;
+            let (mut now, mut waiting) = (now, 0);
             let is_thorough = care == ReceivingThread::Engine;
             let received = self.network.receive(inbox, is_thorough, |packets| {
+                // This thread may have been preempted since the time was read. A round trip that
+                // ends too early would count as the shortest one for seconds.
+                now = self.now();
                 waiting += packets.datagrams();
                 for (arrival, run) in packets {
                     self.deliver(now, &arrival, &run, responders);

@@ -128,6 +128,9 @@ pub struct Attributes {
     /// Upper limit of the number of unacknowledged packets. The number exceeds `window` only as far
     /// as measurements of round trips show that the path holds more packets.
     pub max_window: u32,
+    /// Number of sequence numbers after a gap whose packets the responder keeps until the missing
+    /// packets arrive; 0 if the responder keeps none.
+    pub max_kept: u32,
     /// Set if every send request generates a completion, signaled or not.
     pub signal_all: bool,
     /// Set if receives are taken from a shared receive queue.
@@ -154,6 +157,7 @@ impl Default for Attributes {
             access: AccessFlags::empty(),
             window: 128,
             max_window: 128,
+            max_kept: 0,
             signal_all: false,
             shared_receive: false,
         }

@@ -533,5 +533,6 @@ fn set(node: &mut Node, input: &mut Input<'_>) {
     chosen.max_initiated = 1 + input.byte() % 4;
     chosen.max_accepted = input.byte() % 5;
     chosen.window = input.one_of(&[128, 1, 2, 5]);
+    chosen.max_kept = 64;
     *node.queue_pair.attributes_mut() = chosen;
 }

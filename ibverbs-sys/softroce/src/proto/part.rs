@@ -568,7 +568,7 @@ impl QueuePair {
 
     /// Returns whether requests may be sent in the present state.
     #[inline]
-    fn may_send(&self) -> bool {
+    pub(super) fn may_send(&self) -> bool {
         matches!(
             self.endpoint.state,
             State::ReadyToSend | State::SendQueueDrained

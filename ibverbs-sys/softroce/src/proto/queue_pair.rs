@@ -131,6 +131,7 @@ impl QueuePair {
                 *attributes = Attributes {
                     window: attributes.window,
                     max_window: attributes.max_window,
+                    max_kept: attributes.max_kept,
                     signal_all: attributes.signal_all,
                     shared_receive: attributes.shared_receive,
                     ..Attributes::default()
@@ -239,6 +240,10 @@ impl QueuePair {
                     Some((end, length)) if arrival.private => self.responder.skip_to(end, length),
                     _ => host.count(Counter::Unaddressed, 1),
                 }
+            } else if opcode == Opcode::GAPS {
+                if self.may_send() {
+                    self.requester.receive_gaps(now, &self.endpoint, packet);
+                }
             } else if opcode.is_request() {
                 self.receipts.asked(&self.endpoint, arrival, packet);
             } else {
@@ -248,11 +253,7 @@ impl QueuePair {
             return;
         }
         if opcode.is_response() {
-            let sends = matches!(
-                self.endpoint.state,
-                State::ReadyToSend | State::SendQueueDrained
-            );
-            if sends {
+            if self.may_send() {
                 let done = self.requester.receive(now, &self.endpoint, packet, host);
                 self.handle_result(done, host);
             }

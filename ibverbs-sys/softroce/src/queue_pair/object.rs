@@ -211,6 +211,7 @@ impl QueuePair {
         }
         let windows = self.device.windows(source, attributes.path_mtu);
         (attributes.window, attributes.max_window) = (*windows.start(), *windows.end());
+        attributes.max_kept = attributes.max_window;
         let path_mtu = attributes.path_mtu;
         plan.store(wanted.values, &mut inner.as_set);
         inner.as_set.path_mtu = mtu_number(path_mtu);
@@ -450,6 +451,7 @@ impl QueuePair {
             path_mtu: self.device.mtu(),
             window: *windows.start(),
             max_window: *windows.end(),
+            max_kept: *windows.end(),
             signal_all: self.signal_all,
             shared_receive: !matches!(
                 inner.objects.as_ref().map(|objects| &objects.receives),

@@ -154,6 +154,7 @@ fn measure(row: &Row) -> Option<Shares> {
         mtu: Mtu::Mtu1024,
         message: MESSAGE,
         max_window: (16 << 20) / 1024,
+        max_kept: (16 << 20) / 1024,
         timeout: 14,
     };
     let target = world.add_node(Ipv4Addr::new(10, 0, 1, 1).to_ipv6_mapped());

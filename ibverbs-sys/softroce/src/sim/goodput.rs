@@ -28,6 +28,8 @@ struct Row {
     messages: u64,
     /// Maximum number of bytes that wait in a node to be sent. Further packets are lost.
     backlog: u64,
+    /// Set if the peer keeps the packets after a gap.
+    keeps: bool,
 }
 
 /// Returns a table of the goodput at different loss rates, in Mbit/s of virtual time. The values
@@ -37,8 +39,8 @@ pub fn goodput_table() -> String {
     let mut table = String::from(
         "Goodput in Mbit/s of one reliable connection: 10 Gbit/s, 5 us each way, a window of 128\n\
          packets, an acknowledgement timeout of 4.2 ms, 16 requests in the queue; by the share of\n\
-         packets that is lost each way. In the last rows no more than 64 KiB wait for the link, and\n\
-         what is more is lost too.\n\n\
+         packets that is lost each way. In the next rows no more than 64 KiB wait for the link, and\n\
+         what is more is lost too. In the last rows the peer keeps no packets after a gap.\n\n\
          operation  message    MTU        0 %     0.1 %       1 %       3 %      10 %\n",
     );
     for row in rows() {
@@ -64,6 +66,7 @@ fn rows() -> Vec<Row> {
         message,
         messages: (2 << 20) / u64::from(message).max(4096),
         backlog,
+        keeps: true,
     };
     let mut rows = Vec::new();
     for flow in [Flow::Send, Flow::Write, Flow::Read] {
@@ -78,6 +81,16 @@ fn rows() -> Vec<Row> {
     }
     for flow in [Flow::Write, Flow::Read] {
         rows.push(row(flow, Mtu::Mtu4096, 65_536, 64 << 10));
+    }
+    for (flow, mtu, message) in [
+        (Flow::Send, Mtu::Mtu1024, 64),
+        (Flow::Write, Mtu::Mtu1024, 65_536),
+        (Flow::Write, Mtu::Mtu4096, 65_536),
+    ] {
+        rows.push(Row {
+            keeps: false,
+            ..row(flow, mtu, message, u64::MAX)
+        });
     }
     rows
 }
@@ -114,6 +127,7 @@ fn run(row: &Row, loss: u32, seed: u64) -> Option<Duration> {
         mtu: row.mtu,
         message: row.message,
         max_window: 128,
+        max_kept: if row.keeps { 128 } else { 0 },
         timeout: 10,
     };
     let mut stream = Stream::connect(&mut world, nodes, 1, parameters);

@@ -109,6 +109,9 @@ pub struct Connection {
     pub sequences: [Sequence; 2],
     /// Maximum number of packets of a queue pair that are unacknowledged.
     pub window: u32,
+    /// Number of sequence numbers after a gap whose packets each of the two queue pairs keeps. Zero
+    /// makes it a peer of another kind, which keeps none.
+    pub kept: [u32; 2],
     /// Maximum number of reads and atomics of a queue pair that are outstanding.
     pub reads: u8,
     /// Acknowledgement timeout.
@@ -207,11 +210,16 @@ impl Schedule {
             let number = random.below(reliable);
             schedule.connections[number].set_ending(ending, &mut random);
         }
-        // These numbers come from a separate stream, so the rest of a seed's schedule does not
-        // depend on ring messages.
+        // These numbers come from separate streams, so the rest of a seed's schedule does not
+        // depend on ring messages and on kept packets.
         let mut random = Random::new(seed, 3);
         if random.percent(30) {
             schedule.ring_messages = Some(Duration::from_nanos(random.magnitude(50_000)));
+        }
+        let mut random = Random::new(seed, 4);
+        for connection in &mut schedule.connections {
+            let most = 4 * connection.window;
+            connection.kept = std::array::from_fn(|_| random.pick(&[0, 2, 9, most, most]));
         }
         schedule
     }
@@ -268,6 +276,7 @@ impl Schedule {
                 false => Sequence::new(random.bits() as u32),
             }),
             window: random.pick(&[1, 2, 5, 16, 32, 64, 128, 128, 256]),
+            kept: [0; 2],
             reads: random.pick(&[1, 1, 2, 4, 8, 16]),
             ack_timeout: ack_delay(match self.harsh && random.percent(30) {
                 true => random.range(7, 12) as u32,

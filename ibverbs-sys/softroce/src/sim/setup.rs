@@ -156,6 +156,7 @@ impl Scenario<'_> {
                 | AccessFlags::REMOTE_ATOMIC,
             window: connection.window,
             max_window: 4 * connection.window,
+            max_kept: connection.kept[side],
             signal_all: connection.signal_all,
             shared_receive: connection.shared_receive,
         };

@@ -23,6 +23,8 @@ pub(crate) struct Parameters {
     pub(crate) message: u32,
     /// Maximum number of packets in flight on a path of known capacity.
     pub(crate) max_window: u32,
+    /// Number of sequence numbers after a gap whose packets the responder keeps.
+    pub(crate) max_kept: u32,
     /// Acknowledgement timeout, as the exponent `n` of 4.096 us * 2^n.
     pub(crate) timeout: u32,
 }
@@ -83,6 +85,7 @@ impl Stream {
                 max_accepted: 16,
                 access,
                 max_window: parameters.max_window,
+                max_kept: parameters.max_kept,
                 ..Attributes::default()
             };
             world.enter(place, State::Init);

@@ -9,12 +9,13 @@ pub enum Transport {
     UnreliableDatagram,
     /// Extended reliable connection, 0b101.
     ExtendedReliableConnection,
-    /// Opcodes that are reserved for manufacturers, 0b110, of which this device uses three. A send
+    /// Opcodes that are reserved for manufacturers, 0b110, of which this device uses four. A send
     /// without payload requests a receipt: a confirmation that the receiver has taken the earlier
     /// packets of an unreliable service from its socket. An acknowledgement is the receipt. Both
     /// are sent by sockets, and affect only the number of packets that a sender has in flight. A
     /// write without payload ([`Opcode::SKIP`]) announces sequence numbers that were used without
-    /// packets.
+    /// packets. A read response of one packet ([`Opcode::GAPS`]) lists the packets that a responder
+    /// misses.
     Manufacturer,
 }
 
@@ -99,7 +100,10 @@ impl Transport {
             Self::UnreliableConnection => operation as u8 <= O::WriteOnlyImmediate as u8,
             Self::UnreliableDatagram => matches!(operation, O::SendOnly | O::SendOnlyImmediate),
             Self::Manufacturer => {
-                matches!(operation, O::SendOnly | O::WriteOnly | O::Acknowledge)
+                matches!(
+                    operation,
+                    O::SendOnly | O::WriteOnly | O::Acknowledge | O::ReadResponseOnly
+                )
             }
         }
     }
@@ -153,6 +157,11 @@ impl Opcode {
     /// packet is accepted only if it arrives through memory that is shared with the peer. Otherwise
     /// any process could send such a packet to the socket and make a connection lose messages.
     pub const SKIP: Self = Self::new(Transport::Manufacturer, Operation::WriteOnly);
+
+    /// Opcode of a gap report: a responder that keeps packets after a gap tells the requester which
+    /// packets are missing. A gap report acknowledges nothing, so a forged one only causes
+    /// superfluous or late retransmissions.
+    pub const GAPS: Self = Self::new(Transport::Manufacturer, Operation::ReadResponseOnly);
 
     /// Creates the opcode of the operation `operation` of the service `transport`.
     pub const fn new(transport: Transport, operation: Operation) -> Self {
@@ -445,7 +454,7 @@ mod tests {
             .chain([0x64, 0x65])
             .chain(reliable.map(|low| 0xa0 | low))
             // The opcodes for manufacturers that this device uses.
-            .chain([0xc4, 0xca, 0xd1])
+            .chain([0xc4, 0xca, 0xd0, 0xd1])
             .collect();
         let bytes: Vec<u8> = Opcode::all().map(Opcode::to_byte).collect();
         assert_eq!(bytes, expected);

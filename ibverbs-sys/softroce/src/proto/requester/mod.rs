@@ -3,7 +3,8 @@
 //!
 //! A request gets its sequence numbers when its first packet is sent. The cursor marks the packet
 //! that is sent next. For a retransmission, the cursor is set back to the oldest unanswered packet.
-//! Packets are built from the request each time; sent packets are not kept.
+//! Packets are built from the request each time; sent packets are not kept. A peer that keeps
+//! packets after a gap reports the missing ones, and only these are sent again (see [`Repairs`]).
 //!
 //! A read is split into read requests with several response packets each (runs, see
 //! `Window::read_batch`). So the window limits the response data in flight, and after a loss only
@@ -17,6 +18,7 @@ mod packet;
 mod part;
 mod pipe;
 mod probe;
+mod repairs;
 mod response;
 mod run;
 mod skips;
@@ -32,6 +34,7 @@ use entry::{Entry, Progress};
 use flow::Flow;
 use packet::PacketPosition;
 use probe::Probe;
+use repairs::Repairs;
 use skips::Skips;
 pub(super) use skips::skipped;
 use timeouts::ResponseDeadline;
@@ -90,6 +93,7 @@ pub(super) struct Requester {
     /// Set if the present timeout was already extended because this side noticed its expiry late.
     extended: bool,
     probe: Probe,
+    repairs: Repairs,
     /// Time before which nothing is sent, because the peer has sent an RNR NAK.
     again_at: Option<Time>,
     pause: Pause,
@@ -135,6 +139,7 @@ impl Requester {
             answer_by: ResponseDeadline::Never,
             extended: false,
             probe: Probe::default(),
+            repairs: Repairs::default(),
             again_at: None,
             pause: Pause::default(),
             skips: Skips::default(),
@@ -206,6 +211,14 @@ impl Requester {
         self.again_at = None;
         if self.probe.is_due() {
             return self.transmit_probe(now, endpoint, host, out);
+        }
+        if let Some(sequence) = self.repairs.next() {
+            // The oldest packet is sent again in any case, so that the peer can acknowledge more.
+            let in_flight = self.packets_in_flight(self.sent);
+            if sequence != self.unanswered && !self.window.has_room(in_flight, 1) {
+                return Ok(None);
+            }
+            return self.transmit_repair(sequence, now, endpoint, host, out);
         }
         if let Some(path) = self.flow.poll_transmit(endpoint, out) {
             return Ok(Some(path));
@@ -331,7 +344,7 @@ impl Requester {
         if endpoint.is_reliable() {
             let timeout = endpoint.attributes.ack_timeout;
             let timed = (new && (acknowledge || awaits_data)).then_some(sequence);
-            self.probe.sent(timed, now, timeout, self.unanswered);
+            self.probe.sent(timed, now, timeout, self.delivered());
             self.fetches_sent += u32::from(awaits_data);
             self.set_response_deadline(|| now, endpoint);
         } else {
@@ -375,28 +388,78 @@ impl Requester {
     ) -> Result<Option<Path>, Failed> {
         let timeout = endpoint.attributes.ack_timeout;
         self.probe.probe_sent(self.unanswered, now, timeout);
-        let (Some(path), Some(entry)) = (endpoint.attributes.path, self.queue.front_mut()) else {
+        self.repairs.repeat_all();
+        let Some((path, covers)) = self.transmit_again(self.unanswered, endpoint, host, out)?
+        else {
             return Ok(None);
         };
-        let Progress::Started { first, packets } = entry.progress else {
-            return Ok(None);
-        };
-        let packet = self.unanswered.distance(first).max(0) as u32;
-        let place = PacketPosition {
-            sequence: self.unanswered,
-            packet,
-            covers: entry.covers(packet, packets, self.read_batch),
-            packets,
-            acknowledge: true,
-        };
-        if let Err(status) = packet::write(entry, place, endpoint, host, out) {
-            entry.progress = Progress::Failed(status);
-            return Err(Failed(status));
-        }
         self.probe
-            .probe_sent(self.unanswered + place.covers, now, timeout);
-        host.count(Counter::Retransmitted, 1);
+            .probe_sent(self.unanswered + covers, now, timeout);
         Ok(Some(path))
+    }
+
+    /// Sends the packet `sequence` again, which the peer has reported as missing.
+    fn transmit_repair(
+        &mut self,
+        sequence: Sequence,
+        now: Time,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Path>, Failed> {
+        let Some((path, covers)) = self.transmit_again(sequence, endpoint, host, out)? else {
+            self.repairs.clear();
+            return Ok(None);
+        };
+        self.repairs.repeated(sequence, covers, self.sent);
+        if sequence == self.unanswered {
+            self.answer_by = self.deadline(now, endpoint);
+            self.extended = false;
+        }
+        let timeout = endpoint.attributes.ack_timeout;
+        self.probe.sent(None, now, timeout, self.delivered());
+        Ok(Some(path))
+    }
+
+    /// Appends the packet `sequence` of a started request to `out` again. Returns the path of the
+    /// packet and the number of sequence numbers that it covers, or `None` if the packet cannot be
+    /// sent.
+    fn transmit_again(
+        &mut self,
+        sequence: Sequence,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<(Path, u32)>, Failed> {
+        let Some(path) = endpoint.attributes.path else {
+            return Ok(None);
+        };
+        for entry in &mut self.queue {
+            let (first, packets) = match entry.progress {
+                Progress::Started { first, packets } => (first, packets),
+                Progress::Done => continue,
+                Progress::Waiting | Progress::Failed(_) => return Ok(None),
+            };
+            let packet = sequence.distance(first).max(0) as u32;
+            if packet >= packets {
+                continue;
+            }
+            let place = PacketPosition {
+                sequence,
+                packet,
+                covers: entry.covers(packet, packets, self.read_batch),
+                packets,
+                acknowledge: true,
+            };
+            if let Err(status) = packet::write(entry, place, endpoint, host, out) {
+                entry.progress = Progress::Failed(status);
+                self.complete_front(endpoint, host)?;
+                return Ok(None);
+            }
+            host.count(Counter::Retransmitted, 1);
+            return Ok(Some((path, place.covers)));
+        }
+        Ok(None)
     }
 
     /// Returns the cursor position after the request at index `entry`, and after completed requests
@@ -407,10 +470,29 @@ impl Requester {
         Cursor::at(entry + 1 + done.count())
     }
 
-    /// Returns the number of unanswered sequence numbers before `next`.
+    /// Returns the number of sequence numbers before `next` that count for the window: those of
+    /// [packets in flight](Self::packets_in_flight), and so many others that no more numbers than
+    /// the maximum of the window are unanswered.
     #[inline]
     fn in_flight(&self, next: Sequence) -> u32 {
-        next.distance(self.unanswered).max(0) as u32
+        let unanswered = next.distance(self.unanswered).max(0) as u32;
+        let least = unanswered.saturating_sub(self.window.reserve());
+        self.packets_in_flight(next).max(least)
+    }
+
+    /// Returns the number of unanswered sequence numbers before `next`, without those of packets
+    /// that the peer keeps, or that are lost and have not been sent again.
+    #[inline]
+    fn packets_in_flight(&self, next: Sequence) -> u32 {
+        let unanswered = next.distance(self.unanswered).max(0) as u32;
+        let ended = self.repairs.kept(self.unanswered) + self.repairs.waiting();
+        unanswered.saturating_sub(ended)
+    }
+
+    /// Returns a sequence number that advances by one for each packet that the peer receives, in
+    /// order or after a gap.
+    fn delivered(&self) -> Sequence {
+        self.unanswered + self.repairs.kept(self.unanswered)
     }
 
     /// Returns whether the response with the sequence number `sequence` is new: packets with lower
@@ -481,6 +563,7 @@ impl Requester {
     /// packet.
     fn go_back(&mut self) {
         self.skips.repeat();
+        self.repairs.clear();
         self.cursor = Cursor::default();
         if let Some(Progress::Started { first, .. }) = self.queue.front().map(|e| e.progress) {
             self.cursor.packet = self.unanswered.distance(first).max(0) as u32;
@@ -498,6 +581,16 @@ impl Requester {
     /// # Errors
     /// The oldest request fails if the retry count is exhausted.
     fn retry(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
+        self.count_retry(endpoint, host)?;
+        self.go_back();
+        Ok(())
+    }
+
+    /// Counts a retransmission of the oldest unanswered packet.
+    ///
+    /// # Errors
+    /// The oldest request fails if the retry count is exhausted.
+    fn count_retry(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
         // A retry count of seven is a plain limit. Only the RNR retry count has a value for
         // "without limit" (IBTA 9.7.5.2.8).
         if self.retries >= endpoint.attributes.retry_count {
@@ -505,7 +598,6 @@ impl Requester {
             return Err(Failed(CompletionStatus::RetryExceeded));
         }
         self.retries += 1;
-        self.go_back();
         Ok(())
     }
 

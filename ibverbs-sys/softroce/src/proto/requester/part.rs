@@ -28,7 +28,7 @@ impl Requester {
         if self.queue.is_empty() || self.again_at.is_some_and(|at| now() < at) {
             return Ok(Err(SendProgress::Idle));
         }
-        if self.cursor.entry >= self.queue.len() || self.probe.is_due() || self.flow.has_request() {
+        if self.cursor.entry >= self.queue.len() || self.has_due_packet() {
             return Ok(Err(SendProgress::PacketsOnly));
         }
         // The time of a pause is set when packets are polled.
@@ -49,10 +49,7 @@ impl Requester {
     ) -> SendProgress {
         if self.queue.is_empty() || self.again_at.is_some_and(|at| now() < at) {
             SendProgress::Idle
-        } else if endpoint.is_reliable() && self.sent != self.unanswered
-            || self.probe.is_due()
-            || self.flow.has_request()
-        {
+        } else if endpoint.is_reliable() && self.sent != self.unanswered || self.has_due_packet() {
             SendProgress::PacketsOnly
         } else {
             SendProgress::Transferred
@@ -225,8 +222,7 @@ impl Requester {
             && self.sent == self.unanswered
             && self.next == self.unanswered
             && self.again_at.is_none()
-            && !self.probe.is_due()
-            && !self.flow.has_request()
+            && !self.has_due_packet()
             && self.flow.is_settled()
     }
 
@@ -256,7 +252,7 @@ impl Requester {
     pub(in crate::proto) fn may_post_sent(&self, packets: u32) -> bool {
         self.cursor.entry >= self.queue.len()
             && self.again_at.is_none()
-            && !self.probe.is_due()
+            && !self.has_due_packet()
             && !self.skips.is_due(self.next, self.unanswered)
             && self.window.has_room(self.in_flight(self.next), packets)
     }
@@ -326,11 +322,17 @@ impl Requester {
         Ok(())
     }
 
-    /// Returns whether all packets of the queue were sent, and no probe or receipt request must be
-    /// sent.
+    /// Returns whether all packets of the queue were sent, and no packet must be sent in addition.
     #[inline]
     pub(in crate::proto) fn is_silent(&self) -> bool {
-        self.cursor.entry >= self.queue.len() && !self.probe.is_due() && !self.flow.has_request()
+        self.cursor.entry >= self.queue.len() && !self.has_due_packet()
+    }
+
+    /// Returns whether a packet must be sent that is not the next packet of the queue: a probe, a
+    /// packet that the peer has reported as missing, or a receipt request.
+    #[inline]
+    fn has_due_packet(&self) -> bool {
+        self.probe.is_due() || self.repairs.next().is_some() || self.flow.has_request()
     }
 
     /// Records that all sequence numbers before `limit` are answered, and that no packet is in

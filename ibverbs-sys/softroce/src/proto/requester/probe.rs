@@ -31,15 +31,16 @@ pub(super) struct Probe {
 struct TimedPacket {
     sequence: Sequence,
     sent: Time,
-    /// Oldest sequence number that was unanswered when the packet was sent.
-    oldest: Sequence,
+    /// Sequence number that the peer had reached when the packet was sent (see
+    /// [`Requester::delivered`](super::Requester::delivered)).
+    delivered: Sequence,
 }
 
 /// A measured round trip time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sample {
     pub(super) time: Duration,
-    /// Number of packets that were answered in this time.
+    /// Number of packets that the peer received in this time.
     pub(super) packets: u32,
 }
 
@@ -64,31 +65,33 @@ const MAX_PROBES: u32 = 3;
 impl Probe {
     /// Records that packets were sent. `timed` is the number of a packet that was sent for the
     /// first time and requests a response, if there is one: a packet that requests none is answered
-    /// only with a later packet. `oldest` is the oldest unanswered sequence number, and `timeout`
-    /// the acknowledgement timeout.
+    /// only with a later packet. `delivered` is the sequence number that the peer has reached, and
+    /// `timeout` the acknowledgement timeout.
     pub(super) fn sent(
         &mut self,
         timed: Option<Sequence>,
         now: Time,
         timeout: Option<Duration>,
-        oldest: Sequence,
+        delivered: Sequence,
     ) {
         if let (Some(sequence), None) = (timed, self.timed) {
             self.timed = Some(TimedPacket {
                 sequence,
                 sent: now,
-                oldest,
+                delivered,
             });
         }
         self.arm(now, timeout);
     }
 
-    /// Records that all packets before `limit` are answered. `waiting` is set if later packets are
-    /// unanswered. Returns `true` if these packets were lost: the response is that to the probe,
-    /// and covers no packet after it.
+    /// Records that all packets before `limit` are answered. `delivered` is the sequence number
+    /// that the peer has reached, and `waiting` is set if later packets are unanswered. Returns
+    /// `true` if these packets were lost: the response is that to the probe, and covers no packet
+    /// after it.
     pub(super) fn progress(
         &mut self,
         limit: Sequence,
+        delivered: Sequence,
         waiting: bool,
         now: Time,
         timeout: Option<Duration>,
@@ -100,7 +103,7 @@ impl Probe {
             self.update(time);
             self.sample = Some(Sample {
                 time,
-                packets: limit.distance(timed.oldest).max(0) as u32,
+                packets: delivered.distance(timed.delivered).max(0) as u32,
             });
             self.timed = None;
         }
@@ -118,6 +121,15 @@ impl Probe {
             }
             _ => false,
         }
+    }
+
+    /// Records a gap report. The round trip of a packet that was in flight is not measured, because
+    /// its acknowledgement waits for the missing packets.
+    pub(super) fn reported(&mut self, now: Time, timeout: Option<Duration>) {
+        self.timed = None;
+        self.count = 0;
+        self.is_probe_due = false;
+        self.arm(now, timeout);
     }
 
     /// Removes and returns the round trip that was measured since the last call.
@@ -234,12 +246,12 @@ mod tests {
         let mut probe = Probe::default();
         probe.sent(Some(Sequence::new(0)), at(0), TIMEOUT, Sequence::new(0));
         assert_eq!(probe.at(), None);
-        probe.progress(Sequence::new(1), false, at(2000), TIMEOUT);
+        probe.progress(Sequence::new(1), Sequence::new(1), false, at(2000), TIMEOUT);
         assert_eq!(probe.at(), None);
         probe.sent(Some(Sequence::new(1)), at(3000), TIMEOUT, Sequence::new(0));
         // The probe is due after twice the mean and four times the deviation.
         assert_eq!(probe.at(), Some(at(11_000)));
-        probe.progress(Sequence::new(2), true, at(5000), TIMEOUT);
+        probe.progress(Sequence::new(2), Sequence::new(2), true, at(5000), TIMEOUT);
         assert!(probe.at().unwrap() < at(13_000));
         probe.sent(
             Some(Sequence::new(2)),
@@ -256,7 +268,7 @@ mod tests {
     fn a_peer_that_does_not_answer_gets_few_probes() {
         let mut probe = Probe::default();
         probe.sent(Some(Sequence::new(0)), at(0), TIMEOUT, Sequence::new(0));
-        probe.progress(Sequence::new(1), false, at(10), TIMEOUT);
+        probe.progress(Sequence::new(1), Sequence::new(1), false, at(10), TIMEOUT);
         probe.sent(Some(Sequence::new(1)), at(10), TIMEOUT, Sequence::new(0));
         let mut times = Vec::new();
         while let Some(due) = probe.at() {
@@ -272,14 +284,14 @@ mod tests {
     fn an_answer_that_only_the_probe_can_have_caused_is_recognized() {
         let mut probe = Probe::default();
         probe.probe_sent(Sequence::new(5), at(0), TIMEOUT);
-        assert!(!probe.progress(Sequence::new(4), true, at(1), TIMEOUT));
-        assert!(probe.progress(Sequence::new(5), true, at(1), TIMEOUT));
-        assert!(!probe.progress(Sequence::new(5), true, at(1), TIMEOUT));
+        assert!(!probe.progress(Sequence::new(4), Sequence::new(4), true, at(1), TIMEOUT));
+        assert!(probe.progress(Sequence::new(5), Sequence::new(5), true, at(1), TIMEOUT));
+        assert!(!probe.progress(Sequence::new(5), Sequence::new(5), true, at(1), TIMEOUT));
         // The answer covers a packet after the probe, so the peer was only late. If no packet is
         // unanswered, none was lost.
         probe.probe_sent(Sequence::new(6), at(0), TIMEOUT);
-        assert!(!probe.progress(Sequence::new(8), true, at(1), TIMEOUT));
+        assert!(!probe.progress(Sequence::new(8), Sequence::new(8), true, at(1), TIMEOUT));
         probe.probe_sent(Sequence::new(9), at(0), TIMEOUT);
-        assert!(!probe.progress(Sequence::new(9), false, at(1), TIMEOUT));
+        assert!(!probe.progress(Sequence::new(9), Sequence::new(9), false, at(1), TIMEOUT));
     }
 }

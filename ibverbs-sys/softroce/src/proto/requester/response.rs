@@ -89,6 +89,8 @@ impl Requester {
             return Ok(true);
         }
         host.count(Counter::ImpliedNak, 1);
+        // The peer has received the request, but its response was lost.
+        self.repairs.clear();
         self.handle_loss(endpoint, host)?;
         Ok(false)
     }
@@ -135,6 +137,9 @@ impl Requester {
             self.window.undo_loss();
         }
         self.unanswered = limit;
+        if self.repairs.progress(limit) {
+            self.window.timeout(self.sent);
+        }
         self.window.progress(packets as u32, limit);
         self.retries = 0;
         self.not_ready_retries = 0;
@@ -156,17 +161,38 @@ impl Requester {
             ResponseDeadline::Never
         };
         let timeout = endpoint.attributes.ack_timeout;
-        let was_lost = self.probe.progress(limit, waiting, now, timeout);
+        let delivered = self.delivered();
+        let was_lost = (self.probe).progress(limit, delivered, waiting, now, timeout);
         if let Some(sample) = self.probe.take_sample() {
             self.window.measured(&sample, now);
         }
-        if was_lost {
+        if was_lost && !self.repairs.is_active() {
             // The later packets were lost: the peer would have acknowledged them if it had received
             // them.
             self.window.loss(self.sent);
             self.go_back();
         }
         Ok(())
+    }
+
+    /// Handles a gap report: the peer lists the packets that it misses, and keeps later ones.
+    ///
+    /// A report has no effect during a retransmission from the oldest unanswered packet on.
+    pub(in crate::proto) fn receive_gaps(
+        &mut self,
+        now: Time,
+        endpoint: &Endpoint,
+        packet: &Packet<'_>,
+    ) {
+        if self.again_at.is_some() || self.position() != self.sent {
+            return;
+        }
+        let base = Sequence::new(packet.header.bth.sequence);
+        let (unanswered, sent) = (self.unanswered, self.sent);
+        if (self.repairs).report(base, packet.payload, unanswered, sent) {
+            self.window.timeout(sent);
+        }
+        self.probe.reported(now, endpoint.attributes.ack_timeout);
     }
 
     /// Handles a loss: the peer did not receive the oldest unanswered packet, or this side did not
@@ -177,7 +203,10 @@ impl Requester {
         if self.gone_back || self.again_at.is_some() {
             return Ok(());
         }
-        self.retry(endpoint, host)?;
+        self.count_retry(endpoint, host)?;
+        if !self.repairs.begin_with(self.unanswered) {
+            self.go_back();
+        }
         self.timeouts = 0;
         self.window.loss(self.sent);
         self.gone_back = true;

@@ -18,6 +18,7 @@ impl Requester {
         let sequence = first + self.cursor.packet;
         let is_held = self.again_at.is_some()
             || self.probe.is_due()
+            || self.repairs.next().is_some()
             || self.skips.is_due(sequence, self.unanswered);
         if is_held || self.excludes_packets(endpoint, host) {
             return None;
@@ -82,7 +83,7 @@ impl Requester {
             self.sent = end;
         }
         let timeout = endpoint.attributes.ack_timeout;
-        self.probe.sent(timed, now, timeout, self.unanswered);
+        self.probe.sent(timed, now, timeout, self.delivered());
         self.set_response_deadline(|| now, endpoint);
         true
     }

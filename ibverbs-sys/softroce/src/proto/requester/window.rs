@@ -4,9 +4,10 @@ use super::probe::Sample;
 use crate::proto::{Sequence, Time};
 
 /// Congestion window: the maximum number of packets in flight. The window grows quickly to its
-/// limit, is halved after a loss, and grows quickly again to the measured capacity of the path.
-/// Beyond this capacity the window grows by one packet for each acknowledged window while packets
-/// wait in a queue of the path, and otherwise quickly.
+/// limit, is halved after a loss, and grows quickly again to the measured capacity of the path,
+/// unless a full queue is the likely reason of the loss. Beyond this capacity the window grows by
+/// one packet for each acknowledged window while packets wait in a queue of the path, and otherwise
+/// quickly.
 ///
 /// After packets were lost because a queue of the path was full, [`Congestion`] determines how the
 /// window changes.
@@ -75,6 +76,11 @@ impl Window {
     /// Returns the maximum number of packets in flight.
     pub(super) fn size(&self) -> u32 {
         self.size
+    }
+
+    /// Returns the number of packets by which the window may still grow.
+    pub(super) fn reserve(&self) -> u32 {
+        self.most - self.size
     }
 
     /// Returns whether a packet that covers `covers` sequence numbers may be sent while
@@ -158,8 +164,8 @@ impl Window {
     pub(super) fn timeout(&mut self, sent: Sequence) {
         self.before = (self.size, self.threshold);
         let capacity = match self.congestion.handle_loss(&self.pipe) {
-            // The capacity may be overestimated.
-            true => self.pipe.capacity().min(self.size / 4 * 3),
+            // The window is too large for the queue, and the capacity may be overestimated.
+            true => 0,
             false => self.pipe.capacity(),
         };
         self.size = (self.size / 2).max(MIN_SIZE.min(self.limit));

@@ -2,9 +2,16 @@
 //!
 //! Responses are flags and cursors, not a queue. An acknowledgement always covers all executed
 //! requests, so a single one answers any number of packets. Read responses are built when they are
-//! sent, from the reads that are kept anyway for retransmission. So a peer cannot make this side
-//! allocate memory by sending packets.
+//! sent, from the reads that are kept anyway for retransmission.
+//!
+//! Sends and writes that arrive after a gap are [kept](kept::KeptPackets) until the missing packets
+//! arrive, and are executed then. The peer cannot distinguish this from a network that delivers the
+//! packets in another order, so every rule of the specification holds. A gap report
+//! ([`Opcode::GAPS`]) tells a peer that knows this opcode which packets are missing; any other peer
+//! drops the report, and sends all packets from the gap on again. The kept packets are the only
+//! memory that a peer can make this side allocate, and their number is limited.
 
+mod kept;
 mod message;
 mod part;
 mod resources;
@@ -15,6 +22,7 @@ mod tests;
 
 use std::time::Duration;
 
+use kept::KeptPackets;
 use message::{MAX_ANNOUNCED, Message, Refusal};
 use resources::{Fetch, Resource, Resources};
 
@@ -25,7 +33,7 @@ use super::{
     AccessFlags, CompletionStatus, Counter, Event, Flush, Host, Remote, RemoteFault, Sequence,
     Time, Withdrawal,
 };
-use crate::wire::{Aeth, Header, Nak, Operation, Packet, Run, Syndrome};
+use crate::wire::{Aeth, Header, Nak, Opcode, Operation, Packet, Run, Syndrome};
 
 /// Average interval between the packets of a read response that is longer than the window.
 const RESPONSE_INTERVAL: Duration = Duration::from_micros(1);
@@ -51,6 +59,12 @@ pub(super) struct Responder {
     /// Set after a NAK for the expected packet was scheduled. Only one NAK is sent until the packet
     /// arrives (IBTA 9.7.4.1.2, 9.7.5.2.8).
     nak_scheduled: bool,
+    /// Set after the expected packet has arrived and cannot be accepted yet. The peer must send all
+    /// later packets again too, so they are not kept.
+    is_refused: bool,
+    kept: KeptPackets,
+    /// Set if a gap report must be sent.
+    report_pending: bool,
     /// Key that the expected packet invalidates and that other processes still use. The packet is
     /// not stored: when no process uses the key any more, a NAK requests the packet again. Later
     /// packets are dropped until then.
@@ -100,8 +114,8 @@ impl Responder {
         let is_idle = self.final_nak.is_none() && !self.message.is_under_way();
         if is_idle && (all && length > 0 || some) {
             self.expected = end;
-            self.nak_scheduled = false;
-            self.pending_nak = None;
+            self.discard_kept();
+            self.expected_arrived();
         }
     }
 
@@ -120,17 +134,32 @@ impl Responder {
         let sequence = Sequence::new(packet.header.bth.sequence);
         let distance = sequence.distance(self.expected);
         if distance > 0 {
+            self.keep(endpoint, packet);
             self.handle_gap(host);
             return;
         }
         if distance < 0 {
             host.count(Counter::DuplicateRequest, 1);
+            self.report_pending |= packet.header.bth.acknowledge && !self.kept.is_empty();
             self.repeat(sequence, endpoint, packet);
             return;
         }
+        self.accept(sequence, endpoint, packet, host);
+        if !self.kept.is_empty() {
+            self.accept_kept(endpoint, host);
+        }
+    }
 
-        self.nak_scheduled = false;
-        self.pending_nak = None;
+    /// Receives the request packet with the expected sequence number `sequence`: executes the
+    /// request, or sets the response to a request that cannot be executed.
+    fn accept(
+        &mut self,
+        sequence: Sequence,
+        endpoint: &Endpoint,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) {
+        self.expected_arrived();
         let opcode = packet.header.bth.opcode;
         // An XRC request names the shared receive queue whose protection domain applies to its keys
         // (IBTA annex A14), whether the request takes a receive or not.
@@ -174,21 +203,70 @@ impl Responder {
         if !is_next || !self.message.accept_run(endpoint, run, host) {
             return false;
         }
-        self.nak_scheduled = false;
-        self.pending_nak = None;
+        self.expected_arrived();
         self.expected = sequence + run.count() as u32;
         self.acknowledgement_pending |= run.acknowledge();
         self.has_completed_receive = false;
+        if !self.kept.is_empty() {
+            self.accept_kept(endpoint, host);
+        }
         true
+    }
+
+    /// Records that the expected packet has arrived, so that a later gap causes a NAK again.
+    #[inline]
+    fn expected_arrived(&mut self) {
+        self.nak_scheduled = false;
+        self.pending_nak = None;
+        self.is_refused = false;
     }
 
     /// Handles a packet that arrived after a gap in the sequence numbers. The first such packet
     /// causes a NAK.
     fn handle_gap(&mut self, host: &mut impl Host) {
         host.count(Counter::OutOfSequenceRequest, 1);
+        self.request_expected();
+    }
+
+    /// Schedules a NAK that requests the expected packet, unless one was scheduled before.
+    fn request_expected(&mut self) {
         if !self.nak_scheduled {
             self.nak_scheduled = true;
             self.pending_nak = Some(Syndrome::Nak(Nak::SequenceError));
+        }
+    }
+
+    /// Keeps a packet that arrived after a gap, if it is a send or a write and within the limit.
+    /// Requests with a response of their own are not kept; the peer sends them again.
+    fn keep(&mut self, endpoint: &Endpoint, packet: &Packet<'_>) {
+        let bth = &packet.header.bth;
+        let distance = Sequence::new(bth.sequence).distance(self.expected);
+        let is_kind = bth.opcode.is_send() || bth.opcode.is_write();
+        if !is_kind || self.is_refused || distance as u32 >= endpoint.attributes.max_kept {
+            return;
+        }
+        let opens_gap = self.kept.insert(self.expected, packet);
+        self.report_pending |= opens_gap || bth.acknowledge;
+    }
+
+    /// Discards the packets that arrived after a gap.
+    fn discard_kept(&mut self) {
+        self.kept.clear();
+        self.report_pending = false;
+    }
+
+    /// Receives the kept packets that now have the expected sequence number, as if they arrived
+    /// now. If kept packets are left, a packet before them is missing: requests it.
+    fn accept_kept(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
+        while self.final_nak.is_none() && !self.is_refused {
+            let Some(packet) = self.kept.take(self.expected) else {
+                break;
+            };
+            self.accept(self.expected, endpoint, &packet.as_packet(), host);
+        }
+        self.report_pending = !self.kept.is_empty();
+        if self.report_pending {
+            self.request_expected();
         }
     }
 
@@ -378,14 +456,14 @@ impl Responder {
         let (nak, status, event) = match refusal {
             Refusal::NotReady => {
                 host.count(Counter::SentRnr, 1);
-                self.nak_scheduled = true;
+                self.wait_for_repetition();
                 self.pending_nak = Some(Syndrome::ReceiverNotReady {
                     timer: endpoint.attributes.min_rnr_timer,
                 });
                 return;
             }
             Refusal::Later { key, delay } => {
-                self.nak_scheduled = true;
+                self.wait_for_repetition();
                 self.key_in_use = Some(key);
                 self.pause.request(delay);
                 return;
@@ -412,6 +490,14 @@ impl Responder {
             status,
             event,
         });
+    }
+
+    /// Records that the expected packet was not accepted, so that the peer must send all packets
+    /// from it on again.
+    fn wait_for_repetition(&mut self) {
+        self.nak_scheduled = true;
+        self.is_refused = true;
+        self.discard_kept();
     }
 
     /// Returns whether an acknowledgement must be sent.
@@ -477,6 +563,11 @@ impl Responder {
         self.request_held(now, endpoint, host);
         let (syndrome, sequence) = if self.final_nak.is_some() {
             return false;
+        } else if self.take_report() {
+            // The report precedes the NAK, so that the peer knows the missing packets when it
+            // handles the NAK.
+            self.write_report(endpoint, out);
+            return true;
         } else if let Some(syndrome) = self.pending_nak.take() {
             (syndrome, self.expected)
         } else if self.acknowledgement_pending {
@@ -541,6 +632,24 @@ impl Responder {
         let mut header = endpoint.header(Operation::Acknowledge, sequence);
         header.aeth = Some(aeth(syndrome, self.message_sequence));
         header.emit(out);
+    }
+
+    /// Returns whether a gap report must be sent, and records that it was sent.
+    fn take_report(&mut self) -> bool {
+        // Messages without packets may have replaced kept packets.
+        self.kept.discard_before(self.expected);
+        std::mem::take(&mut self.report_pending) && !self.kept.is_empty()
+    }
+
+    /// Appends a gap report to `out`: the sequence number of the expected packet, and a bit for
+    /// each packet from there on, which is set if the packet is kept.
+    fn write_report(&self, endpoint: &Endpoint, out: &mut Vec<u8>) {
+        let mut header = endpoint.header(Operation::ReadResponseOnly, self.expected);
+        header.bth.opcode = Opcode::GAPS;
+        header.aeth = Some(aeth(Syndrome::Ack { credits: 31 }, self.message_sequence));
+        header.emit(out);
+        self.kept
+            .write_bits(self.expected, endpoint.attributes.path_mtu.bytes(), out);
     }
 
     /// Appends the final NAK of a queue pair in the error state, unless it was sent before. Returns

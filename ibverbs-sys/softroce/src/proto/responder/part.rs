@@ -83,8 +83,7 @@ impl Responder {
             host.count(Counter::DuplicateRequest, 1);
             return false;
         }
-        self.nak_scheduled = false;
-        self.pending_nak = None;
+        self.expected_arrived();
         match self.message.take_from_process(part, source, endpoint, host) {
             Ok(true) => {
                 self.advance(part.end(endpoint), part.ends);
@@ -102,6 +101,7 @@ impl Responder {
     pub(in crate::proto) fn has_no_packet(&self) -> bool {
         self.final_nak.is_none()
             && self.pending_nak.is_none()
+            && !self.report_pending
             && self.key_in_use.is_none()
             && self.resources.is_idle()
     }

@@ -6,6 +6,7 @@ mod messages;
 mod order;
 mod probe;
 mod receiver_not_ready;
+mod repairs;
 mod retransmission;
 mod window;
 

@@ -2,6 +2,7 @@
 
 mod connection;
 mod fetch;
+mod gaps;
 mod hostile;
 mod receiver_not_ready;
 mod refusal;

@@ -1,0 +1,197 @@
+use std::collections::VecDeque;
+use std::mem;
+
+use crate::proto::Sequence;
+
+/// The packets that the peer has not received, although it has received later ones, which it keeps.
+/// Only the missing packets are sent again.
+///
+/// The peer reports the packets that it keeps. A report acknowledges nothing: the missing packets
+/// are sent again soon, and all packets stay unanswered until they are acknowledged.
+///
+/// Networks seldom change the order of packets. So if the peer has received a packet, the packets
+/// that were sent before it have arrived or are lost. This also reveals the loss of the last
+/// packets in flight, and of packets that were sent again.
+#[derive(Debug, Default)]
+pub(super) struct Repairs {
+    /// Missing packets before `end`, in the order of their numbers. The peer keeps the others.
+    missing: VecDeque<Missing>,
+    /// Number of missing packets that must be sent again.
+    waiting: u32,
+    /// Sequence number before which all packets have arrived or are missing. `None` if no packet is
+    /// known to be missing.
+    end: Option<Sequence>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Missing {
+    sequence: Sequence,
+    /// Sequence number of the next new packet at the time when the packet was sent again. `None` if
+    /// the packet must be sent again.
+    resent: Option<Sequence>,
+}
+
+impl Repairs {
+    /// Records a gap report. Each set bit of `bits` stands for a packet that the peer keeps, where
+    /// the highest bit of the first byte stands for the packet `base`. Ignores packets that are not
+    /// between `unanswered` and `sent`: those of an old or forged report. Returns whether a packet
+    /// that was sent again was lost again.
+    pub(super) fn report(
+        &mut self,
+        base: Sequence,
+        bits: &[u8],
+        unanswered: Sequence,
+        sent: Sequence,
+    ) -> bool {
+        if base.distance(unanswered) < 0 {
+            return false;
+        }
+        let is_kept = |place: u32| {
+            let byte = bits.get(place as usize / 8);
+            byte.is_some_and(|byte| byte & 0x80 >> (place % 8) != 0)
+        };
+        let most = (sent.distance(base).max(0) as u32).min(8 * bits.len() as u32);
+        let Some(last) = (0..most).rev().find(|&place| is_kept(place)) else {
+            return false;
+        };
+        let reported = base + (last + 1);
+        let known = mem::take(&mut self.missing);
+        let mut latest = reported;
+        for packet in &known {
+            let place = packet.sequence.distance(base);
+            if place < 0 || is_kept(place as u32) {
+                latest = later(latest, packet.resent);
+            }
+        }
+        let missing = (0..last).filter(|&place| !is_kept(place)).map(|place| {
+            let sequence = base + place;
+            let same = known
+                .binary_search_by_key(&(place as i32), |packet| packet.sequence.distance(base));
+            let resent = same.ok().and_then(|index| known[index].resent);
+            Missing { sequence, resent }
+        });
+        let beyond = |packet: &&Missing| packet.sequence.distance(reported) >= 0;
+        self.missing = missing
+            .chain(known.iter().filter(beyond).copied())
+            .collect();
+        let end = later(reported, self.end);
+        self.conclude(end, latest)
+    }
+
+    /// Records that all packets before `unanswered` are answered. Returns whether a packet that was
+    /// sent again was lost again.
+    #[inline]
+    pub(super) fn progress(&mut self, unanswered: Sequence) -> bool {
+        let Some(end) = self.end else {
+            return false;
+        };
+        let mut latest = end;
+        while let Some(packet) = self.missing.front()
+            && packet.sequence.distance(unanswered) < 0
+        {
+            latest = later(latest, packet.resent);
+            self.missing.pop_front();
+        }
+        if latest.distance(unanswered) <= 0 {
+            self.clear();
+            return false;
+        }
+        self.conclude(later(unanswered, Some(end)), latest)
+    }
+
+    /// Records that the peer has received a packet that was sent when `latest` was the next new
+    /// packet. So the packets from `end` on, of which nothing was known, are missing; and packets
+    /// that were sent again before were lost again. Returns whether there are such packets.
+    fn conclude(&mut self, end: Sequence, latest: Sequence) -> bool {
+        let count = latest.distance(end).max(0) as u32;
+        (self.missing).extend((0..count).map(|place| Missing {
+            sequence: end + place,
+            resent: None,
+        }));
+        self.end = Some(later(end, Some(latest)));
+        let mut is_lost_again = false;
+        for packet in &mut self.missing {
+            if packet.resent.is_some_and(|sent| latest.distance(sent) > 0) {
+                packet.resent = None;
+                is_lost_again = true;
+            }
+        }
+        self.count_waiting();
+        is_lost_again
+    }
+
+    /// Discards all knowledge, because all packets from the oldest unanswered one on are sent
+    /// again.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Returns whether the packet `unanswered`, the oldest unanswered one, is known to be missing.
+    pub(super) fn begin_with(&self, unanswered: Sequence) -> bool {
+        (self.missing.front()).is_some_and(|first| first.sequence == unanswered)
+    }
+
+    /// Returns the number of missing packets that must be sent again.
+    #[inline]
+    pub(super) fn waiting(&self) -> u32 {
+        self.waiting
+    }
+
+    /// Returns the number of packets after `unanswered`, the oldest unanswered one, that the peer
+    /// keeps.
+    #[inline]
+    pub(super) fn kept(&self, unanswered: Sequence) -> u32 {
+        match self.end {
+            Some(end) => {
+                let known = end.distance(unanswered).max(0) as u32;
+                known.saturating_sub(self.missing.len() as u32)
+            }
+            None => 0,
+        }
+    }
+
+    /// Returns whether a packet is known to be missing, so that packets are sent again one by one.
+    pub(super) fn is_active(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// Returns the first packet that must be sent again.
+    #[inline]
+    pub(super) fn next(&self) -> Option<Sequence> {
+        if self.waiting == 0 {
+            return None;
+        }
+        let waiting = self.missing.iter().find(|packet| packet.resent.is_none());
+        waiting.map(|packet| packet.sequence)
+    }
+
+    /// Records that a packet was sent again that covers the `covers` sequence numbers from
+    /// `sequence` on. `sent` is the number of the next new packet.
+    pub(super) fn repeated(&mut self, sequence: Sequence, covers: u32, sent: Sequence) {
+        for packet in &mut self.missing {
+            let distance = packet.sequence.distance(sequence);
+            if distance >= 0 && (distance as u32) < covers {
+                packet.resent = Some(sent);
+            }
+        }
+        self.count_waiting();
+    }
+
+    /// Makes all missing packets due again, because no response to their repetitions has arrived.
+    pub(super) fn repeat_all(&mut self) {
+        for packet in &mut self.missing {
+            packet.resent = None;
+        }
+        self.count_waiting();
+    }
+
+    fn count_waiting(&mut self) {
+        let waiting = self.missing.iter().filter(|packet| packet.resent.is_none());
+        self.waiting = waiting.count() as u32;
+    }
+}
+
+/// Returns the later of two sequence numbers.
+fn later(one: Sequence, other: Option<Sequence>) -> Sequence {
+    other.filter(|other| other.distance(one) > 0).unwrap_or(one)
+}

@@ -44,10 +44,6 @@ pub struct Payload(PayloadMemory);
 const MAX_INLINE_LEN: usize = 64;
 
 /// Storage of a payload's bytes.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a small payload must not allocate"
-)]
 enum PayloadMemory {
     Inline {
         bytes: [u8; MAX_INLINE_LEN],

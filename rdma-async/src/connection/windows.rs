@@ -109,7 +109,7 @@ pub(super) struct Windows {
     free: Mutex<Vec<(MemoryWindow, u16)>>,
     /// Regions whose owner no longer waits for the request that binds or invalidates the window.
     /// The memory of these regions returns to its pool when the request has completed.
-    abandoned: Mutex<Vec<Box<WindowedRegion>>>,
+    abandoned: Mutex<Vec<WindowedRegion>>,
     /// Notification that wakes the control task, which ends the abandoned regions.
     control_wakeup: Arc<Notify>,
     device: RdmaDevice,
@@ -174,14 +174,14 @@ impl Windows {
 
     /// Returns the memory of a region, if the peer can no longer access it. Otherwise ends the
     /// access like [`WindowedRegion::end`].
-    fn end(&self, region: Box<WindowedRegion>) -> Result<LocalMr, NotEnded> {
+    fn end(&self, region: WindowedRegion) -> Result<LocalMr, NotEnded> {
         let WindowedRegion {
             lease,
             bindings,
             tail,
             lead,
             lender,
-        } = *region;
+        } = region;
         match lease.finish() {
             Ok((memory, window)) => {
                 self.keep(window, bindings);
@@ -213,7 +213,7 @@ impl Windows {
         for region in abandoned {
             if let Err(refused) = self.end(region) {
                 let in_use = refused.into_region_in_use(&self.device);
-                self.abandoned.lock().extend(in_use);
+                self.abandoned.lock().extend(in_use.map(|region| *region));
             }
         }
         !self.abandoned.lock().is_empty()
@@ -256,7 +256,7 @@ impl PendingWindow {
     fn end(mut self) -> Result<LocalMr, VerbsError> {
         let region = self.region.take();
         let region = region.expect("the region is taken only when `self` is consumed");
-        self.windows.end(region).map_err(|refused| {
+        self.windows.end(*region).map_err(|refused| {
             let error = refused.error.clone();
             // Dropping `self` then leaves the region to the control task.
             self.region = refused.into_region_in_use(&self.windows.device);
@@ -268,10 +268,10 @@ impl PendingWindow {
 impl Drop for PendingWindow {
     fn drop(&mut self) {
         if let Some(region) = self.region.take()
-            && let Err(refused) = self.windows.end(region)
+            && let Err(refused) = self.windows.end(*region)
             && let Some(region) = refused.into_region_in_use(&self.windows.device)
         {
-            self.windows.abandoned.lock().push(region);
+            self.windows.abandoned.lock().push(*region);
             self.windows.control_wakeup.notify_one();
         }
     }

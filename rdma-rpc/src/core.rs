@@ -137,6 +137,7 @@ impl Core {
     /// Handles a received message, which may contain arbitrary bytes; a violation of the protocol
     /// ends the connection. Runs within the poll that received the message.
     pub(crate) fn handle(self: &Arc<Self>, message: Message<'_>) {
+        self.bulks.count_message();
         if self.end.get().is_some() {
             return;
         }

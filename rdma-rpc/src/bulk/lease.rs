@@ -20,7 +20,7 @@ use crate::outbox::AppendError;
 use crate::wire::{Header, LeaseId, Violation};
 
 /// Time that the peer has to finish the pieces that it is transferring, before the lease ends at
-/// the device. Long enough for one piece. A later RDMA access fails and ends the connection.
+/// the device. Long enough for a few pieces. A later RDMA access fails and ends the connection.
 const RELEASE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Lease of one bulk: the permission of the peer to access its memory. Dropping this value ends the

@@ -77,15 +77,6 @@ impl BulkMemory {
             other => Err(other),
         }
     }
-
-    /// Returns the memory region if the memory is registered with `device`; `None` for other
-    /// memory, which `device` cannot access.
-    pub(super) fn region(&mut self, device: &RdmaDevice) -> Option<&mut LocalMr> {
-        match &mut self.buffer {
-            Buffer::Region(region) if self.device.as_ref() == Some(device) => Some(region),
-            _ => None,
-        }
-    }
 }
 
 impl Default for BulkMemory {

@@ -8,6 +8,7 @@
 
 mod access;
 mod lease;
+mod local;
 mod memory;
 mod piece;
 mod scope;
@@ -47,8 +48,8 @@ use crate::error::{BulkError, Error, Result};
 /// [`write`](Self::write) and [`write_from`](Self::write_from). Over RDMA, these functions access
 /// the leased memory by one-sided operations. Over other transports, they exchange messages. The
 /// data is always transferred in pieces of at most 64 KiB, so that other calls of the connection
-/// can proceed between the pieces. A transfer has one piece in flight, and a connection at most
-/// two.
+/// can proceed between the pieces. A transfer has at most two pieces in flight, and a connection at
+/// most four.
 ///
 /// # Ownership
 ///
@@ -247,13 +248,14 @@ impl Bulk {
 
     /// Reads ranges of the peer's bulk. Each part is an offset in the bulk and the memory to be
     /// filled with the bytes from that offset. Returns the result, and all memories in the same
-    /// order. If the future is dropped, the transfer stops after the current piece.
+    /// order. If the future is dropped, the transfer stops after the pieces in flight.
     ///
     /// # Errors
     ///
     /// [`Error::Bulk`] if a range exceeds the bulk, if the lease has ended with its call, or if
     /// this end is lending the bulk itself. The error that ended the connection. After an error,
-    /// some of the memory may have been filled.
+    /// some of the memory may have been filled. Memory that the device is still using after an
+    /// error is lost, and empty memory is returned in its place.
     pub async fn read_into(
         &self,
         parts: impl IntoIterator<Item = (usize, BulkMemory)>,
@@ -274,7 +276,7 @@ impl Bulk {
 
     /// Writes ranges of the peer's writable bulk. Each part is an offset in the bulk and the memory
     /// to be written at that offset. Returns the result, and all memories in the same order. If the
-    /// future is dropped, the transfer stops after the current piece.
+    /// future is dropped, the transfer stops after the pieces in flight.
     ///
     /// # Errors
     ///

@@ -1,14 +1,16 @@
 //! [`PieceTransfer`]: the transfer of a single piece of a bulk.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdma_async::{LocalMrReadAccess, LocalMrWriteAccess, Rdma, RdmaDevice, RemoteMr};
+use rdma_async::{
+    LocalMr, LocalMrReadAccess, LocalMrWriteAccess, Rdma, RemoteMr, RemoteMrSliceMut,
+};
 use tokio::time::timeout;
 
 use super::BulkMemory;
 use super::access::Access;
+use super::local::PieceMemory;
 use super::table::PieceAnswer;
 use super::token::Token;
 use super::transfer::Direction;
@@ -22,10 +24,17 @@ use crate::wire::Header;
 /// enough that the fixed cost of a piece is negligible.
 pub(super) const MAX_PIECE_LEN: usize = 64 << 10;
 
-/// Maximum number of pieces of a connection that are being transferred at the same time. A transfer
-/// has one piece in flight, so a single transfer does not reach the maximum. With two, the piece of
-/// another transfer is requested while a piece is transferred. More would delay the calls beside
-/// the transfers.
+/// Maximum length in bytes of a piece that is transferred over RDMA while messages arrive on the
+/// connection. Shorter than [`MAX_PIECE_LEN`], because each message may belong to a call that
+/// waits.
+const MAX_PIECE_LEN_BESIDE_CALLS: usize = 32 << 10;
+
+/// Number of bytes transferred after the arrival of a message until the pieces have the length
+/// [`MAX_PIECE_LEN`] again.
+const QUIET_LEN: usize = 256 << 10;
+
+/// Maximum number of pieces of a transfer that are in flight at the same time. With two, the next
+/// piece is requested while a piece is on its way. More would delay the calls beside the transfer.
 pub(super) const MAX_PIECES_IN_FLIGHT: usize = 2;
 
 /// Number of bytes reserved for headers in a message that contains a piece: more than any header of
@@ -50,71 +59,71 @@ impl PieceTransfer {
         self.access.core()
     }
 
-    /// Returns the maximum length of a piece in bytes over this transport and with the peer's
-    /// limits.
-    pub(super) fn len(&self) -> usize {
-        match self.link.rdma() {
-            Some(_) => MAX_PIECE_LEN,
-            None => MAX_PIECE_LEN.min(self.core().send_limit() - MAX_FRAME_OVERHEAD),
+    /// Returns the lengths of the pieces over this transport and with the peer's limits.
+    pub(super) fn length(&self) -> PieceLength<'_> {
+        let core = self.core();
+        let is_one_sided = self.link.rdma().is_some();
+        PieceLength {
+            core,
+            max: match is_one_sided {
+                true => MAX_PIECE_LEN,
+                false => MAX_PIECE_LEN.min(core.send_limit() - MAX_FRAME_OVERHEAD),
+            },
+            is_one_sided,
+            messages: core.bulks.messages(),
+            since_message: usize::MAX,
         }
     }
 
-    /// Transfers one piece: the bytes in `range` of the local `memory`, from or to the offset `at`
-    /// of the bulk.
-    pub(super) async fn transfer(
-        &self,
-        memory: &mut BulkMemory,
-        range: Range<usize>,
-        at: usize,
-    ) -> Result<()> {
+    /// Transfers one piece: the bytes of the local `memory`, from or to the offset `at` of the bulk.
+    pub(super) async fn transfer(&self, memory: &mut PieceMemory<'_>, at: usize) -> Result<()> {
         let Some(rdma) = self.link.rdma() else {
-            return self.exchange(memory, range, at).await;
+            return self.exchange(memory.bytes_mut(), at).await;
         };
         let Some(token) = &self.token.memory else {
             return Err(BulkError::Lost.into());
         };
         let mut remote = RemoteMr::from_token_bytes(token);
-        let outcome = self
-            .access_remote(rdma, &mut remote, memory, range, at)
-            .await;
+        let remote = remote.get_mut(at..at + memory.len());
+        let mut remote = remote.ok_or_else(|| Error::from(BulkError::Lost))?;
+        let outcome = match memory {
+            PieceMemory::Region(region) => self.access_remote(rdma, &mut remote, region).await,
+            PieceMemory::Heap(bytes) => self.copy_and_access(rdma, &mut remote, bytes).await,
+        };
         outcome.map_err(|error| self.core().end().cloned().unwrap_or(error))
     }
 
-    /// Transfers a piece by a one-sided RDMA operation on the peer's memory `remote`. The
-    /// parameters are those of [`Self::transfer`].
+    /// Transfers a piece by a one-sided RDMA operation from or to the peer's memory `remote`.
     async fn access_remote(
         &self,
         rdma: &Rdma,
-        remote: &mut RemoteMr,
-        memory: &mut BulkMemory,
-        range: Range<usize>,
-        at: usize,
+        remote: &mut RemoteMrSliceMut<'_>,
+        region: &mut LocalMr,
     ) -> Result<()> {
-        let outside = || Error::from(BulkError::Lost);
-        let len = range.len();
-        let mut remote = remote.get_mut(at..at + len).ok_or_else(outside)?;
-        if let Some(region) = memory.region(rdma.device()) {
-            let mut local = region.get_mut(range).ok_or_else(outside)?;
-            match self.direction {
-                Direction::Read => rdma.read(&mut local, &remote).await?,
-                Direction::Write => rdma.write(&local, &mut remote).await?,
-            }
-            return Ok(());
-        }
-        // Memory that is not registered is copied through a registered buffer.
-        let mut copy = BulkMemory::allocate(&self.link, len, true)?;
-        let device: &RdmaDevice = rdma.device();
         match self.direction {
-            Direction::Read => {
-                let region = copy.region(device).ok_or_else(outside)?;
-                rdma.read(region, &remote).await?;
-                memory[range].copy_from_slice(region.as_slice());
-            }
-            Direction::Write => {
-                let region = copy.region(device).ok_or_else(outside)?;
-                region.as_mut_slice().copy_from_slice(&memory[range]);
-                rdma.write(region, &mut remote).await?;
-            }
+            Direction::Read => rdma.read(region, remote).await?,
+            Direction::Write => rdma.write(region, remote).await?,
+        }
+        Ok(())
+    }
+
+    /// Transfers a piece like [`Self::access_remote`], through a registered buffer, because the
+    /// local memory is not registered.
+    async fn copy_and_access(
+        &self,
+        rdma: &Rdma,
+        remote: &mut RemoteMrSliceMut<'_>,
+        bytes: &mut [u8],
+    ) -> Result<()> {
+        let copy = BulkMemory::allocate(&self.link, bytes.len(), true)?;
+        let copy = copy.into_region(rdma.device());
+        let mut copy = copy.map_err(|_| Error::from(BulkError::Lost))?;
+        if self.direction == Direction::Write {
+            copy.as_mut_slice().copy_from_slice(bytes);
+        }
+        self.access_remote(rdma, remote, &mut copy).await?;
+        if self.direction == Direction::Read {
+            bytes.copy_from_slice(copy.as_slice());
         }
         Ok(())
     }
@@ -122,12 +131,7 @@ impl PieceTransfer {
     /// Transfers a piece over a transport without one-sided operations: requests the bytes from the
     /// owner of the bulk, or sends the bytes to the owner, and waits for the answer. The parameters
     /// are those of [`Self::transfer`].
-    async fn exchange(
-        &self,
-        memory: &mut BulkMemory,
-        range: Range<usize>,
-        at: usize,
-    ) -> Result<()> {
+    async fn exchange(&self, memory: &mut [u8], at: usize) -> Result<()> {
         let core = self.core();
         let (tag, answer) = core.bulks.expect_answer();
         let expecting = ExpectedAnswer { core, tag };
@@ -135,7 +139,7 @@ impl PieceTransfer {
             return Err(end.clone());
         }
         let (lease, at) = (self.access.lease(), at as u64);
-        let len = u32::try_from(range.len()).unwrap_or(u32::MAX);
+        let len = u32::try_from(memory.len()).unwrap_or(u32::MAX);
         let limit = core.send_limit();
         let appended = match self.direction {
             Direction::Read => {
@@ -149,8 +153,8 @@ impl PieceTransfer {
             }
             Direction::Write => {
                 let header = Header::BulkWrite { lease, tag, at };
-                let bytes = &memory[range.clone()];
-                core.outbox.append(&header, bytes, limit, SendAt::TurnEnd)
+                core.outbox
+                    .append(&header, &*memory, limit, SendAt::TurnEnd)
             }
         };
         if let Appended::Long(batch) = appended.map_err(AppendError::into_error)? {
@@ -165,13 +169,45 @@ impl PieceTransfer {
         let PieceAnswer { has_ended, bytes } = answer.map_err(|_| core.end_error())?;
         match self.direction {
             _ if has_ended => return Err(BulkError::Ended.into()),
-            Direction::Read if bytes.len() == range.len() => {
-                memory[range].copy_from_slice(&bytes);
-            }
+            Direction::Read if bytes.len() == memory.len() => memory.copy_from_slice(&bytes),
             Direction::Read => return Err(BulkError::Lost.into()),
             Direction::Write => {}
         }
         Ok(())
+    }
+}
+
+/// Length of the pieces of a transfer. Over RDMA, depends on the messages that have arrived.
+pub(super) struct PieceLength<'c> {
+    core: &'c Core,
+    /// Maximum length of a piece in bytes.
+    max: usize,
+    /// Set if pieces are transferred by one-sided operations. Otherwise, each piece itself causes a
+    /// message.
+    is_one_sided: bool,
+    /// Number of messages that had arrived on the connection before the last piece.
+    messages: u64,
+    /// Number of bytes transferred since the last message.
+    since_message: usize,
+}
+
+impl PieceLength<'_> {
+    /// Returns the maximum length of the next piece in bytes.
+    pub(super) fn next(&mut self) -> usize {
+        if !self.is_one_sided {
+            return self.max;
+        }
+        let messages = self.core.bulks.messages();
+        if messages != self.messages {
+            self.messages = messages;
+            self.since_message = 0;
+        }
+        let len = match self.since_message < QUIET_LEN {
+            true => MAX_PIECE_LEN_BESIDE_CALLS,
+            false => self.max,
+        };
+        self.since_message = self.since_message.saturating_add(len);
+        len
     }
 }
 

@@ -18,9 +18,14 @@ use crate::payload::{Body, Message, Payload};
 use crate::wire::{BulkFrame, Header, LeaseId, Violation};
 
 /// Maximum number of pieces that are being sent to the peer at its request; a further request is a
-/// protocol violation. A correct peer requests at most [`MAX_PIECES_IN_FLIGHT`] at a time. The
-/// factor allows for pieces that the peer has already received and this end still counts.
-const MAX_PIECES_BEING_SENT: usize = 8 * MAX_PIECES_IN_FLIGHT;
+/// protocol violation. A correct peer requests at most [`MAX_PIECES_IN_FLIGHT`] for each of
+/// [`MAX_TURNS`] transfers at a time. The factor allows for pieces that the peer has already
+/// received and this end still counts.
+const MAX_PIECES_BEING_SENT: usize = 8 * MAX_TURNS * MAX_PIECES_IN_FLIGHT;
+
+/// Number of transfers of a connection that can have their turn at the same time. With two, a
+/// transfer can begin a piece while another waits for its last pieces.
+const MAX_TURNS: usize = 2;
 
 /// Number of unsent bytes above which a request of the peer about bulk memory is a protocol
 /// violation, because answering would exhaust the memory. A correct peer never reaches this limit:
@@ -49,9 +54,11 @@ pub(crate) struct BulkTable {
     last_tag: AtomicU32,
     /// Receivers of the peer's answers to the pieces that were requested, by tag.
     answers: Mutex<HashMap<u32, oneshot::Sender<PieceAnswer>>>,
-    /// Permits to transfer pieces; a transfer holds one permit for its turn. Their number is
+    /// Permits to begin pieces; a transfer holds one permit during its turn. Their number is
     /// limited, so that calls can proceed between pieces.
-    pub(super) pieces: Semaphore,
+    pub(super) turns: Semaphore,
+    /// Approximate number of messages that have arrived on the connection.
+    messages: AtomicU64,
     /// Number of pieces that are being sent to the peer.
     served: Arc<AtomicUsize>,
 }
@@ -76,9 +83,23 @@ impl BulkTable {
             borrowed: Mutex::default(),
             last_tag: AtomicU32::new(0),
             answers: Mutex::default(),
-            pieces: Semaphore::new(MAX_PIECES_IN_FLIGHT),
+            turns: Semaphore::new(MAX_TURNS),
+            messages: AtomicU64::new(0),
             served: Arc::default(),
         }
+    }
+
+    /// Counts a message that has arrived on the connection.
+    #[inline]
+    pub(crate) fn count_message(&self) {
+        // Two threads may lose a count, which does no harm: only a change of the number matters.
+        let messages = self.messages.load(Ordering::Relaxed).wrapping_add(1);
+        self.messages.store(messages, Ordering::Relaxed);
+    }
+
+    /// Returns the approximate number of messages that have arrived on the connection.
+    pub(super) fn messages(&self) -> u64 {
+        self.messages.load(Ordering::Relaxed)
     }
 
     /// Returns the maximum length in bytes of a bulk that this end accepts from the peer.

@@ -1,11 +1,18 @@
 //! Reads and writes of the peer's bulks, piece by piece.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesOrdered;
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 use tokio::task::yield_now;
 
-use super::piece::PieceTransfer;
+use super::local::{LocalPieces, PieceMemory};
+use super::piece::{MAX_PIECES_IN_FLIGHT, PieceTransfer};
+use super::table::BulkTable;
 use super::{BulkMemory, PeerBulk, memories};
 use crate::core::Core;
 use crate::error::{BulkError, Error, Result};
@@ -25,8 +32,8 @@ pub(super) enum Direction {
 
 impl PeerBulk {
     /// Reads or writes parts of the bulk in a new task. Each part is an offset in the bulk and
-    /// local memory. If this future is dropped, the task owns the local memory until the current
-    /// piece has been transferred, so that the device does not access freed memory.
+    /// local memory. If this future is dropped, the task owns the local memory until the pieces in
+    /// flight have been transferred, so that the device does not access freed memory.
     pub(super) async fn transfer(
         &self,
         direction: Direction,
@@ -58,8 +65,8 @@ impl PeerBulk {
     }
 }
 
-/// Guard that stops a transfer after its current piece, when the future that waits for the transfer
-/// is dropped.
+/// Guard that stops a transfer after its pieces in flight, when the future that waits for the
+/// transfer is dropped.
 #[derive(Default)]
 struct StopOnDrop(Arc<AtomicBool>);
 
@@ -80,50 +87,142 @@ impl Transfer {
     /// Transfers the parts in order until an error occurs. Returns the outcome and the local memory
     /// of all parts.
     async fn run(self, mut parts: Vec<(usize, BulkMemory)>) -> (Result<()>, Vec<BulkMemory>) {
-        let mut outcome = Ok(());
-        for (at, memory) in &mut parts {
-            outcome = self.part(*at, memory).await;
-            if outcome.is_err() {
-                break;
+        let device = self.pieces.link.rdma().map(|rdma| rdma.device());
+        let divided = parts.iter_mut();
+        let mut divided: Vec<_> = divided
+            .map(|(at, memory)| LocalPieces::new(*at, memory, device))
+            .collect();
+        let outcome = self.transfer(&mut divided).await;
+        let joined: Vec<_> = divided.into_iter().map(LocalPieces::into_memory).collect();
+        for ((_, memory), joined) in parts.iter_mut().zip(joined) {
+            if let Some(joined) = joined {
+                *memory = joined;
             }
         }
         (outcome, memories(parts))
     }
 
-    /// Transfers `memory` from or to the offset `at` of the bulk, piece by piece. Other transfers
-    /// of the connection can proceed between the pieces.
-    async fn part(&self, at: usize, memory: &mut BulkMemory) -> Result<()> {
-        let (whole, most) = (memory.len(), self.pieces.len());
+    /// Transfers the parts in pieces. Begins at most one piece before other tasks can run. After an
+    /// error, begins no further piece, and waits for the pieces in flight.
+    async fn transfer(&self, parts: &mut [LocalPieces<'_>]) -> Result<()> {
         let core: &Arc<Core> = self.pieces.access.core();
-        let mut done = 0;
-        // The permit of the current turn and the offset at which the turn ends.
-        let mut turn = None;
-        while done < whole {
-            if self.is_stopped.load(Ordering::Relaxed) {
-                return Err(Error::Cancelled);
+        let mut turn = Turn::new(&core.bulks);
+        let mut length = self.pieces.length();
+        // Pieces in flight, each with the index of its part.
+        let mut in_flight = FuturesOrdered::new();
+        let mut current = 0;
+        let mut outcome = Ok(());
+        // Set if the pieces in flight did not complete while other tasks ran once. Within a host,
+        // pieces complete earlier, and one in flight suffices.
+        let mut is_slow = false;
+        loop {
+            while parts.get(current).is_some_and(LocalPieces::is_empty) {
+                current += 1;
             }
-            if let Some(end) = core.end() {
-                return Err(end.clone());
+            let has_more = outcome.is_ok() && current < parts.len();
+            if has_more && turn.is_over() && in_flight.is_empty() {
+                turn.begin().await.map_err(|_| core.end_error())?;
             }
-            if turn.as_ref().is_none_or(|&(_, end)| done >= end) {
-                // The semaphore is fair, so concurrent transfers alternate.
-                drop(turn.take());
-                let permit = core.bulks.pieces.acquire().await;
-                let permit = permit.map_err(|_| core.end_error())?;
-                turn = Some((permit, done + TURN_LEN));
+            let mut may_begin =
+                has_more && !turn.is_over() && in_flight.len() < MAX_PIECES_IN_FLIGHT;
+            let begins = may_begin && (is_slow || in_flight.is_empty());
+            if begins {
+                match parts[current].take(length.next()) {
+                    Ok((memory, at)) => {
+                        turn.count(memory.len());
+                        in_flight.push_back(self.piece(current, memory, at));
+                    }
+                    Err(error) => outcome = Err(error),
+                }
+                may_begin = in_flight.len() < MAX_PIECES_IN_FLIGHT;
             }
-            let entered = self.pieces.access.begin_piece()?;
-            let len = most.min(whole - done);
-            self.pieces
-                .transfer(memory, done..done + len, at + done)
-                .await?;
-            drop(entered);
-            done += len;
-            self.transferred.fetch_add(len as u64, Ordering::Relaxed);
+            // Does not wait if another piece may begin.
+            let ended = match may_begin {
+                true => poll_fn(|cx| Poll::Ready(in_flight.poll_next_unpin(cx))).await,
+                false => Poll::Ready(in_flight.next().await),
+            };
+            is_slow = match ended {
+                Poll::Ready(Some((part, ended, memory))) => {
+                    parts[part].put_back(memory);
+                    outcome = outcome.and(ended);
+                    !may_begin
+                }
+                Poll::Ready(None) => return outcome,
+                Poll::Pending => !begins,
+            };
             // The transfer of a piece may complete without waiting. Other tasks must be able to
             // run.
             yield_now().await;
         }
+    }
+
+    /// Transfers one piece from or to the offset `at` of the bulk. Returns the arguments `part` and
+    /// `memory` with the outcome.
+    async fn piece<'m>(
+        &self,
+        part: usize,
+        mut memory: PieceMemory<'m>,
+        at: usize,
+    ) -> (usize, Result<()>, PieceMemory<'m>) {
+        let outcome = self.transfer_piece(&mut memory, at).await;
+        (part, outcome, memory)
+    }
+
+    /// Transfers one piece from or to the offset `at` of the bulk, unless the transfer was stopped,
+    /// the connection has ended, or the access was closed.
+    async fn transfer_piece(&self, memory: &mut PieceMemory<'_>, at: usize) -> Result<()> {
+        if self.is_stopped.load(Ordering::Relaxed) {
+            return Err(Error::Cancelled);
+        }
+        if let Some(end) = self.pieces.access.core().end() {
+            return Err(end.clone());
+        }
+        let _entered = self.pieces.access.begin_piece()?;
+        self.pieces.transfer(memory, at).await?;
+        let len = memory.len() as u64;
+        self.transferred.fetch_add(len, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+/// Turn of a transfer: the permission to begin pieces of [`TURN_LEN`] bytes.
+struct Turn<'c> {
+    turns: &'c Semaphore,
+    permit: Option<SemaphorePermit<'c>>,
+    /// Number of bytes that may still begin.
+    left: usize,
+}
+
+impl<'c> Turn<'c> {
+    /// Creates a turn that is over.
+    fn new(bulks: &'c BulkTable) -> Self {
+        Self {
+            turns: &bulks.turns,
+            permit: None,
+            left: 0,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Waits for the next turn of the transfer. The caller must have no pieces in flight: nothing
+    /// would notice their ends during the wait.
+    async fn begin(&mut self) -> Result<(), AcquireError> {
+        self.permit = None;
+        self.permit = Some(self.turns.acquire().await?);
+        self.left = TURN_LEN;
+        Ok(())
+    }
+
+    /// Counts the `len` bytes of a piece that begins. If the turn is over and no other transfer
+    /// waits for a turn, begins the next turn.
+    fn count(&mut self, len: usize) {
+        self.left = self.left.saturating_sub(len);
+        // The semaphore is fair: while a transfer waits, no permit is available.
+        if self.left == 0 && self.turns.available_permits() > 0 {
+            self.left = TURN_LEN;
+        }
     }
 }

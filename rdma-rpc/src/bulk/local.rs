@@ -1,0 +1,162 @@
+//! [`LocalPieces`]: the local memory of a transfer, which is divided into pieces.
+
+use rdma_async::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RdmaDevice};
+
+use super::BulkMemory;
+use crate::error::{BulkError, Result};
+
+/// Local memory of one piece.
+pub(super) enum PieceMemory<'m> {
+    /// Part of memory that is registered with the device of the connection. Owned, so that several
+    /// operations can use parts of the same memory at the same time.
+    Region(LocalMr),
+    /// Part of other memory.
+    Heap(&'m mut [u8]),
+}
+
+impl PieceMemory<'_> {
+    /// Returns the length in bytes.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Region(region) => region.length(),
+            Self::Heap(bytes) => bytes.len(),
+        }
+    }
+
+    /// Returns the bytes for reading and writing. No operation may be using the memory.
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Region(region) => region.as_mut_slice(),
+            Self::Heap(bytes) => bytes,
+        }
+    }
+}
+
+/// Local memory of one part of a transfer, from which pieces are taken in order.
+pub(super) struct LocalPieces<'m> {
+    memory: LocalMemory<'m>,
+    /// Offset in the bulk of the next piece.
+    at: usize,
+}
+
+/// Local memory from which pieces are taken.
+enum LocalMemory<'m> {
+    /// Memory that is registered with `device`, the device of the connection.
+    Region {
+        device: RdmaDevice,
+        /// Length of the whole memory in bytes.
+        len: usize,
+        /// Memory of the pieces that were put back; `None` before the first piece.
+        joined: Option<LocalMr>,
+        /// Memory that was not taken; `None` after the last piece.
+        rest: Option<LocalMr>,
+    },
+    /// Other memory that was not taken.
+    Heap(&'m mut [u8]),
+}
+
+impl<'m> LocalPieces<'m> {
+    /// Divides `memory`, whose first byte is transferred from or to the offset `at` of the bulk.
+    /// Takes memory that is registered with `device` out of `memory`, until [`Self::into_memory`]
+    /// returns it.
+    pub(super) fn new(at: usize, memory: &'m mut BulkMemory, device: Option<&RdmaDevice>) -> Self {
+        let region = device.and_then(|device| match std::mem::take(memory).into_region(device) {
+            Ok(region) => Some(LocalMemory::Region {
+                device: device.clone(),
+                len: region.length(),
+                joined: None,
+                rest: Some(region),
+            }),
+            Err(other) => {
+                *memory = other;
+                None
+            }
+        });
+        let memory = region.unwrap_or_else(|| LocalMemory::Heap(memory));
+        Self { memory, at }
+    }
+
+    /// Returns whether all memory was taken.
+    pub(super) fn is_empty(&self) -> bool {
+        match &self.memory {
+            LocalMemory::Region { rest, .. } => rest.is_none(),
+            LocalMemory::Heap(rest) => rest.is_empty(),
+        }
+    }
+
+    /// Takes the next piece of at most `len` bytes. Returns the piece and its offset in the bulk.
+    /// Fails, and takes nothing, if an earlier operation is still using the memory.
+    pub(super) fn take(&mut self, len: usize) -> Result<(PieceMemory<'m>, usize)> {
+        let piece = match &mut self.memory {
+            LocalMemory::Region { rest, .. } => {
+                let whole = rest.take().ok_or(BulkError::Lost)?;
+                if whole.length() <= len {
+                    PieceMemory::Region(whole)
+                } else {
+                    match whole.split_at(len) {
+                        Ok((front, back)) => {
+                            *rest = Some(back);
+                            PieceMemory::Region(front)
+                        }
+                        Err((whole, error)) => {
+                            *rest = Some(whole);
+                            return Err(error.into());
+                        }
+                    }
+                }
+            }
+            LocalMemory::Heap(rest) => {
+                let whole = std::mem::take(rest);
+                let (front, back) = whole.split_at_mut(len.min(whole.len()));
+                *rest = back;
+                PieceMemory::Heap(front)
+            }
+        };
+        let at = self.at;
+        self.at += piece.len();
+        Ok((piece, at))
+    }
+
+    /// Puts back a piece after its transfer. Pieces must be put back in the order in which they were
+    /// taken. Memory that the device is still using, because it has not ended the operation, is
+    /// lost.
+    pub(super) fn put_back(&mut self, piece: PieceMemory<'m>) {
+        if let (LocalMemory::Region { joined, .. }, PieceMemory::Region(piece)) =
+            (&mut self.memory, piece)
+        {
+            *joined = join(joined.take(), Some(piece));
+        }
+    }
+
+    /// Returns the memory that [`Self::new`] has taken out of a [`BulkMemory`]; empty memory if any
+    /// piece was lost. Returns `None` if no memory was taken out.
+    pub(super) fn into_memory(self) -> Option<BulkMemory> {
+        let LocalMemory::Region {
+            device,
+            len,
+            joined,
+            rest,
+        } = self.memory
+        else {
+            return None;
+        };
+        let whole = join(joined, rest).filter(|whole| whole.length() == len);
+        Some(whole.map_or_else(BulkMemory::default, |whole| {
+            BulkMemory::of_region(whole, device)
+        }))
+    }
+}
+
+/// Joins adjacent memory. Returns `None` if the device is still using any of it.
+fn join(front: Option<LocalMr>, back: Option<LocalMr>) -> Option<LocalMr> {
+    match (front, back) {
+        (Some(front), Some(back)) => match front.join(back) {
+            Ok(whole) => Some(whole),
+            Err(refused) => {
+                tracing::error!(error = %refused.error, "memory of a failed transfer is lost");
+                None
+            }
+        },
+        (front, back) => front.or(back),
+    }
+}

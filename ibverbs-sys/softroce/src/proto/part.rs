@@ -203,7 +203,9 @@ impl QueuePair {
     /// unsent bytes.
     ///
     /// # Errors
-    /// The next step of the caller, if nothing can be transferred without packets now.
+    /// The next step of the caller: [`SendProgress::PacketsOnly`] or [`SendProgress::Idle`] if
+    /// nothing can be transferred without packets now, and [`SendProgress::Transferred`] if the
+    /// request has failed.
     pub fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,
@@ -220,8 +222,8 @@ impl QueuePair {
     }
 
     /// Returns whether a part, only packets, or nothing can be sent next, without changing the
-    /// state. The result is [`SendProgress::Transferred`] if a part may be transferred now and no
-    /// packet is unacknowledged.
+    /// state. The result is [`SendProgress::Transferred`] if a part may be transferred now and, on
+    /// a reliable connection, no packet is unacknowledged.
     pub fn next_step(&self, now: impl FnOnce() -> Time) -> SendProgress {
         if self.may_send() {
             self.requester.next_step(now, &self.endpoint)
@@ -231,7 +233,8 @@ impl QueuePair {
     }
 
     /// Returns whether the next bytes of the send queue must not be sent as packets, because the
-    /// caller will transfer them without packets.
+    /// caller will copy them to the peer without packets, now or after earlier requests have been
+    /// acknowledged.
     pub fn excludes_packets(&self, host: &impl Host) -> bool {
         self.requester.excludes_packets(&self.endpoint, host)
     }
@@ -479,7 +482,8 @@ impl QueuePair {
         self.accepts_packet(destination, partition_key, host)
     }
 
-    /// Returns whether the responder has nothing to send, or only an acknowledgement.
+    /// Returns whether the responder half of this queue pair has nothing to send, or only an
+    /// acknowledgement, which can be sent without a packet.
     #[inline]
     pub fn has_no_response_packet(&self) -> bool {
         self.responder.has_no_packet()
@@ -492,8 +496,8 @@ impl QueuePair {
         self.responder.is_silent() && self.receipts.is_empty()
     }
 
-    /// Returns what this queue pair must transmit: nothing, only an acknowledgement, or something
-    /// urgent.
+    /// Returns the urgency with which this queue pair must transmit: not at all, only an
+    /// acknowledgement, or without a delay.
     #[inline]
     pub fn transmit_urgency(&self) -> TransmitUrgency {
         if self.endpoint.state != State::ReadyToSend || !self.requester.is_silent() {
@@ -584,8 +588,8 @@ impl QueuePair {
     }
 }
 
-/// A send, or a write with immediate data, that was sent before it is posted. Its bytes are passed
-/// separately.
+/// A send, or a write with immediate data, that is sent before [`post_sent`](QueuePair::post_sent)
+/// queues it. Its bytes are passed separately.
 #[derive(Clone, Copy, Debug)]
 pub struct UnqueuedMessage {
     /// Work request ID, which the program has chosen, and which the completion contains.

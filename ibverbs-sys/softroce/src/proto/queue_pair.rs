@@ -390,13 +390,14 @@ impl QueuePair {
         self.handle_result(done, host);
     }
 
-    /// Returns the number of timeouts since the last response of the peer.
+    /// Returns the number of timeouts since the last response of the peer. If a call of
+    /// [`handle_timeout`](Self::handle_timeout) increases the number, a response is overdue.
     pub fn unanswered_timeouts(&self) -> u8 {
         self.requester.unanswered_timeouts()
     }
 
-    /// Handles the result of a call of the requester. After an error, moves the queue pair to an
-    /// error state.
+    /// Handles the result of a step of the requester: if its oldest request has failed, moves the
+    /// queue pair to an error state.
     #[inline]
     pub(super) fn handle_result(&mut self, done: Result<(), Failed>, host: &mut impl Host) {
         match done {

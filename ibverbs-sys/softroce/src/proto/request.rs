@@ -16,7 +16,8 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// A segment of length zero.
+    /// A segment of length zero, with the address 0 and the key 0, as the initial value of an array
+    /// element.
     pub(crate) const EMPTY: Self = Self {
         address: 0,
         length: 0,

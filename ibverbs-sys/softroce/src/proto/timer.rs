@@ -53,8 +53,8 @@ impl Pacer {
     }
 }
 
-/// A pause between two checks of a condition whose change is not notified, such as the end of
-/// another process's copies.
+/// A pause between two checks of a condition. Used where no other thread or process notifies the
+/// change of the condition, such as the end of another process's copies.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pause {
     /// Length of a requested pause that has not begun.

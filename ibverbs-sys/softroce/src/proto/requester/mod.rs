@@ -278,7 +278,8 @@ impl Requester {
     }
 
     /// Returns whether the next bytes of the send queue must not be sent as packets, because the
-    /// caller will transfer them without packets.
+    /// caller will copy them to the peer without packets, now or after earlier requests have been
+    /// acknowledged.
     pub(super) fn excludes_packets(&self, endpoint: &Endpoint, host: &impl Host) -> bool {
         let next = self.started(endpoint);
         next.is_some_and(|(upcoming, request)| host.excludes_packets(request, &upcoming))
@@ -471,8 +472,8 @@ impl Requester {
     }
 
     /// Returns the number of sequence numbers before `next` that count for the window: those of
-    /// [packets in flight](Self::packets_in_flight), and so many others that no more numbers than
-    /// the maximum of the window are unanswered.
+    /// [packets in flight](Self::packets_in_flight). Returns a higher number if otherwise more
+    /// numbers than the maximum of the window could be unanswered.
     #[inline]
     fn in_flight(&self, next: Sequence) -> u32 {
         let unanswered = next.distance(self.unanswered).max(0) as u32;
@@ -490,7 +491,8 @@ impl Requester {
     }
 
     /// Returns a sequence number that advances by one for each packet that the peer receives, in
-    /// order or after a gap.
+    /// order or after a gap. The difference of two such numbers is the number of packets that the
+    /// peer has received between two points in time.
     fn delivered(&self) -> Sequence {
         self.unanswered + self.repairs.kept(self.unanswered)
     }

@@ -18,7 +18,7 @@ const MAX_DECLINED: u32 = 3;
 impl Requester {
     /// Starts the request that is sent next (the request at the cursor), unless the request must
     /// wait, and returns the position of its next unsent bytes. If nothing can be transferred
-    /// without packets, returns the next step of the caller instead.
+    /// without packets, returns [`SendProgress::PacketsOnly`] or [`SendProgress::Idle`] instead.
     pub(in crate::proto) fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,

@@ -79,7 +79,7 @@ impl Repairs {
     }
 
     /// Records that all packets before `unanswered` are answered. Returns whether a packet that was
-    /// sent again was lost again.
+    /// sent again was lost again, which means that the window is too large.
     #[inline]
     pub(super) fn progress(&mut self, unanswered: Sequence) -> bool {
         let Some(end) = self.end else {
@@ -138,7 +138,7 @@ impl Repairs {
     }
 
     /// Returns the number of packets after `unanswered`, the oldest unanswered one, that the peer
-    /// keeps.
+    /// keeps. These packets no longer count as in flight.
     #[inline]
     pub(super) fn kept(&self, unanswered: Sequence) -> u32 {
         match self.end {

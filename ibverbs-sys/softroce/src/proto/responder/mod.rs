@@ -35,7 +35,8 @@ use super::{
 };
 use crate::wire::{Aeth, Header, Nak, Opcode, Operation, Packet, Run, Syndrome};
 
-/// Average interval between the packets of a read response that is longer than the window.
+/// Average interval between the packets of a read response that is longer than the window. Without
+/// pauses, these packets could overflow the socket buffer of the requester.
 const RESPONSE_INTERVAL: Duration = Duration::from_micros(1);
 
 #[derive(Debug, Default)]
@@ -222,7 +223,7 @@ impl Responder {
     }
 
     /// Handles a packet that arrived after a gap in the sequence numbers. The first such packet
-    /// causes a NAK.
+    /// causes a NAK that requests the missing packets.
     fn handle_gap(&mut self, host: &mut impl Host) {
         host.count(Counter::OutOfSequenceRequest, 1);
         self.request_expected();
@@ -249,7 +250,7 @@ impl Responder {
         self.report_pending |= opens_gap || bth.acknowledge;
     }
 
-    /// Discards the packets that arrived after a gap.
+    /// Discards the packets that arrived after a gap. The peer sends them again.
     fn discard_kept(&mut self) {
         self.kept.clear();
         self.report_pending = false;

@@ -75,8 +75,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Checks that the peer of requester `r` has raised an event if the requester's last request
-    /// was invalid.
+    /// Checks that the peer of requester `r` has raised the event for a wrong key or an invalid
+    /// request, if the schedule made the requester's last request fail in this way.
     fn check_events(&self, r: usize) -> Result<(), String> {
         let requester = &self.requesters[r];
         let ending = self.schedule.connections[requester.connection].ending;

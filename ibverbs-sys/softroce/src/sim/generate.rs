@@ -11,7 +11,8 @@ use super::requester::{Effect, Expectation, Posted};
 use super::scenario::{Scenario, Token};
 use super::schedule::Kind;
 
-/// Maximum length in bytes of a message that may be posted inline.
+/// Maximum length in bytes of a message that may be posted inline: the number of bytes that
+/// [`Inline`] stores without an allocation.
 const MAX_INLINE: usize = 128;
 
 /// A request that is being prepared, with the effect that the model of the simulation expects if

@@ -92,9 +92,9 @@ impl Token {
     }
 }
 
-/// Maximum number of events in a run. A run with more events is assumed never to end.
+/// Maximum number of events in a run. A run with more events is assumed never to end, and fails.
 const MAX_EVENTS: u64 = 20_000_000;
-/// Maximum simulated time of a run. A run that takes longer is assumed never to end.
+/// Maximum simulated time of a run. A run that takes longer is assumed never to end, and fails.
 const LATEST: Time = Time::from_nanos(10_000 * 1_000_000_000);
 
 impl<'t> Scenario<'t> {

@@ -14,7 +14,7 @@ pub(crate) enum Flow {
     Read,
 }
 
-/// Parameters of a [`Stream`].
+/// Parameters of a [`Stream`]: the messages, and attributes of the two queue pairs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parameters {
     pub(crate) flow: Flow,

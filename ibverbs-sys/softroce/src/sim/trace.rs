@@ -7,7 +7,7 @@ use crate::wire::{Packet, Syndrome};
 use super::network::Fate;
 use super::world::Happening;
 
-/// Callback that is called with each line of a trace.
+/// Callback that a run calls with each line of a trace of its packets and completions.
 pub type Lines<'a> = dyn FnMut(&str) + 'a;
 
 /// A time that is displayed in microseconds, for the first column of the trace.

@@ -63,8 +63,8 @@ impl Timers {
         self.clock.now()
     }
 
-    /// Returns a present time that is cheap to read: usually some milliseconds later than the
-    /// result of [`now`](Self::now).
+    /// Returns the approximate present time, which is cheap to read: usually some milliseconds
+    /// later than the result of [`now`](Self::now). For deadlines that need not be exact.
     pub(crate) fn coarse_now(&self) -> Time {
         self.clock.coarse()
     }
@@ -135,8 +135,8 @@ impl Timers {
         self.publish(&set);
     }
 
-    /// Clears the state of a timer that was scheduled for `time`, because its user is about to be
-    /// called.
+    /// Records that a timer that was scheduled for `time` is no longer scheduled, because its user
+    /// is about to be called.
     pub(crate) fn clear(alarm: &Alarm, time: Time) {
         // A new user with the same key may be scheduled for another time already. Then its alarm
         // stays.

@@ -12,8 +12,8 @@ use crate::proto::{
 /// this wait short.
 pub(crate) const MAX_COPY: u32 = 1 << 20;
 
-/// A read, write or atomic that the sender's thread executes directly in the target's memory,
-/// without a thread of the target.
+/// A read, write or atomic that the sender's thread executes directly in the memory of the peer,
+/// without a thread of the peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OneSided<'a> {
     pub(crate) id: u64,
@@ -71,8 +71,8 @@ pub(crate) trait MemoryAccess {
 }
 
 impl<'a> OneSided<'a> {
-    /// Executes the bytes `range` of a read or a write, or a whole atomic, by the functions of
-    /// `reach`. The range has at most [`MAX_COPY`] bytes.
+    /// Executes the bytes `range` of a read or a write, or a whole atomic. `reach` gives access to
+    /// the memory of both sides. The range has at most [`MAX_COPY`] bytes.
     ///
     /// # Errors
     /// Returns [`OneSidedError::NotExecuted`] also for an operation that is invalid or not allowed.

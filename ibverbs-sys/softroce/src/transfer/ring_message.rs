@@ -121,7 +121,7 @@ pub(crate) enum RingSendError {
 }
 
 /// Result of [`poll`], which sends the next message or acknowledgement of a queue pair through the
-/// shared ring.
+/// shared ring. The result determines whether the caller polls again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Polled {
     /// A message or an acknowledgement was put into the shared ring. The caller may poll again.
@@ -135,7 +135,8 @@ pub(crate) enum Polled {
     Nothing,
 }
 
-/// Maximum number of memory segments that a slot (one cache line of the shared ring) can describe.
+/// Maximum number of memory segments that the payload of a slot (one cache line of the shared ring)
+/// can describe.
 pub(crate) const SEGMENTS: usize = MAX_SLOT_BYTES / SEGMENT;
 
 /// Length in bytes of an encoded memory segment (address, length, key) in a slot (cache line) of
@@ -243,9 +244,10 @@ impl MessagePart<'_> {
     }
 }
 
-/// Sends the next message or acknowledgement of the queue pair through the shared ring: calls
-/// `send` with the pending acknowledgement, the next part of a message, or both. `now` may return a
-/// time somewhat later than the present.
+/// Sends the next message or acknowledgement of the queue pair through the shared ring. Calls
+/// `send` with the content of a ring message (the pending acknowledgement, the next part of a
+/// message, or both), and with the bytes that belong into chunks of the ring, if there are any.
+/// `now` may return a time somewhat later than the present.
 pub(crate) fn poll<H: TransferHost>(
     queue_pair: &mut QueuePair,
     now: impl FnOnce() -> Time,
@@ -279,7 +281,8 @@ pub(crate) fn lone_acknowledgement(queue_pair: &QueuePair) -> Option<RingMessage
     (is_only && queue_pair.acknowledgement().is_some()).then(|| to_peer(queue_pair, None))
 }
 
-/// Sends the pending acknowledgement, if there is one, by a call of `send`.
+/// Sends the pending acknowledgement, if there is one, by a call of `send`, which puts it into the
+/// shared ring.
 fn acknowledge<H>(
     queue_pair: &mut QueuePair,
     host: &H,

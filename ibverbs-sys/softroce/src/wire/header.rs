@@ -520,7 +520,7 @@ const fn low_24(value: u32) -> [u8; 4] {
     (value & 0xff_ffff).to_be_bytes()
 }
 
-/// The bytes of a packet that were not parsed yet.
+/// Parser of a packet: the bytes of the packet that have not been parsed yet.
 struct Reader<'a> {
     bytes: &'a [u8],
 }

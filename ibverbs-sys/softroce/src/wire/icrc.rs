@@ -19,8 +19,9 @@ const SEED: u32 = 0x2144_df1c;
 /// remaining bytes is often a multiple of sixteen, for which the CRC is fastest.
 const MASKED_BYTES: usize = 12;
 
-/// Intermediate ICRC over the headers before the BTH. It is the same for all packets with the same
-/// path and length.
+/// Intermediate ICRC over the headers before the BTH, from which [`finish`](Self::finish) computes
+/// the ICRC of a packet. It is the same for all packets with the same path and length, so a caller
+/// can keep it for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartialIcrc(u32);
 

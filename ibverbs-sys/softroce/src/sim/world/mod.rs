@@ -69,7 +69,8 @@ pub(crate) struct World<'t> {
     network: Network,
     notices: Vec<Notice>,
     breach: Option<Breach>,
-    /// Time for which a node collects packets before it sends responses.
+    /// Time for which a node collects packets that arrive, before it sends responses to all of them
+    /// together.
     batch: Duration,
     /// Time for which the acknowledgement of a [`RingMessage`](crate::transfer::RingMessage) is
     /// delayed. `None` if nodes send only packets.

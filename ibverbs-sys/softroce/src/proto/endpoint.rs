@@ -92,7 +92,7 @@ impl Endpoint {
         (self.attributes.access).contains(AccessFlags::REMOTE_WRITE)
     }
 
-    /// Returns the maximum payload of a packet in bytes.
+    /// Returns the maximum payload of a packet in bytes: the path MTU of the queue pair.
     pub(super) fn mtu(&self) -> u32 {
         self.attributes.path_mtu.bytes() as u32
     }

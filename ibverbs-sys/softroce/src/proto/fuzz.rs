@@ -522,7 +522,8 @@ impl Connection {
     }
 }
 
-/// Sets attributes of a queue pair to values that the input determines.
+/// Sets attributes of a queue pair, such as the path MTU and the retry counts, to values that the
+/// input determines.
 fn set(node: &mut Node, input: &mut Input<'_>) {
     let number = node.queue_pair.number();
     let mut chosen = attributes(3 - number);

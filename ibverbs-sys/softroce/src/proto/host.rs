@@ -15,7 +15,8 @@ pub enum LocalFault {
     Bind,
 }
 
-/// Reason why a request of a peer may not access memory.
+/// Reason why a request of a peer may not access memory. It determines the NAK that the peer
+/// receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteFault {
     /// The key is invalid, has another protection domain or lacks the access right, or the bytes

@@ -79,7 +79,8 @@ pub struct Part<'a> {
     pub queue_key: u32,
 }
 
-/// Result of an attempt to transfer a part of a message without packets.
+/// Result of an attempt to transfer a part of a message without packets. It determines how the
+/// sender continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartOutcome {
     /// The part was executed at the peer, and counts as acknowledged.
@@ -157,7 +158,8 @@ pub enum Kind {
     Written,
 }
 
-/// Source from which a receiver copies the bytes of a part of a message.
+/// Source from which a receiver copies the bytes of a part of a message, such as the shared ring or
+/// the memory of the sender.
 pub trait Source<H> {
     /// Copies the bytes of the part to the receive memory `to`, from byte `offset` of the message
     /// on. The bytes of a write ([`Kind::Write`], [`Kind::Written`]) go to the memory that the
@@ -300,7 +302,7 @@ impl QueuePair {
         self.endpoint.packets(length)
     }
 
-    /// Returns the largest payload of a packet in bytes.
+    /// Returns the largest payload of a packet in bytes: the path MTU.
     #[inline]
     pub fn mtu(&self) -> u32 {
         self.endpoint.mtu()
@@ -570,7 +572,8 @@ impl QueuePair {
         PartOutcome::Executed
     }
 
-    /// Returns whether requests may be sent in the present state.
+    /// Returns whether requests may be sent and responses received in the present state: ready to
+    /// send, or send queue drained.
     #[inline]
     pub(super) fn may_send(&self) -> bool {
         matches!(
@@ -579,7 +582,8 @@ impl QueuePair {
         )
     }
 
-    /// Returns whether the queue pair receives packets in the present state.
+    /// Returns whether the queue pair receives packets in the present state: from ready to receive
+    /// on, but not in the error state.
     fn may_receive(&self) -> bool {
         !matches!(
             self.endpoint.state,

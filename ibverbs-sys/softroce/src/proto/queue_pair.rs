@@ -202,7 +202,7 @@ impl QueuePair {
         self.may_delay() && self.requester.is_silent()
     }
 
-    /// Returns whether an acknowledgement must be sent, now or later.
+    /// Returns whether an acknowledgement of received packets must be sent, now or later.
     pub fn must_acknowledge(&self) -> bool {
         self.responder.must_acknowledge()
     }

@@ -66,7 +66,7 @@ impl Receipts {
         }
     }
 
-    /// Returns whether no receipt must be sent.
+    /// Returns whether no receipt is waiting to be sent.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.owed.is_empty()

@@ -418,7 +418,7 @@ impl Host for Machine {
     }
 }
 
-/// A queue pair with its simulated machine.
+/// A queue pair with its simulated machine: one side of a connection in a test.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) queue_pair: QueuePair,

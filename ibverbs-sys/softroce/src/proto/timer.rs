@@ -42,7 +42,7 @@ impl Pacer {
         true
     }
 
-    /// Records that no packet waits for the next burst any more.
+    /// Records that no packet waits for the next burst any more, so that no timeout is needed.
     pub(super) fn clear_waiting(&mut self) {
         self.paused = false;
     }

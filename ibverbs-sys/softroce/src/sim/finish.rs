@@ -179,7 +179,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Posts a request of requester `r`, whose queue pair is in the error state.
+    /// Posts a request of requester `r`, whose queue pair is in the error state, so that the
+    /// request must be flushed.
     fn post_in_error(&mut self, r: usize) {
         let id = self.next_id();
         let operation = SendOperation::Send {

@@ -38,7 +38,8 @@ pub(super) struct Scenario<'t> {
     pub(super) random: Random,
 }
 
-/// State of a queue pair that the model expects.
+/// State of a queue pair in the model: the requesters and the receive pool that use it, and its
+/// events so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ExpectedState {
     /// Index of the requester that posts to this queue pair.
@@ -53,7 +54,7 @@ pub(super) struct ExpectedState {
     pub(super) flushed_shared: u32,
 }
 
-/// Purpose of a wakeup that the model has scheduled.
+/// Purpose of a wakeup that the model has scheduled: the action that is then due.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Token {
     /// The requester with this index must continue posting.
@@ -179,7 +180,7 @@ impl<'t> Scenario<'t> {
         Ok(())
     }
 
-    /// Processes events, and passes notices to the model, until none are left.
+    /// Processes events, and passes notices to the model, until no event and no notice is left.
     pub(super) fn run_until_idle(&mut self) -> Result<(), String> {
         let mut notices = Vec::new();
         loop {
@@ -232,7 +233,7 @@ impl<'t> Scenario<'t> {
         Ok(())
     }
 
-    /// Returns a request id that was not used before.
+    /// Returns a request ID that was not used before in this run.
     pub(super) fn next_id(&mut self) -> u64 {
         self.ids += 1;
         self.ids

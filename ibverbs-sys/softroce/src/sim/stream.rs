@@ -6,7 +6,7 @@ use crate::proto::{
 use super::schedule::ack_delay;
 use super::world::{QpId, World};
 
-/// Kind of the messages of a [`Stream`].
+/// Kind of the messages of a [`Stream`]: sends, writes or reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     Send,
@@ -115,7 +115,7 @@ impl Stream {
         self.posted
     }
 
-    /// Posts the receive of a message at the responder.
+    /// Posts a receive for one message of the stream at the responder.
     pub(crate) fn post_receive(&self, world: &mut World<'_>) {
         let request = ReceiveRequest {
             id: 0,
@@ -125,7 +125,7 @@ impl Stream {
         world.post_receive(self.ends[1], request);
     }
 
-    /// Posts a message at the requester.
+    /// Posts the next message of the stream at the requester.
     pub(crate) fn post(&mut self, world: &mut World<'_>) {
         self.posted += 1;
         let remote = Remote {

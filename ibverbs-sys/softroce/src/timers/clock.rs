@@ -17,7 +17,7 @@ impl Clock {
         }
     }
 
-    /// Returns the present time of the clock.
+    /// Returns the exact present time.
     #[inline]
     pub(super) fn now(&self) -> Time {
         self.since_origin(read(libc::clock_gettime, libc::CLOCK_MONOTONIC))

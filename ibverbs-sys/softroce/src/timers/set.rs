@@ -28,7 +28,8 @@ pub(crate) struct Timers {
 #[derive(Debug)]
 pub(crate) struct Alarm(AtomicU64);
 
-/// Stored time of a timer that is not scheduled.
+/// Stored time of a timer that is not scheduled. The clock does not reach this time for more than
+/// 500 years.
 const NEVER: u64 = u64::MAX;
 
 impl Alarm {

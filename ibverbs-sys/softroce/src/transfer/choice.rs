@@ -1,6 +1,7 @@
 use crate::proto::{SendOperation, SendRequest, Upcoming};
 
-/// Way in which the next bytes of a request are transferred to the peer.
+/// Way in which the next bytes of a request are transferred to the peer: from memory to memory,
+/// through the ring that two processes share, or as packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transfer {
     /// The sender's thread reads or writes the target's memory; no thread of the target is

@@ -37,7 +37,8 @@ pub(crate) use volume::{Sent, Volume};
 
 use crate::proto::{Host, SendRequest, Upcoming};
 
-/// A [`Host`] that selects the way in which each request is transferred.
+/// A [`Host`] that also selects the way in which each request is transferred, because it knows the
+/// location of the peer.
 pub(crate) trait TransferHost: Host {
     /// Returns the way in which the next bytes of a request are transferred, as [`choose`]
     /// determines it.

@@ -31,7 +31,7 @@ pub(crate) enum Action {
     Atomic(Atomic),
 }
 
-/// An atomic operation on eight bytes.
+/// An atomic operation on eight bytes of the peer's memory, with its operands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Atomic {
     CompareSwap { compare: u64, swap: u64 },
@@ -149,7 +149,7 @@ impl<'a> OneSided<'a> {
 }
 
 impl Action {
-    /// Returns the operation that a work completion reports (`ibv_wc_opcode`).
+    /// Returns the kind of the operation for its work completion (`ibv_wc_opcode`).
     pub(crate) fn completion_opcode(self) -> CompletionOpcode {
         match self {
             Self::Write => CompletionOpcode::Write,

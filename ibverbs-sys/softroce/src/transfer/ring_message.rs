@@ -584,7 +584,8 @@ fn fail<H: TransferHost>(
     polled
 }
 
-/// Result of preparing a part of a message for the shared ring.
+/// Result of preparing a part of a message for the shared ring: the part, or the reason why it
+/// cannot be sent through the ring now.
 enum PreparedPart<'a> {
     Ready(ReadyPart<'a>),
     /// The part must wait, because too many sequence numbers are unacknowledged.

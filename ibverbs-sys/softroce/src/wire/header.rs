@@ -383,7 +383,7 @@ impl Header {
         (payload.wrapping_neg() & 3) as u8
     }
 
-    /// Returns the length of all headers in bytes.
+    /// Returns the length of all headers in bytes, including the BTH.
     #[expect(clippy::len_without_is_empty, reason = "a header is never empty")]
     pub const fn len(&self) -> usize {
         self.bth.opcode.header_len()
@@ -515,7 +515,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Returns four bytes: a reserved zero byte, and the low 24 bits of `value`.
+/// Encodes a field of 24 bits: returns a reserved zero byte, and the low 24 bits of `value`.
 const fn low_24(value: u32) -> [u8; 4] {
     (value & 0xff_ffff).to_be_bytes()
 }

@@ -26,7 +26,7 @@ const MASKED_BYTES: usize = 12;
 pub struct PartialIcrc(u32);
 
 impl PartialIcrc {
-    /// Creates the intermediate ICRC of IPv4 and UDP headers.
+    /// Creates the intermediate ICRC of a packet over IPv4 from its IP header and its UDP header.
     pub fn ipv4(header: &[u8; 20], udp: &[u8; 8]) -> Self {
         let mut covered = [0; 20 + 8];
         covered[..20].copy_from_slice(header);
@@ -36,7 +36,7 @@ impl PartialIcrc {
         Self::with(&mut covered, udp)
     }
 
-    /// Creates the intermediate ICRC of IPv6 and UDP headers.
+    /// Creates the intermediate ICRC of a packet over IPv6 from its IP header and its UDP header.
     pub fn ipv6(header: &[u8; 40], udp: &[u8; 8]) -> Self {
         let mut covered = [0; 40 + 8];
         covered[..40].copy_from_slice(header);

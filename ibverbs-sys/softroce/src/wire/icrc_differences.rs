@@ -20,7 +20,7 @@ pub struct IcrcDifferences {
     missed: usize,
 }
 
-/// The ICRC differences for one packet length.
+/// The differences that the bits of an identification make to the ICRC, for one packet length.
 #[derive(Clone, Copy, Debug)]
 struct LengthDifferences {
     /// Length of the packet in bytes from BTH to pad.

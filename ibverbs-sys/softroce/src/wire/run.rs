@@ -68,7 +68,7 @@ impl<'a> Run<'a> {
         &self.first
     }
 
-    /// Returns the number of packets.
+    /// Returns the number of packets of the run, at least one.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -78,7 +78,7 @@ impl<'a> Run<'a> {
         self.acknowledge
     }
 
-    /// Returns the payloads of the packets, in order.
+    /// Returns the payloads of the packets of the run, in order.
     pub fn payloads(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
         let Self {
             first,
@@ -115,7 +115,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Mask of the 24 bits of a packet sequence number.
+/// Mask of the 24 bits of a packet sequence number, for arithmetic with wraparound.
 const SEQUENCE_MASK: u32 = 0xff_ffff;
 
 /// Offset in a packet of the byte before the sequence number, which contains the acknowledgement

@@ -399,7 +399,7 @@ impl Requester {
         Ok(Some(path))
     }
 
-    /// Sends the packet `sequence` again, which the peer has reported as missing.
+    /// Sends the packet `sequence` again, because the peer has reported the packet as missing.
     fn transmit_repair(
         &mut self,
         sequence: Sequence,
@@ -504,7 +504,7 @@ impl Requester {
         sequence.distance(self.unanswered) >= 0 && sequence.distance(self.sent) < 0
     }
 
-    /// Returns the sequence number of the packet that is sent next.
+    /// Returns the sequence number of the packet that is sent next (the packet at the cursor).
     fn position(&self) -> Sequence {
         match self
             .queue
@@ -516,7 +516,11 @@ impl Requester {
         }
     }
 
-    /// Completes the requests at the front of the queue that are fully answered.
+    /// Completes the requests at the front of the queue that are fully answered, and removes them
+    /// from the queue.
+    ///
+    /// # Errors
+    /// The status of the next request, if it has failed.
     fn complete_front(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
         while let Some(entry) = self.queue.front() {
             match entry.progress {

@@ -10,7 +10,7 @@ use crate::wire::{Packet, Run};
 /// Maximum length of a message that a peer may announce, in bytes (IBTA 9.7.2).
 pub(super) const MAX_ANNOUNCED: u32 = 1 << 31;
 
-/// Reason why the responder does not accept a packet of a message.
+/// Reason why the responder does not accept a packet of a message. It determines the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// No receive is posted for the message. The state is unchanged.

@@ -34,7 +34,7 @@ pub(super) enum Fetch {
     Empty,
 }
 
-/// A response packet that must be sent.
+/// A response packet that must be sent: its position within the response to a read or an atomic.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResponsePacket {
     /// Index of the packet within the response.

@@ -18,8 +18,8 @@ use crate::wire::{Aeth, AtomicEth, Deth, Feth, Header, Opcode, Packet, Reth, Syn
 /// time. The limit keeps the time for an input short.
 const STEPS: usize = 200;
 
-/// Maximum number of packets that a queue pair may send at one time. If a queue pair sends more, it
-/// is assumed to send forever.
+/// Maximum number of packets that a queue pair may send at one time, far more than the posted
+/// requests need. If a queue pair sends more, it is assumed to send forever.
 const BURST: usize = 10_000;
 
 /// Length of a memory region in bytes, and maximum length of a message: eight packets with the

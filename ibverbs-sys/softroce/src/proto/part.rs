@@ -109,8 +109,8 @@ pub enum PartOutcome {
     Failed(CompletionStatus),
 }
 
-/// Result of an attempt to send the next part of a message, which determines whether the caller
-/// continues.
+/// Result of an attempt to send the next part of a message. It determines whether the caller tries
+/// to send another part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendProgress {
     /// A part of a message was transferred. The caller may try to transfer the next part.
@@ -121,8 +121,8 @@ pub enum SendProgress {
     PacketsOnly,
 }
 
-/// A part of a message, as its receiver gets it. The message is a send, or a write with immediate
-/// data, and consumes a receive.
+/// A part (range) of a message, in the form in which its receiver gets it. The message is a send,
+/// or a write with immediate data, and consumes a receive.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming {
     /// Sequence number of the part's first packet.
@@ -223,9 +223,9 @@ impl QueuePair {
         })
     }
 
-    /// Returns whether a part, only packets, or nothing can be sent next, without changing the
-    /// state. The result is [`SendProgress::Transferred`] if a part may be transferred now and, on
-    /// a reliable connection, no packet is unacknowledged.
+    /// Returns what can be sent next, without changing the state: a part of a message without
+    /// packets, only packets, or nothing. The result is [`SendProgress::Transferred`] if a part may
+    /// be transferred now and, on a reliable connection, no packet is unacknowledged.
     pub fn next_step(&self, now: impl FnOnce() -> Time) -> SendProgress {
         if self.may_send() {
             self.requester.next_step(now, &self.endpoint)
@@ -259,8 +259,9 @@ impl QueuePair {
         self.requester.has_window(upcoming.unacknowledged, packets)
     }
 
-    /// Records the outcome of transferring the part that begins at `upcoming` and has `packets`
-    /// sequence numbers. Returns whether another part, only packets, or nothing can be sent next.
+    /// Records the outcome of transferring the part of a message that begins at `upcoming` and has
+    /// `packets` sequence numbers. Returns what can be sent next: another part, only packets, or
+    /// nothing.
     pub fn conclude_part(
         &mut self,
         upcoming: &Upcoming,
@@ -296,7 +297,8 @@ impl QueuePair {
         self.requester.awaits_receipt()
     }
 
-    /// Returns the number of sequence numbers (packets) of a message of `length` bytes.
+    /// Returns the number of sequence numbers that a message of `length` bytes uses: the number of
+    /// its packets, even if it is transferred without packets.
     #[inline]
     pub fn packets(&self, length: u32) -> u32 {
         self.endpoint.packets(length)
@@ -325,7 +327,8 @@ impl QueuePair {
             && self.requester.may_post_sent(packets)
     }
 
-    /// Returns the number of sequence numbers that were sent and are not acknowledged.
+    /// Returns the number of sequence numbers (one for each packet or replaced packet) that were
+    /// sent and are not acknowledged.
     #[inline]
     pub fn unacknowledged(&self) -> u32 {
         self.requester.all_on_the_way()
@@ -471,7 +474,8 @@ impl QueuePair {
         self.responder.acknowledgement()
     }
 
-    /// Records that the [acknowledgement](Self::acknowledgement) was sent, if one had to be sent.
+    /// Records that the [acknowledgement](Self::acknowledgement) was sent, so that it is not sent
+    /// again. Has no effect if none had to be sent.
     #[inline]
     pub fn acknowledgement_sent(&mut self) {
         self.responder.acknowledgement_sent();
@@ -515,7 +519,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether this queue pair has nothing to transmit, not even an acknowledgement.
+    /// Returns whether this queue pair has nothing to transmit: no request, no response, and no
+    /// acknowledgement.
     #[inline]
     pub fn is_silent(&self) -> bool {
         self.transmit_urgency() == TransmitUrgency::Nothing

@@ -407,7 +407,7 @@ impl QueuePair {
     }
 
     /// Moves the queue pair to an error state, because its requester has failed with the status
-    /// `status`.
+    /// `status`: to the error state, or, with an unreliable service, to the send queue error state.
     #[cold]
     fn fail(&mut self, status: CompletionStatus, host: &mut impl Host) {
         host.fails();

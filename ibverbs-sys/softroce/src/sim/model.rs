@@ -172,7 +172,7 @@ impl Scenario<'_> {
     }
 
     /// Treats the remaining unsignaled requests of requester `r` as successful if its queue pair
-    /// has no outstanding request.
+    /// has no outstanding request. No completion reports the success of these requests.
     pub(super) fn complete_unsignaled(&mut self, r: usize) -> Result<(), String> {
         let requester = &self.requesters[r];
         let queue_pair = self.world.queue_pair(requester.place);

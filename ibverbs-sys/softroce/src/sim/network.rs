@@ -70,7 +70,7 @@ pub(crate) enum Faults {
     Script(Conditions, BTreeMap<u64, Fate>),
 }
 
-/// State of a link: the outgoing connection of one or more nodes to the network.
+/// State of a link: the connection by which one or more nodes send packets to the network.
 #[derive(Debug)]
 struct Link {
     /// Time at which the link will have transmitted its last packet.

@@ -104,7 +104,7 @@ pub(crate) enum Effect {
     Fault(&'static [CompletionStatus]),
 }
 
-/// Content of a message, from which the model derives the bytes that must be received.
+/// Content of a message, with which the model compares the received bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
     /// Bytes that are derived from the message ID.

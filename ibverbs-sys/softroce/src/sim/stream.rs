@@ -45,8 +45,8 @@ pub(crate) struct Stream {
 const BASE: u64 = 0x10_0000;
 
 impl Stream {
-    /// Connects the queue pair `number` of `nodes[0]`, the requester, to the queue pair `number` of
-    /// `nodes[1]`.
+    /// Creates two queue pairs with the number `number`, the requester at the node `nodes[0]` and
+    /// the responder at the node `nodes[1]`, and connects them.
     pub(crate) fn connect(
         world: &mut World<'_>,
         nodes: [usize; 2],

@@ -86,8 +86,8 @@ pub(crate) fn ring_message(ring_message: &RingMessage<'_>) -> String {
     line
 }
 
-/// Returns the text of the effect of the network on a packet in the trace. Empty if the packet is
-/// delivered unchanged.
+/// Returns the text that describes the effect of the network on a packet, for a line of the trace.
+/// Empty if the packet is delivered unchanged.
 pub(crate) fn fate(fate: Fate) -> &'static str {
     match fate {
         Fate::Deliver => "",

@@ -9,8 +9,8 @@ use super::Sleeper;
 use super::clock::Clock;
 use crate::proto::Time;
 
-/// Clock of the NIC, and the set of times at which queue pairs, the network and the NIC must be
-/// called.
+/// Clock of the NIC, and the set of times at which the engine (background thread) must call queue
+/// pairs, the network and the NIC.
 #[derive(Debug)]
 pub(crate) struct Timers {
     clock: Clock,

@@ -115,7 +115,7 @@ impl Sleeper {
     }
 
     /// Returns whether the engine (background thread) has found that the program closed a
-    /// descriptor on which the engine sleeps.
+    /// descriptor on which the engine sleeps. The engine must then check all descriptors.
     pub(crate) fn has_lost(&self) -> bool {
         self.has_lost.load(Ordering::Relaxed)
     }

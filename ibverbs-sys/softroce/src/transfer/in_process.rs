@@ -95,7 +95,7 @@ fn execute<H: Host>(
 }
 
 /// Executes a part of a read or a write, or a whole atomic, in the peer's memory, to which the
-/// sender has the rights `access`.
+/// sender has the rights `access`. `sender` and `host` give access to the memory of both sides.
 fn copy<H: Memory>(
     part: &Part<'_>,
     access: AccessFlags,

@@ -41,6 +41,7 @@ use crate::proto::{Host, SendRequest, Upcoming};
 /// location of the peer.
 pub(crate) trait TransferHost: Host {
     /// Returns the way in which the next bytes of a request are transferred, as [`choose`]
-    /// determines it.
+    /// determines it from the request and the location of the peer. `upcoming` is the position of
+    /// the bytes.
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer;
 }

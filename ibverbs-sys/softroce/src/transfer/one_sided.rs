@@ -60,8 +60,8 @@ pub(crate) trait MemoryAccess {
     /// failure; some bytes may then have been copied.
     fn get(&mut self, to: Data<'_>, range: Range<u32>, from: Remote) -> Option<()>;
 
-    /// Executes an atomic operation on memory of the peer, and stores the previous value in the
-    /// first eight bytes of `result`.
+    /// Executes the atomic operation `atomic` on the eight bytes of the peer's memory at `at`, and
+    /// stores the previous value in the first eight bytes of `result`.
     fn atomic(
         &mut self,
         at: Remote,
@@ -107,7 +107,8 @@ impl<'a> OneSided<'a> {
         }
     }
 
-    /// Returns the RDMA write of a posted write with immediate data, or `None` for a send.
+    /// Returns the RDMA write part of a write with immediate data that is being posted, or `None`
+    /// for a send. `data` has the bytes.
     pub(crate) fn posted(message: &UnqueuedMessage, data: Data<'a>) -> Option<Self> {
         Some(Self {
             id: message.id,

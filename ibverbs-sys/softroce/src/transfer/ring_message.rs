@@ -34,7 +34,8 @@ pub(crate) struct RingMessage<'a> {
     pub(crate) message: Option<MessagePart<'a>>,
 }
 
-/// The message, or part of a message, in a [`RingMessage`]. It consumes a receive of the peer.
+/// The message, or part of a message, that a [`RingMessage`] contains or describes. The message
+/// consumes a receive of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessagePart<'a> {
     /// Sequence number of the first packet that the message or part replaces.
@@ -111,7 +112,8 @@ pub(crate) struct ChunkedRange<'a> {
     pub(crate) length: u32,
 }
 
-/// Reason why a message could not be put into the shared ring of the peer process.
+/// Reason why a message could not be put into the shared ring of the peer process. It determines
+/// whether the sender waits or reports an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RingSendError {
     /// The shared ring of the peer process is full.

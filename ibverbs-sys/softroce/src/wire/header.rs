@@ -2,7 +2,7 @@ use std::fmt;
 
 use super::Opcode;
 
-/// Length in bytes of a base transport header (BTH).
+/// Length in bytes of a base transport header (BTH), with which every packet begins.
 pub(crate) const BASE: usize = 12;
 
 /// Base transport header (BTH): the first 12 bytes of every packet (IBTA 9.2).

@@ -179,7 +179,7 @@ impl<'t> World<'t> {
     }
 
     /// Returns a hash of all packets and of the times at which they were sent. Two identical runs
-    /// have equal hashes.
+    /// have equal hashes, so a difference shows that a run is not reproducible.
     pub(crate) fn digest(&self) -> u64 {
         self.digest
     }

@@ -205,10 +205,10 @@ impl RingMessage<'_> {
 }
 
 impl MessagePart<'_> {
-    /// Returns whether the sender may be waiting for the acknowledgement of this message before it
-    /// sends the next one: the message is long, and the receiver copies its bytes from the sender's
-    /// memory, or the sender has written them to the receiver's memory and must not write further
-    /// bytes before the acknowledgement. The receiver then acknowledges without a delay.
+    /// Returns whether the sender may be waiting for the acknowledgement of this message, so that
+    /// the receiver must acknowledge without a delay. This is possible for a long message that the
+    /// receiver copies from the sender's memory, and for a message whose bytes the sender has
+    /// written to the receiver's memory.
     #[inline]
     pub(crate) fn holds_up_sender(&self) -> bool {
         match self.form {
@@ -218,7 +218,8 @@ impl MessagePart<'_> {
         }
     }
 
-    /// Returns the length of the message, or of its part, in bytes.
+    /// Returns the length in bytes of the message, or of the part of a message. The bytes need not
+    /// be in the payload.
     pub(crate) fn length(&self) -> u32 {
         match self.form {
             PayloadForm::Whole => self.payload.len() as u32,

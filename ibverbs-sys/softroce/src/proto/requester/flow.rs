@@ -106,8 +106,9 @@ impl Flow {
         self.pacer.take(now, window, PACKET_INTERVAL)
     }
 
-    /// Records that the packet with the number `sequence` was sent, the last of its message if
-    /// `ends` is set. Makes a receipt request due after every half window of packets.
+    /// Records that the packet with the number `sequence` was sent to the queue pair `destination`,
+    /// as the last of its message if `ends` is set. After every half window of packets, makes a
+    /// receipt request due; less often if the peer is assumed not to support receipts.
     pub(super) fn sent(
         &mut self,
         sequence: Sequence,

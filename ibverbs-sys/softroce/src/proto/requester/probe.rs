@@ -87,8 +87,8 @@ impl Probe {
 
     /// Records that all packets before `limit` are answered. `delivered` is the sequence number
     /// that the peer has reached, and `waiting` is set if later packets are unanswered. Returns
-    /// `true` if these packets were lost: the response is that to the probe, and covers no packet
-    /// after it.
+    /// `true` if the later packets were lost: the response is that to the probe, and covers no
+    /// packet after it.
     pub(super) fn progress(
         &mut self,
         limit: Sequence,

@@ -77,8 +77,9 @@ pub(super) struct Responder {
     pacer: Pacer,
 }
 
-/// End of the connection after an invalid request. Responses to earlier requests are sent first, so
-/// that the peer can identify the invalid request.
+/// NAK that refuses an invalid request and ends the connection, with the status and the event that
+/// report the error to this side's program. Responses to earlier requests are sent first, so that
+/// the peer can identify the invalid request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FinalNak {
     nak: Nak,
@@ -256,8 +257,9 @@ impl Responder {
         self.report_pending = false;
     }
 
-    /// Receives the kept packets that now have the expected sequence number, as if they arrived
-    /// now. If kept packets are left, a packet before them is missing: requests it.
+    /// Executes the kept packets that now have the expected sequence number, as if they arrived
+    /// now. If kept packets are left, a packet before them is missing, and a NAK for it is
+    /// scheduled.
     fn accept_kept(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
         while self.final_nak.is_none() && !self.is_refused {
             let Some(packet) = self.kept.take(self.expected) else {
@@ -452,7 +454,8 @@ impl Responder {
         }
     }
 
-    /// Sets the response to an expected packet that was not accepted because of `refusal`.
+    /// Sets the response to an expected packet that was not accepted because of `refusal`: an RNR
+    /// NAK, a later request to repeat the packet, or a NAK that ends the connection.
     fn refuse(&mut self, refusal: Refusal, endpoint: &Endpoint, host: &mut impl Host) {
         let (nak, status, event) = match refusal {
             Refusal::NotReady => {
@@ -513,8 +516,8 @@ impl Responder {
         self.acknowledgement_pending && self.has_completed_receive && self.has_no_packet()
     }
 
-    /// Returns the [`FinalNak`] of the connection that follows an invalid request, if all earlier
-    /// requests are answered.
+    /// Returns the [`FinalNak`] that must be sent because of an invalid request, once all earlier
+    /// requests are answered. Returns `None` before.
     #[inline]
     pub(super) fn due_final_nak(&self) -> Option<FinalNak> {
         self.final_nak.filter(|_| self.resources.is_idle())

@@ -178,8 +178,8 @@ impl Scenario<'_> {
         draft.buffer = Some(Rc::new(buffer));
     }
 
-    /// Sets the memory of the request `draft` of requester `r` to registered memory for a response
-    /// of `length` bytes.
+    /// Allocates and registers `length` bytes of memory for the response to the request `draft` of
+    /// requester `r`.
     pub(super) fn set_response_memory(&mut self, r: usize, draft: &mut Draft, length: usize) {
         let requester = &mut self.requesters[r];
         let memory = self.world.memory(requester.place.node);

@@ -195,8 +195,8 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// Records that the request `posted` of requester `r` succeeded, and checks its effect on
-    /// memory and on the peer.
+    /// Records that the request `posted` of requester `r` succeeded, and checks its effect: the
+    /// bytes in memory, or the message at the peer.
     pub(super) fn check_success(&mut self, r: usize, posted: Posted) -> Result<(), String> {
         self.outcome.completed += 1;
         let id = posted.id;

@@ -244,8 +244,8 @@ impl<'t> Scenario<'t> {
         Duration::from_nanos(self.random.magnitude(300_000))
     }
 
-    /// Posts a receive to the queue of the pool with the index `pool`, unless as many receives as
-    /// the pool's depth are posted.
+    /// Posts a receive to the queue of the pool with the index `pool`, if fewer receives are posted
+    /// than the pool keeps posted.
     pub(super) fn refill(&mut self, pool: usize) {
         let id = self.next_id();
         if let Queue::Own(place) = self.pools[pool].queue {

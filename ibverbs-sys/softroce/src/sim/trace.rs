@@ -72,7 +72,8 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// Returns the text of a [`RingMessage`] (a short message without packet headers) in the trace.
+/// Returns the text that describes a [`RingMessage`] (a short message without packet headers) in
+/// the trace.
 pub(crate) fn ring_message(ring_message: &RingMessage<'_>) -> String {
     let mut line = format!("qp {:#x} brief", ring_message.destination);
     // Writing to a string cannot fail.
@@ -98,7 +99,7 @@ pub(crate) fn fate(fate: Fate) -> &'static str {
     }
 }
 
-/// Returns the text of a completion or an event of a queue pair in the trace.
+/// Returns the text that describes a completion or an event of a queue pair in the trace.
 pub(crate) fn happening(what: &Happening) -> String {
     let of = |completion: &Completion| {
         let mut line = format!(

@@ -54,7 +54,7 @@ impl Timers {
         }
     }
 
-    /// Returns the [`Sleeper`], by which other threads wake the engine.
+    /// Returns the [`Sleeper`], by which other threads wake the engine (background thread).
     pub(crate) fn sleeper(&self) -> &Sleeper {
         &self.sleeper
     }
@@ -148,7 +148,8 @@ impl Timers {
     }
 
     /// Publishes the earliest time in `set` for threads that do not hold the lock. Returns whether
-    /// the time is earlier than the time that was published before.
+    /// the time is earlier than the time that was published before, so that the engine may have to
+    /// be woken.
     fn publish(&self, set: &BTreeSet<(Time, u32)>) -> bool {
         let first = set.first().map_or(NEVER, |(time, _)| time.as_nanos());
         self.earliest.swap(first, Ordering::SeqCst) > first

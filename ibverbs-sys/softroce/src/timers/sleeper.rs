@@ -62,7 +62,8 @@ impl Sleeper {
         self.wake_if(|until| until > 0);
     }
 
-    /// Wakes the engine (background thread) if its sleep would end much later than `deadline`.
+    /// Wakes the engine (background thread) if its sleep would end much later than `deadline`, for
+    /// which a timer was scheduled.
     pub(crate) fn wake_before(&self, deadline: Time) {
         let latest = deadline.as_nanos().saturating_add(MAX_TIMER_DELAY);
         self.wake_if(|until| until > latest);

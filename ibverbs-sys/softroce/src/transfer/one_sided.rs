@@ -150,7 +150,7 @@ impl<'a> OneSided<'a> {
 }
 
 impl Action {
-    /// Returns the kind of the operation for its work completion (`ibv_wc_opcode`).
+    /// Returns the kind of this operation, which its work completion reports (`ibv_wc_opcode`).
     pub(crate) fn completion_opcode(self) -> CompletionOpcode {
         match self {
             Self::Write => CompletionOpcode::Write,

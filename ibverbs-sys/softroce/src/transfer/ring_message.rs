@@ -804,7 +804,8 @@ fn put_segments(segments: impl Iterator<Item = Segment>, room: &mut [u8; MAX_SLO
     taken
 }
 
-/// Decodes the memory segments in the payload of a slot (cache line of the ring).
+/// Decodes the memory segments (address, length, key) in the payload of a slot (cache line of the
+/// ring).
 fn segments(payload: &[u8]) -> impl Iterator<Item = Segment> {
     let word = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_ne_bytes);
     let (whole, _) = payload.as_chunks::<SEGMENT>();

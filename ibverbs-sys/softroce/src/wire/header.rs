@@ -198,7 +198,7 @@ impl Syndrome {
         }
     }
 
-    /// Returns the byte that encodes the syndrome.
+    /// Encodes the syndrome as the first byte of an [`Aeth`].
     pub const fn to_byte(self) -> u8 {
         match self {
             Self::Ack { credits } => credits & 0x1f,

@@ -213,7 +213,7 @@ fn shift(value: u32, bytes: usize) -> u32 {
     by_powers(&SHIFTS, value, bytes)
 }
 
-/// Divides `value` by x^(8 * bytes), modulo the CRC polynomial.
+/// Divides `value` by x^(8 * bytes), modulo the CRC polynomial: the inverse of [`shift`].
 fn unshift(value: u32, bytes: usize) -> u32 {
     by_powers(&UNSHIFTS, value, bytes)
 }

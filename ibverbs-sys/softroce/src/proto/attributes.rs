@@ -33,7 +33,7 @@ pub enum State {
     Error,
 }
 
-/// Path MTU: the maximum payload of a packet.
+/// Path MTU: the maximum payload of a packet, one of the five sizes that the specification defines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "a name is its number of bytes")]
 pub enum Mtu {
@@ -58,7 +58,8 @@ impl Mtu {
 }
 
 bitflags! {
-    /// Access rights to memory, with the bits of `ibv_access_flags`.
+    /// Rights to access memory by the program and its peers, with the bits of `ibv_access_flags`. A
+    /// memory region, a memory window and a queue pair have access rights.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct AccessFlags: u32 {
         /// Allows local writes.
@@ -77,9 +78,9 @@ bitflags! {
         const ON_DEMAND = 1 << 6;
         /// Uses huge pages for the memory.
         const HUGETLB = 1 << 7;
-        /// Allows peers to flush earlier writes until they are globally visible.
+        /// Allows flushes by peers that make earlier writes globally visible.
         const FLUSH_GLOBAL = 1 << 8;
-        /// Allows peers to flush earlier writes until they are persistent.
+        /// Allows flushes by peers that make earlier writes persistent.
         const FLUSH_PERSISTENT = 1 << 9;
         /// Allows the device to reorder its accesses (relaxed ordering).
         const RELAXED_ORDERING = 1 << 20;
@@ -138,7 +139,7 @@ pub struct Attributes {
 }
 
 impl Default for Attributes {
-    /// Returns the attributes of a queue pair in the RESET state.
+    /// Returns the default attributes, which a queue pair has in the RESET state.
     fn default() -> Self {
         Self {
             destination: 0,

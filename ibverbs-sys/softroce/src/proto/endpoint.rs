@@ -10,7 +10,8 @@ pub(super) const MAX_MESSAGE: u32 = 1 << 30;
 /// Destination queue pair number of packets to multicast groups (IBTA 10.5.2).
 pub(super) const MULTICAST: u32 = 0xff_ffff;
 
-/// State that the requester and the responder of a queue pair share.
+/// State that the requester and the responder of a queue pair share: its number, transport service,
+/// state and attributes.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) number: u32,
@@ -77,8 +78,8 @@ impl Endpoint {
         is_of_partition(self.attributes.partition_key, partition_key)
     }
 
-    /// Returns whether this queue pair and `other` are in the same partition, so that they may
-    /// exchange messages.
+    /// Returns whether this queue pair and `other` are in the same partition (a group of queue
+    /// pairs with matching partition keys), so that they may exchange messages.
     pub(super) fn shares_partition(&self, other: &Self) -> bool {
         is_of_partition(
             self.attributes.partition_key,
@@ -91,7 +92,7 @@ impl Endpoint {
         (self.attributes.access).contains(AccessFlags::REMOTE_WRITE)
     }
 
-    /// Returns the maximum payload of a packet in bytes.
+    /// Returns the maximum payload of a packet in bytes: the path MTU of the queue pair.
     pub(super) fn mtu(&self) -> u32 {
         self.attributes.path_mtu.bytes() as u32
     }

@@ -18,11 +18,12 @@ use crate::wire::{Aeth, AtomicEth, Deth, Feth, Header, Opcode, Packet, Reth, Syn
 /// time. The limit keeps the time for an input short.
 const STEPS: usize = 200;
 
-/// Maximum number of packets that a queue pair may send at one time. If a queue pair sends more, it
-/// is assumed to send forever.
+/// Maximum number of packets that a queue pair may send at one time, far more than the posted
+/// requests need. If a queue pair sends more, it is assumed to send forever.
 const BURST: usize = 10_000;
 
-/// Length of a memory region in bytes, and maximum length of a message.
+/// Length of a memory region in bytes, and maximum length of a message: eight packets with the
+/// smallest path MTU, so that the packets of a message can be lost and reordered.
 const REGION: u32 = 2048;
 
 /// A queue pair, with the requests that were posted to it and have not completed.
@@ -130,8 +131,9 @@ impl TestedQueuePair {
         side
     }
 
-    /// Returns the state that a forged packet must not change: the bytes of the side's memory, the
-    /// numbers of its send and receive completions, and the number of its posted receives.
+    /// Returns the state that a forged packet must not change: the bytes of this side's memory, the
+    /// numbers of its send completions and receive completions, and the number of its posted
+    /// receives.
     fn observable_state(&self) -> (Vec<Vec<u8>>, usize, usize, usize) {
         let machine = &self.node.machine;
         (
@@ -520,7 +522,8 @@ impl Connection {
     }
 }
 
-/// Sets attributes of a queue pair to values that the input determines.
+/// Sets attributes of a queue pair, such as the path MTU and the retry counts, to values that the
+/// input determines.
 fn set(node: &mut Node, input: &mut Input<'_>) {
     let number = node.queue_pair.number();
     let mut chosen = attributes(3 - number);

@@ -15,7 +15,8 @@ pub enum LocalFault {
     Bind,
 }
 
-/// Reason why a request of a peer may not access memory.
+/// Reason why a request of a peer may not access memory. It determines the NAK that the peer
+/// receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteFault {
     /// The key is invalid, has another protection domain or lacks the access right, or the bytes
@@ -25,10 +26,10 @@ pub enum RemoteFault {
     Invalid,
 }
 
-/// Progress of the withdrawal of a memory key from other processes of the host. When the withdrawal
-/// begins, another process may be copying bytes of the memory. The withdrawal is complete when all
-/// such copies have ended. A thread that holds the lock of a queue pair does not wait for these
-/// copies, but tries again later.
+/// Result of an attempt to withdraw a memory key from the other processes of the host, so that they
+/// no longer access memory by the key. When the withdrawal begins, another process may be copying
+/// bytes of the memory. The withdrawal is complete when all such copies have ended. A thread that
+/// holds the lock of a queue pair does not wait for these copies, but tries again later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withdrawal {
     /// No other process accesses the memory by the withdrawn key any more.
@@ -285,8 +286,8 @@ pub enum Event {
     LastRequestReached,
 }
 
-/// Statistics counter of the device. The names are those of the hardware counters of the kernel and
-/// of vendors.
+/// Statistics counter of the device, for example of packets, messages or errors. The names are
+/// those of the hardware counters of the kernel and of vendors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 #[expect(missing_docs, reason = "the kernel's own names")]
@@ -348,7 +349,7 @@ pub enum Counter {
 }
 
 impl Counter {
-    /// Number of counters.
+    /// Number of counters: the length of an array with one value for each counter.
     pub const COUNT: usize = Self::SharedChannelWakings as usize + 1;
 }
 
@@ -379,14 +380,16 @@ pub trait Host: Memory {
     }
 
     /// Returns whether the next bytes of a request must not be sent as packets, because the caller
-    /// will transfer them without packets.
+    /// will copy them to the peer without packets, now or after earlier requests have been
+    /// acknowledged. `upcoming` is the position of the bytes.
     fn excludes_packets(&self, _request: &SendRequest, _upcoming: &Upcoming) -> bool {
         false
     }
 
-    /// Withdraws the descriptions of messages that this queue pair published to peers, because its
-    /// requests are about to fail. Called before the first of these requests completes: after a
-    /// completion, the program may change the bytes of the message.
+    /// Withdraws the descriptions of messages that this queue pair published to peers (the
+    /// addresses from which the peers copy the bytes), because the requests of the queue pair are
+    /// about to fail. Called before the first of these requests completes: after a completion, the
+    /// program may change the bytes of the message.
     fn fails(&mut self) {}
 
     /// Raises an asynchronous event of the queue pair, which the program gets by

@@ -79,7 +79,8 @@ pub struct Part<'a> {
     pub queue_key: u32,
 }
 
-/// Result of an attempt to transfer a part of a message without packets.
+/// Result of an attempt to transfer a part of a message without packets. It determines how the
+/// sender continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartOutcome {
     /// The part was executed at the peer, and counts as acknowledged.
@@ -108,8 +109,8 @@ pub enum PartOutcome {
     Failed(CompletionStatus),
 }
 
-/// Result of an attempt to send the next part of a message, which determines whether the caller
-/// continues.
+/// Result of an attempt to send the next part of a message. It determines whether the caller tries
+/// to send another part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendProgress {
     /// A part of a message was transferred. The caller may try to transfer the next part.
@@ -120,8 +121,8 @@ pub enum SendProgress {
     PacketsOnly,
 }
 
-/// A part of a message, as its receiver gets it. The message is a send, or a write with immediate
-/// data, and consumes a receive.
+/// A part (range) of a message, in the form in which its receiver gets it. The message is a send,
+/// or a write with immediate data, and consumes a receive.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming {
     /// Sequence number of the part's first packet.
@@ -157,7 +158,8 @@ pub enum Kind {
     Written,
 }
 
-/// Source from which a receiver copies the bytes of a part of a message.
+/// Source from which a receiver copies the bytes of a part of a message, such as the shared ring or
+/// the memory of the sender.
 pub trait Source<H> {
     /// Copies the bytes of the part to the receive memory `to`, from byte `offset` of the message
     /// on. The bytes of a write ([`Kind::Write`], [`Kind::Written`]) go to the memory that the
@@ -203,7 +205,9 @@ impl QueuePair {
     /// unsent bytes.
     ///
     /// # Errors
-    /// The next step of the caller, if nothing can be transferred without packets now.
+    /// The next step of the caller: [`SendProgress::PacketsOnly`] or [`SendProgress::Idle`] if
+    /// nothing can be transferred without packets now, and [`SendProgress::Transferred`] if the
+    /// request has failed.
     pub fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,
@@ -219,9 +223,9 @@ impl QueuePair {
         })
     }
 
-    /// Returns whether a part, only packets, or nothing can be sent next, without changing the
-    /// state. The result is [`SendProgress::Transferred`] if a part may be transferred now and no
-    /// packet is unacknowledged.
+    /// Returns what can be sent next, without changing the state: a part of a message without
+    /// packets, only packets, or nothing. The result is [`SendProgress::Transferred`] if a part may
+    /// be transferred now and, on a reliable connection, no packet is unacknowledged.
     pub fn next_step(&self, now: impl FnOnce() -> Time) -> SendProgress {
         if self.may_send() {
             self.requester.next_step(now, &self.endpoint)
@@ -231,7 +235,8 @@ impl QueuePair {
     }
 
     /// Returns whether the next bytes of the send queue must not be sent as packets, because the
-    /// caller will transfer them without packets.
+    /// caller will copy them to the peer without packets, now or after earlier requests have been
+    /// acknowledged.
     pub fn excludes_packets(&self, host: &impl Host) -> bool {
         self.requester.excludes_packets(&self.endpoint, host)
     }
@@ -254,8 +259,9 @@ impl QueuePair {
         self.requester.has_window(upcoming.unacknowledged, packets)
     }
 
-    /// Records the outcome of transferring the part that begins at `upcoming` and has `packets`
-    /// sequence numbers. Returns whether another part, only packets, or nothing can be sent next.
+    /// Records the outcome of transferring the part of a message that begins at `upcoming` and has
+    /// `packets` sequence numbers. Returns what can be sent next: another part, only packets, or
+    /// nothing.
     pub fn conclude_part(
         &mut self,
         upcoming: &Upcoming,
@@ -291,13 +297,14 @@ impl QueuePair {
         self.requester.awaits_receipt()
     }
 
-    /// Returns the number of sequence numbers (packets) of a message of `length` bytes.
+    /// Returns the number of sequence numbers that a message of `length` bytes uses: the number of
+    /// its packets, even if it is transferred without packets.
     #[inline]
     pub fn packets(&self, length: u32) -> u32 {
         self.endpoint.packets(length)
     }
 
-    /// Returns the largest payload of a packet in bytes.
+    /// Returns the largest payload of a packet in bytes: the path MTU.
     #[inline]
     pub fn mtu(&self) -> u32 {
         self.endpoint.mtu()
@@ -320,7 +327,8 @@ impl QueuePair {
             && self.requester.may_post_sent(packets)
     }
 
-    /// Returns the number of sequence numbers that were sent and are not acknowledged.
+    /// Returns the number of sequence numbers (one for each packet or replaced packet) that were
+    /// sent and are not acknowledged.
     #[inline]
     pub fn unacknowledged(&self) -> u32 {
         self.requester.all_on_the_way()
@@ -466,7 +474,8 @@ impl QueuePair {
         self.responder.acknowledgement()
     }
 
-    /// Records that the [acknowledgement](Self::acknowledgement) was sent, if one had to be sent.
+    /// Records that the [acknowledgement](Self::acknowledgement) was sent, so that it is not sent
+    /// again. Has no effect if none had to be sent.
     #[inline]
     pub fn acknowledgement_sent(&mut self) {
         self.responder.acknowledgement_sent();
@@ -479,7 +488,8 @@ impl QueuePair {
         self.accepts_packet(destination, partition_key, host)
     }
 
-    /// Returns whether the responder has nothing to send, or only an acknowledgement.
+    /// Returns whether the responder half of this queue pair has nothing to send, or only an
+    /// acknowledgement, which can be sent without a packet.
     #[inline]
     pub fn has_no_response_packet(&self) -> bool {
         self.responder.has_no_packet()
@@ -492,8 +502,8 @@ impl QueuePair {
         self.responder.is_silent() && self.receipts.is_empty()
     }
 
-    /// Returns what this queue pair must transmit: nothing, only an acknowledgement, or something
-    /// urgent.
+    /// Returns the urgency with which this queue pair must transmit: not at all, only an
+    /// acknowledgement, or without a delay.
     #[inline]
     pub fn transmit_urgency(&self) -> TransmitUrgency {
         if self.endpoint.state != State::ReadyToSend || !self.requester.is_silent() {
@@ -509,7 +519,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether this queue pair has nothing to transmit, not even an acknowledgement.
+    /// Returns whether this queue pair has nothing to transmit: no request, no response, and no
+    /// acknowledgement.
     #[inline]
     pub fn is_silent(&self) -> bool {
         self.transmit_urgency() == TransmitUrgency::Nothing
@@ -566,7 +577,8 @@ impl QueuePair {
         PartOutcome::Executed
     }
 
-    /// Returns whether requests may be sent in the present state.
+    /// Returns whether requests may be sent and responses received in the present state: ready to
+    /// send, or send queue drained.
     #[inline]
     pub(super) fn may_send(&self) -> bool {
         matches!(
@@ -575,7 +587,8 @@ impl QueuePair {
         )
     }
 
-    /// Returns whether the queue pair receives packets in the present state.
+    /// Returns whether the queue pair receives packets in the present state: from ready to receive
+    /// on, but not in the error state.
     fn may_receive(&self) -> bool {
         !matches!(
             self.endpoint.state,
@@ -584,8 +597,8 @@ impl QueuePair {
     }
 }
 
-/// A send, or a write with immediate data, that was sent before it is posted. Its bytes are passed
-/// separately.
+/// A send, or a write with immediate data, that is sent before [`post_sent`](QueuePair::post_sent)
+/// queues it. Its bytes are passed separately.
 #[derive(Clone, Copy, Debug)]
 pub struct UnqueuedMessage {
     /// Work request ID, which the program has chosen, and which the completion contains.

@@ -50,6 +50,7 @@ impl Arrival {
     }
 
     /// Returns whether the sender of the packet may have a queue pair with the number `queue_pair`.
+    /// `false` means that the number belongs to another NIC.
     #[inline]
     pub(crate) fn may_own(&self, queue_pair: u32) -> bool {
         self.slot

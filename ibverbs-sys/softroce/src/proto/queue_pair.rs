@@ -202,7 +202,7 @@ impl QueuePair {
         self.may_delay() && self.requester.is_silent()
     }
 
-    /// Returns whether an acknowledgement must be sent, now or later.
+    /// Returns whether an acknowledgement of received packets must be sent, now or later.
     pub fn must_acknowledge(&self) -> bool {
         self.responder.must_acknowledge()
     }
@@ -390,13 +390,14 @@ impl QueuePair {
         self.handle_result(done, host);
     }
 
-    /// Returns the number of timeouts since the last response of the peer.
+    /// Returns the number of timeouts since the last response of the peer. If a call of
+    /// [`handle_timeout`](Self::handle_timeout) increases the number, a response is overdue.
     pub fn unanswered_timeouts(&self) -> u8 {
         self.requester.unanswered_timeouts()
     }
 
-    /// Handles the result of a call of the requester. After an error, moves the queue pair to an
-    /// error state.
+    /// Handles the result of a step of the requester: if its oldest request has failed, moves the
+    /// queue pair to an error state.
     #[inline]
     pub(super) fn handle_result(&mut self, done: Result<(), Failed>, host: &mut impl Host) {
         match done {
@@ -406,7 +407,7 @@ impl QueuePair {
     }
 
     /// Moves the queue pair to an error state, because its requester has failed with the status
-    /// `status`.
+    /// `status`: to the error state, or, with an unreliable service, to the send queue error state.
     #[cold]
     fn fail(&mut self, status: CompletionStatus, host: &mut impl Host) {
         host.fails();

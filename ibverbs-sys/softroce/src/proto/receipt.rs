@@ -25,8 +25,8 @@ struct Receipt {
     sequence: Sequence,
 }
 
-/// Maximum number of receipts that are waiting to be sent. Receipt requests of further senders are
-/// dropped; these senders continue after a timeout.
+/// Maximum number of receipts that are waiting to be sent, so that requests of many senders take
+/// limited memory. Further receipt requests are dropped; their senders continue after a timeout.
 const MAX_WAITING: usize = 32;
 
 impl Receipts {
@@ -66,7 +66,7 @@ impl Receipts {
         }
     }
 
-    /// Returns whether no receipt must be sent.
+    /// Returns whether no receipt is waiting to be sent.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.owed.is_empty()
@@ -86,8 +86,9 @@ impl Receipts {
     }
 }
 
-/// Returns a header of a packet to the peer, with an opcode for `operation` that is reserved for
-/// manufacturers.
+/// Returns a header of a packet to the peer with the opcode for `operation` that is reserved for
+/// manufacturers: a receipt request if `operation` is a send, and a receipt if it is an
+/// acknowledgement.
 pub(super) fn header(endpoint: &Endpoint, operation: Operation, sequence: Sequence) -> Header {
     let mut header = endpoint.header(operation, sequence);
     header.bth.opcode = Opcode::new(Transport::Manufacturer, operation);

@@ -16,7 +16,8 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// A segment of length zero.
+    /// A segment of length zero, with the address 0 and the key 0, as the initial value of an array
+    /// element.
     pub(crate) const EMPTY: Self = Self {
         address: 0,
         length: 0,
@@ -97,7 +98,8 @@ impl Data<'_> {
         }
     }
 
-    /// Copies the scatter/gather list or the inline bytes to an owned payload.
+    /// Copies the scatter/gather list or the inline bytes to an owned payload, which a queued
+    /// request keeps.
     #[inline(always)]
     pub(super) fn to_payload(self) -> Payload {
         match self {
@@ -245,7 +247,7 @@ pub enum SendOperation {
     },
 }
 
-/// A work request of the send queue.
+/// A work request of the send queue: an operation, and the local bytes or memory for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendRequest {
     /// Work request ID, which the program has chosen, and which the completion contains.
@@ -268,7 +270,7 @@ pub struct SendRequest {
     pub fence: bool,
 }
 
-/// A work request of a receive queue.
+/// A work request of a receive queue: memory for one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiveRequest {
     /// Work request ID, which the program has chosen, and which the completion contains.

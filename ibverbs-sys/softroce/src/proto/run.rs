@@ -4,7 +4,8 @@
 use super::{Arrival, Host, Path, QueuePair, Service, State, Time};
 use crate::wire;
 
-/// Run that can be sent next: packets from the middle of a message, with the same length and path.
+/// Packets that can be sent next in one step (a run): packets from the middle of a message, with
+/// the same length and path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Path of the packets.

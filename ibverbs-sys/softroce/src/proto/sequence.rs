@@ -24,7 +24,7 @@ impl Sequence {
         ((self.0.wrapping_sub(other.0) << 8) as i32) >> 8
     }
 
-    /// Returns the next sequence number.
+    /// Returns the next sequence number. The number after 2^24 - 1 is 0.
     pub const fn next(self) -> Self {
         Self::new(self.0.wrapping_add(1))
     }

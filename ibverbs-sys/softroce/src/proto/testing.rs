@@ -418,7 +418,7 @@ impl Host for Machine {
     }
 }
 
-/// A queue pair with its simulated machine.
+/// A queue pair with its simulated machine: one side of a connection in a test.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) queue_pair: QueuePair,
@@ -426,7 +426,7 @@ pub(crate) struct Node {
     pub(crate) sent: usize,
 }
 
-/// Direction of a packet: the node that sends it.
+/// Direction of a packet on the simulated wire, named by the node that sends the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     A,
@@ -508,7 +508,7 @@ pub(crate) fn request(id: u64, operation: SendOperation, list: &[Segment]) -> Se
     }
 }
 
-/// Creates a send operation without immediate data and without invalidation.
+/// Creates the operation of a send without immediate data that invalidates no key.
 pub(crate) fn send() -> SendOperation {
     SendOperation::Send {
         immediate: None,

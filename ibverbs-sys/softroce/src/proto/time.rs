@@ -12,7 +12,7 @@ impl Time {
         Self(nanoseconds)
     }
 
-    /// Returns the nanoseconds since the epoch.
+    /// Returns the time as the number of nanoseconds since the epoch.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }

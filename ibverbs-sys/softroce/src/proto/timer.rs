@@ -42,7 +42,7 @@ impl Pacer {
         true
     }
 
-    /// Records that no packet waits for the next burst any more.
+    /// Records that no packet waits for the next burst any more, so that no timeout is needed.
     pub(super) fn clear_waiting(&mut self) {
         self.paused = false;
     }
@@ -53,8 +53,8 @@ impl Pacer {
     }
 }
 
-/// A pause between two checks of a condition whose change is not notified, such as the end of
-/// another process's copies.
+/// A pause between two checks of a condition. Used where no other thread or process notifies the
+/// change of the condition, such as the end of another process's copies.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pause {
     /// Length of a requested pause that has not begun.

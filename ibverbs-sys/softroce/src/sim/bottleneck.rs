@@ -9,7 +9,7 @@ use super::random::Random;
 use super::stream::{Flow, Parameters, Stream};
 use super::world::{Happening, Notice, World};
 
-/// Parameters of one row of the table of shared links.
+/// Parameters of one row of the table of shared links: the connections, the path and the queue.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     /// Number of connections, each from a node of its own.
@@ -30,7 +30,7 @@ struct Shares {
     retransmitted: u64,
 }
 
-/// Length in bytes of each message that the connections send.
+/// Length in bytes of each message that the connections write.
 const MESSAGE: u32 = 64 << 10;
 
 /// Number of messages of a connection that are in its send queue, so that the connection always has
@@ -45,10 +45,11 @@ const STAGGER: Duration = Duration::from_micros(500);
 /// connections adapt their windows to each other.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// Duration of the measurement.
+/// Duration of the measurement in virtual time.
 const MEASURED: Duration = Duration::from_millis(100);
 
-/// Transmission rate of the access link of each node, in bits per second.
+/// Transmission rate of the access link of each node, in bits per second. It is higher than the
+/// rate of the shared link, so packets wait only for the shared link.
 const ACCESS: u64 = 25_000_000_000;
 
 /// Index of the node whose link all senders share.
@@ -82,8 +83,10 @@ const fn row(flows: u32, round_trip: u64, queue: u64) -> Row {
     }
 }
 
-/// Returns a table of the shares of connections that send over one link with a short queue. The
-/// values depend only on the transport.
+/// Returns a table that shows how connections share one link: their rates, losses and waiting
+/// times, for different numbers of connections, round trip times and queue lengths. The values
+/// depend only on the transport, so the table shows the effect of a change of the congestion
+/// control.
 pub fn bottleneck_table() -> String {
     let mut table = String::from(
         "Reliable connections that write 64 KiB messages over one link of 10 Gbit/s, with a path MTU\n\
@@ -215,7 +218,7 @@ fn measure(row: &Row) -> Option<Shares> {
     })
 }
 
-/// Returns the load of the shared link and the number of packets that were sent again.
+/// Returns the statistics of the shared link, and the number of packets that were sent again.
 fn totals(world: &mut World<'_>) -> (Load, u64) {
     let retransmitted = world.counters()[Counter::Retransmitted as usize];
     (world.network().load(LINK), retransmitted)

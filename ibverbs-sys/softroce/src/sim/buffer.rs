@@ -7,11 +7,11 @@ use super::memory::Memory;
 use super::random::Random;
 
 /// Number of guard bytes before and after each memory segment of a buffer. No request may write to
-/// the guard bytes.
+/// the guard bytes, so a changed guard byte reveals a write out of bounds.
 const GUARD_BYTES: usize = 16;
 
 /// Maximum number of bytes after a message that are checked for wrong writes, in a buffer that is
-/// longer than the message.
+/// longer than the message. The limit keeps the time of a check short.
 const CHECKED_BYTES: usize = 64;
 
 /// Local memory of one request, in one or more segments. Each segment is in its own memory region,

@@ -8,7 +8,7 @@ fn word(id: u64, index: u64) -> [u8; 8] {
     splitmix(&mut state).to_le_bytes()
 }
 
-/// Fills `out` with the first bytes of the message with the ID `id`.
+/// Fills `out` with the first bytes of the message with the ID `id`, which are derived from the ID.
 pub(crate) fn fill(id: u64, out: &mut [u8]) {
     for (index, chunk) in out.chunks_mut(8).enumerate() {
         chunk.copy_from_slice(&word(id, index as u64)[..chunk.len()]);

@@ -34,8 +34,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Creates a send with the ID `id` of the requester with the index `r`, which consumes a
-    /// receive of the peer. The send has immediate data if `with_immediate` is set.
+    /// Creates a send with the ID `id` of the requester with the index `r`. The send consumes a
+    /// receive of the peer, and has immediate data if `with_immediate` is set.
     fn draft_send(&mut self, r: usize, id: u64, with_immediate: bool) -> Draft {
         let immediate = with_immediate.then(|| immediate_of(id));
         let operation = SendOperation::Send {
@@ -373,7 +373,8 @@ impl Scenario<'_> {
     }
 }
 
-/// Queue key of all datagram queue pairs.
+/// Queue key of all datagram queue pairs. Its top bit is 0, because a set top bit in a request
+/// selects the queue pair's own key.
 pub(super) const QUEUE_KEY: u32 = 0x1234_5678;
 
 /// Returns the immediate data of the message with the ID `id`.

@@ -16,8 +16,8 @@ use super::schedule::Ending;
 /// Memory key that is never valid, neither as a local nor as a remote key.
 const NO_KEY: u32 = 0xdead_be00;
 
-/// Interval between two checks whether requests are still outstanding, before the request that must
-/// fail is posted.
+/// Interval at which a requester checks whether its requests are still outstanding, before it posts
+/// a request that must fail because of a missing or unusable receive of the peer.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Scenario<'_> {
@@ -144,7 +144,8 @@ impl Scenario<'_> {
     }
 
     /// Discards the receives that the peer of requester `r` has posted, and calls `post`, which
-    /// posts other receives, for example one that is too short for the message.
+    /// posts other receives to the pool with the given index, for example one that is too short for
+    /// the message.
     fn replace_receives(&mut self, r: usize, post: impl FnOnce(&mut Self, usize)) {
         let Some(partner) = self.requesters[r].partner else {
             return;

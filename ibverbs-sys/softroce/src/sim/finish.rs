@@ -75,8 +75,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Checks that the peer of requester `r` has raised an event if the requester's last request
-    /// was invalid.
+    /// Checks that the peer of requester `r` has raised the event for a wrong key or an invalid
+    /// request, if the schedule made the requester's last request fail in this way.
     fn check_events(&self, r: usize) -> Result<(), String> {
         let requester = &self.requesters[r];
         let ending = self.schedule.connections[requester.connection].ending;
@@ -179,7 +179,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Posts a request of requester `r`, whose queue pair is in the error state.
+    /// Posts a request of requester `r`, whose queue pair is in the error state, so that the
+    /// request must be flushed.
     fn post_in_error(&mut self, r: usize) {
         let id = self.next_id();
         let operation = SendOperation::Send {

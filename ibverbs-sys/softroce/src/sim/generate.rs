@@ -11,7 +11,8 @@ use super::requester::{Effect, Expectation, Posted};
 use super::scenario::{Scenario, Token};
 use super::schedule::Kind;
 
-/// Maximum length in bytes of a message that may be posted inline.
+/// Maximum length in bytes of a message that may be posted inline: the number of bytes that
+/// [`Inline`] stores without an allocation.
 const MAX_INLINE: usize = 128;
 
 /// A request that is being prepared, with the effect that the model of the simulation expects if
@@ -177,8 +178,8 @@ impl Scenario<'_> {
         draft.buffer = Some(Rc::new(buffer));
     }
 
-    /// Sets the memory of the request `draft` of requester `r` to registered memory for a response
-    /// of `length` bytes.
+    /// Allocates and registers `length` bytes of memory for the response to the request `draft` of
+    /// requester `r`.
     pub(super) fn set_response_memory(&mut self, r: usize, draft: &mut Draft, length: usize) {
         let requester = &mut self.requesters[r];
         let memory = self.world.memory(requester.place.node);

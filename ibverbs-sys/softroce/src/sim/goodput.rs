@@ -9,17 +9,18 @@ use super::random::Random;
 use super::stream::{Flow, Parameters, Stream};
 use super::world::{Happening, Notice, World};
 
-/// Loss rates of the columns of the goodput table, in lost packets per million.
+/// Loss rates of the columns of the goodput table, in lost packets per million: 0 to 10 percent.
 const LOSSES: [u32; 5] = [0, 1000, 10_000, 30_000, 100_000];
 
-/// Number of simulation seeds. Each value of the table is the average of one run per seed.
+/// Number of simulation seeds. Each value of the table is the average of one run per seed, so that
+/// a single unlucky loss has less effect.
 const SEEDS: u64 = 3;
 
 /// Maximum number of requests that are in the send queue at the same time, so that the connection
 /// always has data to send.
 const DEPTH: usize = 16;
 
-/// Parameters of one row of the goodput table.
+/// Parameters of one row of the goodput table: the messages, the path MTU and the limits.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     flow: Flow,

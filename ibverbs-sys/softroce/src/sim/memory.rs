@@ -210,8 +210,8 @@ impl Memory {
         }
     }
 
-    /// Unbinds a memory window. Returns `false` if `key` belongs to no window that was bound
-    /// through the queue pair with the number `queue_pair`.
+    /// Unbinds a memory window, so that its key becomes invalid. Returns `false` if `key` belongs
+    /// to no window that was bound through the queue pair with the number `queue_pair`.
     pub(crate) fn invalidate(&self, queue_pair: u32, key: u32) -> bool {
         match self.table.borrow_mut().entry(key).map(|e| &mut e.kind) {
             Some(Kind::Window(bound)) => bound

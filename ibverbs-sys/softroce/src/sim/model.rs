@@ -8,8 +8,8 @@ use super::schedule::{Ending, Kind};
 use super::world::{Happening, QpId};
 
 impl Scenario<'_> {
-    /// Checks a completion or an event of the queue pair at `place`, and updates the model. The
-    /// completion or event must be one that the model expects.
+    /// Checks that the model expects the completion or event `what` of the queue pair at `place`,
+    /// and updates the model.
     pub(super) fn check_happening(&mut self, place: QpId, what: Happening) -> Result<(), String> {
         let number = self.world.queue_pair(place).number();
         match what {
@@ -89,9 +89,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Checks the first failed completion of requester `r`: the schedule must make this request
-    /// fail or allow exhausted retries, or the connection must have failed before. Then counts the
-    /// connection as failed.
+    /// Checks the first failed completion of requester `r`. The failure is expected if the schedule
+    /// makes this request fail or allows exhausted retries, or if the connection has failed before;
+    /// any other failure is an error. Counts the connection as failed.
     fn check_failure(&mut self, r: usize, completion: &Completion) -> Result<(), String> {
         let status = completion.status;
         // All earlier requests succeeded. Their effects are checked before the requester counts as
@@ -172,7 +172,7 @@ impl Scenario<'_> {
     }
 
     /// Treats the remaining unsignaled requests of requester `r` as successful if its queue pair
-    /// has no outstanding request.
+    /// has no outstanding request. No completion reports the success of these requests.
     pub(super) fn complete_unsignaled(&mut self, r: usize) -> Result<(), String> {
         let requester = &self.requesters[r];
         let queue_pair = self.world.queue_pair(requester.place);
@@ -195,8 +195,8 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// Records that the request `posted` of requester `r` succeeded, and checks its effect on
-    /// memory and on the peer.
+    /// Records that the request `posted` of requester `r` succeeded, and checks its effect: the
+    /// bytes in memory, or the message at the peer.
     pub(super) fn check_success(&mut self, r: usize, posted: Posted) -> Result<(), String> {
         self.outcome.completed += 1;
         let id = posted.id;

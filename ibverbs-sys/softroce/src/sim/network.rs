@@ -31,7 +31,7 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// A network without losses, with 10 Gbit/s and 5 us of latency.
+    /// A network that loses and changes no packet, with 10 Gbit/s and 5 us of latency.
     pub const CLEAN: Self = Self {
         loss: 0,
         duplicate: 0,
@@ -60,7 +60,7 @@ pub enum Fate {
     Corrupt(u64),
 }
 
-/// Source of the [`Fate`] of each packet.
+/// Source of the [`Fate`] of each packet: random numbers, or a script.
 #[derive(Clone, Debug)]
 pub(crate) enum Faults {
     /// Effects are drawn at random, with the given probabilities.
@@ -70,7 +70,7 @@ pub(crate) enum Faults {
     Script(Conditions, BTreeMap<u64, Fate>),
 }
 
-/// State of a link: the outgoing connection of one or more nodes to the network.
+/// State of a link: the connection by which one or more nodes send packets to the network.
 #[derive(Debug)]
 struct Link {
     /// Time at which the link will have transmitted its last packet.
@@ -80,7 +80,7 @@ struct Link {
     load: Load,
 }
 
-/// Link of a node to the queue of a shared link.
+/// State of an access link: the connection of a single node to the queue of a shared link.
 #[derive(Debug)]
 struct Access {
     bandwidth: u64,
@@ -88,7 +88,7 @@ struct Access {
     free: Time,
 }
 
-/// Statistics of a link.
+/// Statistics of a link: the packets that were sent on it, and their waiting times.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
     /// Number of packets that were sent, including those that found the queue of the link full.
@@ -99,7 +99,7 @@ pub(crate) struct Load {
     pub(crate) waited: Duration,
 }
 
-/// The network that connects the simulated nodes.
+/// The network that connects the simulated nodes. It delays packets, and determines their [`Fate`].
 #[derive(Debug)]
 pub(crate) struct Network {
     faults: Faults,

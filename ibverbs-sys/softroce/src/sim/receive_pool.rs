@@ -16,7 +16,7 @@ pub(crate) enum Queue {
     Shared { node: usize, number: usize },
 }
 
-/// Posted receives of one receive queue, with their buffers.
+/// Receives that the model posts to one receive queue, with their buffers.
 #[derive(Debug)]
 pub(crate) struct ReceivePool {
     pub(crate) queue: Queue,

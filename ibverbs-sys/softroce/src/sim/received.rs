@@ -126,9 +126,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Checks that the bytes of a write with immediate data of the requester `sender` are in memory
-    /// of the receiver when the receiver gets the completion `expected`. Skips the check if another
-    /// outstanding request may have overwritten them.
+    /// Checks a write with immediate data when the receiver gets its completion: the bytes that the
+    /// requester `sender` wrote must be in the receiver's memory. `expected` is the message in the
+    /// model. Skips the check if another outstanding request may have overwritten the bytes.
     fn check_immediate(&mut self, sender: usize, expected: &Expectation) -> Result<(), String> {
         let requester = &mut self.requesters[sender];
         let posted = requester.posted.iter().chain(&requester.undone);

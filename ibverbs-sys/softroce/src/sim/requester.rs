@@ -12,8 +12,8 @@ use super::shared_words::Change;
 use super::target_memory::TargetMemory;
 use super::world::QpId;
 
-/// The requester side of a connection in the model: its posted requests, and the messages that its
-/// peer must still receive.
+/// One side of a connection as a requester in the model: its posted requests, and the messages that
+/// its peer must still receive.
 #[derive(Debug)]
 pub(crate) struct Requester {
     pub(crate) place: QpId,
@@ -27,13 +27,14 @@ pub(crate) struct Requester {
     pub(crate) random: Random,
     /// Number of requests that this requester must still post.
     pub(crate) remaining: u32,
-    /// Set while a request of maximum length must still be posted.
+    /// Set while a request of the maximum message length of the connection must still be posted.
     pub(crate) owes_largest: bool,
-    /// Number of bytes that this requester may still send in large messages.
+    /// Number of bytes that this requester may still send in large messages, so that a run takes a
+    /// limited time.
     pub(crate) budget: u64,
     pub(crate) posted: VecDeque<Posted>,
-    /// Requests of which the model cannot know whether they had an effect at the peer, because they
-    /// failed or use an unreliable service.
+    /// Requests whose effect at the peer the model cannot know, because they failed or use an
+    /// unreliable service.
     pub(crate) undone: Vec<Posted>,
     pub(crate) target: TargetMemory,
     /// Memory windows through which this requester may access the target (its memory at the peer).

@@ -6,7 +6,8 @@ use super::requester::{PeerWindow, WindowState};
 use super::scenario::Scenario;
 use super::schedule::{Ending, Kind};
 
-/// Range from which the number of requests that each requester posts after the reset is drawn.
+/// Range from which the number of requests that each requester posts after the reset is drawn. A
+/// few requests suffice to detect packets from before the reset.
 const REQUESTS_AFTER_RESET: Range<u64> = 5..20;
 
 impl Scenario<'_> {

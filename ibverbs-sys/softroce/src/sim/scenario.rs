@@ -38,7 +38,8 @@ pub(super) struct Scenario<'t> {
     pub(super) random: Random,
 }
 
-/// State of a queue pair that the model expects.
+/// State of a queue pair in the model: the requesters and the receive pool that use it, and its
+/// events so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ExpectedState {
     /// Index of the requester that posts to this queue pair.
@@ -53,7 +54,7 @@ pub(super) struct ExpectedState {
     pub(super) flushed_shared: u32,
 }
 
-/// Purpose of a wakeup that the model has scheduled.
+/// Purpose of a wakeup that the model has scheduled: the action that is then due.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Token {
     /// The requester with this index must continue posting.
@@ -92,9 +93,9 @@ impl Token {
     }
 }
 
-/// Maximum number of events in a run. A run with more events is assumed never to end.
+/// Maximum number of events in a run. A run with more events is assumed never to end, and fails.
 const MAX_EVENTS: u64 = 20_000_000;
-/// Maximum simulated time of a run. A run that takes longer is assumed never to end.
+/// Maximum simulated time of a run. A run that takes longer is assumed never to end, and fails.
 const LATEST: Time = Time::from_nanos(10_000 * 1_000_000_000);
 
 impl<'t> Scenario<'t> {
@@ -179,7 +180,7 @@ impl<'t> Scenario<'t> {
         Ok(())
     }
 
-    /// Processes events, and passes notices to the model, until none are left.
+    /// Processes events, and passes notices to the model, until no event and no notice is left.
     pub(super) fn run_until_idle(&mut self) -> Result<(), String> {
         let mut notices = Vec::new();
         loop {
@@ -232,7 +233,7 @@ impl<'t> Scenario<'t> {
         Ok(())
     }
 
-    /// Returns a request id that was not used before.
+    /// Returns a request ID that was not used before in this run.
     pub(super) fn next_id(&mut self) -> u64 {
         self.ids += 1;
         self.ids
@@ -243,8 +244,8 @@ impl<'t> Scenario<'t> {
         Duration::from_nanos(self.random.magnitude(300_000))
     }
 
-    /// Posts a receive to the queue of the pool with the index `pool`, unless as many receives as
-    /// the pool's depth are posted.
+    /// Posts a receive to the queue of the pool with the index `pool`, if fewer receives are posted
+    /// than the pool keeps posted.
     pub(super) fn refill(&mut self, pool: usize) {
         let id = self.next_id();
         if let Queue::Own(place) = self.pools[pool].queue {

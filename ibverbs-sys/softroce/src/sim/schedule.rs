@@ -36,7 +36,7 @@ pub struct Schedule {
     pub connections: Vec<Connection>,
 }
 
-/// Kind of the queue pairs of a connection.
+/// Kind of the queue pairs of a connection: their transport service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Two reliable connection queue pairs.
@@ -309,7 +309,8 @@ impl Schedule {
     }
 }
 
-/// Minimum number of requests of a generated schedule.
+/// Minimum number of requests of a generated schedule, so that each run contains many combinations
+/// of requests and faults.
 const MIN_REQUESTS: u32 = 200;
 
 fn conditions(random: &mut Random, class: u64) -> Conditions {

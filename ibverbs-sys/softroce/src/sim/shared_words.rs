@@ -5,7 +5,7 @@ use crate::proto::{AccessFlags, Remote};
 use super::memory::Memory;
 
 /// Number of memory words for each of the two kinds of atomics: fetch-and-add, and
-/// compare-and-swap.
+/// compare-and-swap. With so few words, several requesters often change the same word.
 pub(crate) const WORDS: usize = 3;
 
 /// Memory words of one node that many requesters change by atomic operations. At the end of a run,

@@ -6,7 +6,7 @@ use crate::proto::{
 use super::schedule::ack_delay;
 use super::world::{QpId, World};
 
-/// Kind of the messages of a [`Stream`].
+/// Kind of the messages of a [`Stream`]: sends, writes or reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     Send,
@@ -14,7 +14,7 @@ pub(crate) enum Flow {
     Read,
 }
 
-/// Parameters of a [`Stream`].
+/// Parameters of a [`Stream`]: the messages, and attributes of the two queue pairs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parameters {
     pub(crate) flow: Flow,
@@ -45,8 +45,8 @@ pub(crate) struct Stream {
 const BASE: u64 = 0x10_0000;
 
 impl Stream {
-    /// Connects the queue pair `number` of `nodes[0]`, the requester, to the queue pair `number` of
-    /// `nodes[1]`.
+    /// Creates two queue pairs with the number `number`, the requester at the node `nodes[0]` and
+    /// the responder at the node `nodes[1]`, and connects them.
     pub(crate) fn connect(
         world: &mut World<'_>,
         nodes: [usize; 2],
@@ -115,7 +115,7 @@ impl Stream {
         self.posted
     }
 
-    /// Posts the receive of a message at the responder.
+    /// Posts a receive for one message of the stream at the responder.
     pub(crate) fn post_receive(&self, world: &mut World<'_>) {
         let request = ReceiveRequest {
             id: 0,
@@ -125,7 +125,7 @@ impl Stream {
         world.post_receive(self.ends[1], request);
     }
 
-    /// Posts a message at the requester.
+    /// Posts the next message of the stream at the requester.
     pub(crate) fn post(&mut self, world: &mut World<'_>) {
         self.posted += 1;
         let remote = Remote {

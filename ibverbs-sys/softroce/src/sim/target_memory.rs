@@ -5,8 +5,8 @@ use crate::proto::AccessFlags;
 use super::content;
 use super::memory::Memory;
 
-/// Memory of one node that only a single requester, at another node, accesses remotely. So the
-/// order of that requester's requests determines every byte.
+/// Memory of one node that only a single requester (the peer of a queue pair of the node) accesses
+/// remotely. So the order of that requester's requests determines every byte.
 #[derive(Debug)]
 pub(crate) struct TargetMemory {
     pub(crate) node: usize,

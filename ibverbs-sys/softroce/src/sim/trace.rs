@@ -7,7 +7,7 @@ use crate::wire::{Packet, Syndrome};
 use super::network::Fate;
 use super::world::Happening;
 
-/// Callback that is called with each line of a trace.
+/// Callback that a run calls with each line of a trace of its packets and completions.
 pub type Lines<'a> = dyn FnMut(&str) + 'a;
 
 /// A time that is displayed in microseconds, for the first column of the trace.
@@ -72,7 +72,8 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// Returns the text of a [`RingMessage`] (a short message without packet headers) in the trace.
+/// Returns the text that describes a [`RingMessage`] (a short message without packet headers) in
+/// the trace.
 pub(crate) fn ring_message(ring_message: &RingMessage<'_>) -> String {
     let mut line = format!("qp {:#x} brief", ring_message.destination);
     // Writing to a string cannot fail.
@@ -86,8 +87,8 @@ pub(crate) fn ring_message(ring_message: &RingMessage<'_>) -> String {
     line
 }
 
-/// Returns the text of the effect of the network on a packet in the trace. Empty if the packet is
-/// delivered unchanged.
+/// Returns the text that describes the effect of the network on a packet, for a line of the trace.
+/// Empty if the packet is delivered unchanged.
 pub(crate) fn fate(fate: Fate) -> &'static str {
     match fate {
         Fate::Deliver => "",
@@ -98,7 +99,7 @@ pub(crate) fn fate(fate: Fate) -> &'static str {
     }
 }
 
-/// Returns the text of a completion or an event of a queue pair in the trace.
+/// Returns the text that describes a completion or an event of a queue pair in the trace.
 pub(crate) fn happening(what: &Happening) -> String {
     let of = |completion: &Completion| {
         let mut line = format!(

@@ -5,7 +5,7 @@ use crate::proto::Time;
 pub(super) struct Clock {
     /// Time of the creation, in nanoseconds of the system's clock.
     origin: u64,
-    /// Maximum time in nanoseconds by which the coarse clock usually is late.
+    /// Maximum time in nanoseconds by which the coarse clock usually is behind the exact clock.
     lag: u64,
 }
 
@@ -17,7 +17,7 @@ impl Clock {
         }
     }
 
-    /// Returns the present time of the clock.
+    /// Returns the exact present time.
     #[inline]
     pub(super) fn now(&self) -> Time {
         self.since_origin(read(libc::clock_gettime, libc::CLOCK_MONOTONIC))
@@ -38,8 +38,8 @@ impl Clock {
     }
 }
 
-/// Number of ticks by which the coarse clock is assumed to be late at most. Linux updates this
-/// clock at each tick, with a value that can be two ticks old.
+/// Number of ticks by which the coarse clock is assumed to be behind the exact clock at most. Linux
+/// updates the coarse clock at each tick, with a value that can be two ticks old.
 const TICKS: u64 = 3;
 
 /// Returns the time or the resolution of the system's clock `clock` in nanoseconds. `ask` is

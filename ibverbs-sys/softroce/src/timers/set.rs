@@ -9,8 +9,8 @@ use super::Sleeper;
 use super::clock::Clock;
 use crate::proto::Time;
 
-/// Clock of the NIC, and the set of times at which queue pairs, the network and the NIC must be
-/// called.
+/// Clock of the NIC, and the set of times at which the engine (background thread) must call queue
+/// pairs, the network and the NIC.
 #[derive(Debug)]
 pub(crate) struct Timers {
     clock: Clock,
@@ -28,7 +28,8 @@ pub(crate) struct Timers {
 #[derive(Debug)]
 pub(crate) struct Alarm(AtomicU64);
 
-/// Stored time of a timer that is not scheduled.
+/// Stored time of a timer that is not scheduled. The clock does not reach this time for more than
+/// 500 years.
 const NEVER: u64 = u64::MAX;
 
 impl Alarm {
@@ -53,7 +54,7 @@ impl Timers {
         }
     }
 
-    /// Returns the [`Sleeper`], by which other threads wake the engine.
+    /// Returns the [`Sleeper`], by which other threads wake the engine (background thread).
     pub(crate) fn sleeper(&self) -> &Sleeper {
         &self.sleeper
     }
@@ -63,8 +64,8 @@ impl Timers {
         self.clock.now()
     }
 
-    /// Returns a present time that is cheap to read: usually some milliseconds later than the
-    /// result of [`now`](Self::now).
+    /// Returns the approximate present time, which is cheap to read: usually some milliseconds
+    /// later than the result of [`now`](Self::now). For deadlines that need not be exact.
     pub(crate) fn coarse_now(&self) -> Time {
         self.clock.coarse()
     }
@@ -135,8 +136,8 @@ impl Timers {
         self.publish(&set);
     }
 
-    /// Clears the state of a timer that was scheduled for `time`, because its user is about to be
-    /// called.
+    /// Records that a timer that was scheduled for `time` is no longer scheduled, because its user
+    /// is about to be called.
     pub(crate) fn clear(alarm: &Alarm, time: Time) {
         // A new user with the same key may be scheduled for another time already. Then its alarm
         // stays.
@@ -147,7 +148,8 @@ impl Timers {
     }
 
     /// Publishes the earliest time in `set` for threads that do not hold the lock. Returns whether
-    /// the time is earlier than the time that was published before.
+    /// the time is earlier than the time that was published before, so that the engine may have to
+    /// be woken.
     fn publish(&self, set: &BTreeSet<(Time, u32)>) -> bool {
         let first = set.first().map_or(NEVER, |(time, _)| time.as_nanos());
         self.earliest.swap(first, Ordering::SeqCst) > first

@@ -12,11 +12,12 @@ use crate::descriptor::{self, Descriptor, Opening};
 use crate::proto::Time;
 
 /// Maximum delay of a timer in nanoseconds: the engine (background thread) is not woken for a new
-/// timer if it would run the timer late by at most this time.
+/// timer if it would run the timer late by at most this time. Without this tolerance, each timer
+/// that is slightly earlier than the others would cost a system call.
 const MAX_TIMER_DELAY: u64 = 1_000_000;
 
 /// Interval at which the engine (background thread) checks its timers when no descriptor can wake
-/// it.
+/// it, because the program has closed the descriptors.
 const FALLBACK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Sleep of the engine (the background thread of the device), and its wakeup by other threads and
@@ -61,7 +62,8 @@ impl Sleeper {
         self.wake_if(|until| until > 0);
     }
 
-    /// Wakes the engine (background thread) if its sleep would end much later than `deadline`.
+    /// Wakes the engine (background thread) if its sleep would end much later than `deadline`, for
+    /// which a timer was scheduled.
     pub(crate) fn wake_before(&self, deadline: Time) {
         let latest = deadline.as_nanos().saturating_add(MAX_TIMER_DELAY);
         self.wake_if(|until| until > latest);
@@ -114,12 +116,13 @@ impl Sleeper {
     }
 
     /// Returns whether the engine (background thread) has found that the program closed a
-    /// descriptor on which the engine sleeps.
+    /// descriptor on which the engine sleeps. The engine must then check all descriptors.
     pub(crate) fn has_lost(&self) -> bool {
         self.has_lost.load(Ordering::Relaxed)
     }
 
-    /// Sleeps for a fixed interval. Called when no descriptor can wake the engine.
+    /// Sleeps for a fixed interval. Called instead of [`sleep`](Self::sleep) when no descriptor can
+    /// wake the engine (background thread).
     pub(crate) fn pause(&self) {
         thread::sleep(FALLBACK_INTERVAL);
     }

@@ -1,6 +1,7 @@
 use crate::proto::{SendOperation, SendRequest, Upcoming};
 
-/// Way in which the next bytes of a request are transferred to the peer.
+/// Way in which the next bytes of a request are transferred to the peer: from memory to memory,
+/// through the ring that two processes share, or as packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transfer {
     /// The sender's thread reads or writes the target's memory; no thread of the target is
@@ -102,7 +103,8 @@ pub(crate) const MIN_OFFER_MAPPED: u32 = 512;
 pub(crate) const MIN_WAIT: u32 = 4 << 10;
 
 /// Maximum number of bytes of a message that are put into chunks (cache lines of payload) of the
-/// shared ring in one step. The ring has room for 32 times as many.
+/// shared ring in one step. The ring has room for 32 times as many, so one step fills only a small
+/// part of it.
 pub(crate) const MAX_CHUNKS_PART: u32 = 16 << 10;
 
 /// Maximum number of bytes that the receiving process copies from the sender's memory in one system
@@ -218,8 +220,8 @@ fn report_gap(request: &RequestProperties, transfer: Transfer) -> Transfer {
 }
 
 impl Transfer {
-    /// Returns whether the next bytes must not be sent as packets, even if this way of transfer is
-    /// not possible at present: they wait until it is.
+    /// Returns whether the next bytes must not be sent as packets. If this way of transfer is not
+    /// possible at present, the bytes wait until it is.
     pub(crate) fn excludes_packets(self) -> bool {
         matches!(
             self,
@@ -248,7 +250,8 @@ impl RequestProperties {
         }
     }
 
-    /// Returns the properties of a request whose next unsent bytes begin at `upcoming`.
+    /// Returns the properties of a request of the send queue, whose next unsent bytes begin at
+    /// `upcoming`.
     pub(crate) fn of(request: &SendRequest, upcoming: &Upcoming) -> Self {
         Self {
             kind: Kind::of(request),

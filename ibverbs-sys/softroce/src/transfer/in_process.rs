@@ -20,8 +20,8 @@ use crate::proto::{
 /// short.
 const MAX_PART: u32 = 64 << 10;
 
-/// Returns the next range of the message that the queue pair `queue_pair` is sending (a part), with
-/// a length that [`transfer_part`] accepts.
+/// Returns the next part (range) of the message that the queue pair `queue_pair` is sending, with a
+/// length that [`transfer_part`] accepts. Returns `None` if there is no such message any more.
 pub(crate) fn next_part<'a>(queue_pair: &'a QueuePair, upcoming: &Upcoming) -> Option<Part<'a>> {
     let request = queue_pair.next_request()?;
     let largest = MAX_PART / queue_pair.mtu();
@@ -95,7 +95,7 @@ fn execute<H: Host>(
 }
 
 /// Executes a part of a read or a write, or a whole atomic, in the peer's memory, to which the
-/// sender has the rights `access`.
+/// sender has the rights `access`. `sender` and `host` give access to the memory of both sides.
 fn copy<H: Memory>(
     part: &Part<'_>,
     access: AccessFlags,
@@ -111,7 +111,8 @@ fn copy<H: Memory>(
     work.execute(part.offset..part.offset + part.length, &mut both)
 }
 
-/// Returns the access rights that the queue pair `peer` grants to requests of the sender.
+/// Returns the access rights to the memory of the peer that the queue pair `peer` grants to
+/// requests of the sender.
 fn rights(peer: &QueuePair) -> AccessFlags {
     let attributes = peer.attributes();
     let mut access = attributes.access;
@@ -216,7 +217,8 @@ fn is_permitted<H: Memory>(part: &Part<'_>, access: AccessFlags, host: &H, sende
     is_readable && access.contains(right) && is_allowed
 }
 
-/// Access to the memory of two queue pairs of this process, the sender and the peer.
+/// Access to the memory of two queue pairs of this process: the sender and the peer, between which
+/// bytes are copied.
 struct Both<'a, H> {
     /// Access rights that the peer's queue pair grants to requests of the sender.
     access: AccessFlags,

@@ -37,9 +37,11 @@ pub(crate) use volume::{Sent, Volume};
 
 use crate::proto::{Host, SendRequest, Upcoming};
 
-/// A [`Host`] that selects the way in which each request is transferred.
+/// A [`Host`] that also selects the way in which each request is transferred, because it knows the
+/// location of the peer.
 pub(crate) trait TransferHost: Host {
     /// Returns the way in which the next bytes of a request are transferred, as [`choose`]
-    /// determines it.
+    /// determines it from the request and the location of the peer. `upcoming` is the position of
+    /// the bytes.
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer;
 }

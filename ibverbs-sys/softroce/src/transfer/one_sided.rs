@@ -12,8 +12,8 @@ use crate::proto::{
 /// this wait short.
 pub(crate) const MAX_COPY: u32 = 1 << 20;
 
-/// A read, write or atomic that the sender's thread executes directly in the target's memory,
-/// without a thread of the target.
+/// A read, write or atomic that the sender's thread executes directly in the memory of the peer,
+/// without a thread of the peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OneSided<'a> {
     pub(crate) id: u64,
@@ -31,7 +31,7 @@ pub(crate) enum Action {
     Atomic(Atomic),
 }
 
-/// An atomic operation on eight bytes.
+/// An atomic operation on eight bytes of the peer's memory, with its operands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Atomic {
     CompareSwap { compare: u64, swap: u64 },
@@ -60,8 +60,8 @@ pub(crate) trait MemoryAccess {
     /// failure; some bytes may then have been copied.
     fn get(&mut self, to: Data<'_>, range: Range<u32>, from: Remote) -> Option<()>;
 
-    /// Executes an atomic operation on memory of the peer, and stores the previous value in the
-    /// first eight bytes of `result`.
+    /// Executes the atomic operation `atomic` on the eight bytes of the peer's memory at `at`, and
+    /// stores the previous value in the first eight bytes of `result`.
     fn atomic(
         &mut self,
         at: Remote,
@@ -71,8 +71,8 @@ pub(crate) trait MemoryAccess {
 }
 
 impl<'a> OneSided<'a> {
-    /// Executes the bytes `range` of a read or a write, or a whole atomic, by the functions of
-    /// `reach`. The range has at most [`MAX_COPY`] bytes.
+    /// Executes the bytes `range` of a read or a write, or a whole atomic. `reach` gives access to
+    /// the memory of both sides. The range has at most [`MAX_COPY`] bytes.
     ///
     /// # Errors
     /// Returns [`OneSidedError::NotExecuted`] also for an operation that is invalid or not allowed.
@@ -107,7 +107,8 @@ impl<'a> OneSided<'a> {
         }
     }
 
-    /// Returns the RDMA write of a posted write with immediate data, or `None` for a send.
+    /// Returns the RDMA write part of a write with immediate data that is being posted, or `None`
+    /// for a send. `data` has the bytes.
     pub(crate) fn posted(message: &UnqueuedMessage, data: Data<'a>) -> Option<Self> {
         Some(Self {
             id: message.id,
@@ -149,7 +150,7 @@ impl<'a> OneSided<'a> {
 }
 
 impl Action {
-    /// Returns the operation that a work completion reports (`ibv_wc_opcode`).
+    /// Returns the kind of this operation, which its work completion reports (`ibv_wc_opcode`).
     pub(crate) fn completion_opcode(self) -> CompletionOpcode {
         match self {
             Self::Write => CompletionOpcode::Write,

@@ -34,7 +34,8 @@ pub(crate) struct RingMessage<'a> {
     pub(crate) message: Option<MessagePart<'a>>,
 }
 
-/// The message, or part of a message, in a [`RingMessage`]. It consumes a receive of the peer.
+/// The message, or part of a message, that a [`RingMessage`] contains or describes. The message
+/// consumes a receive of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessagePart<'a> {
     /// Sequence number of the first packet that the message or part replaces.
@@ -111,7 +112,8 @@ pub(crate) struct ChunkedRange<'a> {
     pub(crate) length: u32,
 }
 
-/// Reason why a message could not be put into the shared ring of the peer process.
+/// Reason why a message could not be put into the shared ring of the peer process. It determines
+/// whether the sender waits or reports an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RingSendError {
     /// The shared ring of the peer process is full.
@@ -121,7 +123,7 @@ pub(crate) enum RingSendError {
 }
 
 /// Result of [`poll`], which sends the next message or acknowledgement of a queue pair through the
-/// shared ring.
+/// shared ring. The result determines whether the caller polls again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Polled {
     /// A message or an acknowledgement was put into the shared ring. The caller may poll again.
@@ -135,7 +137,8 @@ pub(crate) enum Polled {
     Nothing,
 }
 
-/// Maximum number of memory segments that a slot (one cache line of the shared ring) can describe.
+/// Maximum number of memory segments that the payload of a slot (one cache line of the shared ring)
+/// can describe.
 pub(crate) const SEGMENTS: usize = MAX_SLOT_BYTES / SEGMENT;
 
 /// Length in bytes of an encoded memory segment (address, length, key) in a slot (cache line) of
@@ -202,10 +205,10 @@ impl RingMessage<'_> {
 }
 
 impl MessagePart<'_> {
-    /// Returns whether the sender may be waiting for the acknowledgement of this message before it
-    /// sends the next one: the message is long, and the receiver copies its bytes from the sender's
-    /// memory, or the sender has written them to the receiver's memory and must not write further
-    /// bytes before the acknowledgement. The receiver then acknowledges without a delay.
+    /// Returns whether the sender may be waiting for the acknowledgement of this message, so that
+    /// the receiver must acknowledge without a delay. This is possible for a long message that the
+    /// receiver copies from the sender's memory, and for a message whose bytes the sender has
+    /// written to the receiver's memory.
     #[inline]
     pub(crate) fn holds_up_sender(&self) -> bool {
         match self.form {
@@ -215,7 +218,8 @@ impl MessagePart<'_> {
         }
     }
 
-    /// Returns the length of the message, or of its part, in bytes.
+    /// Returns the length in bytes of the message, or of the part of a message. The bytes need not
+    /// be in the payload.
     pub(crate) fn length(&self) -> u32 {
         match self.form {
             PayloadForm::Whole => self.payload.len() as u32,
@@ -243,9 +247,10 @@ impl MessagePart<'_> {
     }
 }
 
-/// Sends the next message or acknowledgement of the queue pair through the shared ring: calls
-/// `send` with the pending acknowledgement, the next part of a message, or both. `now` may return a
-/// time somewhat later than the present.
+/// Sends the next message or acknowledgement of the queue pair through the shared ring. Calls
+/// `send` with the content of a ring message (the pending acknowledgement, the next part of a
+/// message, or both), and with the bytes that belong into chunks of the ring, if there are any.
+/// `now` may return a time somewhat later than the present.
 pub(crate) fn poll<H: TransferHost>(
     queue_pair: &mut QueuePair,
     now: impl FnOnce() -> Time,
@@ -279,7 +284,8 @@ pub(crate) fn lone_acknowledgement(queue_pair: &QueuePair) -> Option<RingMessage
     (is_only && queue_pair.acknowledgement().is_some()).then(|| to_peer(queue_pair, None))
 }
 
-/// Sends the pending acknowledgement, if there is one, by a call of `send`.
+/// Sends the pending acknowledgement, if there is one, by a call of `send`, which puts it into the
+/// shared ring.
 fn acknowledge<H>(
     queue_pair: &mut QueuePair,
     host: &H,
@@ -581,7 +587,8 @@ fn fail<H: TransferHost>(
     polled
 }
 
-/// Result of preparing a part of a message for the shared ring.
+/// Result of preparing a part of a message for the shared ring: the part, or the reason why it
+/// cannot be sent through the ring now.
 enum PreparedPart<'a> {
     Ready(ReadyPart<'a>),
     /// The part must wait, because too many sequence numbers are unacknowledged.
@@ -797,7 +804,8 @@ fn put_segments(segments: impl Iterator<Item = Segment>, room: &mut [u8; MAX_SLO
     taken
 }
 
-/// Decodes the memory segments in the payload of a slot (cache line of the ring).
+/// Decodes the memory segments (address, length, key) in the payload of a slot (cache line of the
+/// ring).
 fn segments(payload: &[u8]) -> impl Iterator<Item = Segment> {
     let word = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_ne_bytes);
     let (whole, _) = payload.as_chunks::<SEGMENT>();

@@ -3,7 +3,7 @@
 use super::{MAX_COPY, MessagePart, PayloadForm};
 use crate::wire::{Opcode, Transport};
 
-/// Amount of data that was transferred in one direction, in one of the ways that
+/// Amount of data that was transferred in one direction (sent or received), in one of the ways that
 /// [`Transfer`](super::Transfer) lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Volume {

@@ -2,7 +2,7 @@ use std::fmt;
 
 use super::Opcode;
 
-/// Length in bytes of a base transport header (BTH).
+/// Length in bytes of a base transport header (BTH), with which every packet begins.
 pub(crate) const BASE: usize = 12;
 
 /// Base transport header (BTH): the first 12 bytes of every packet (IBTA 9.2).
@@ -198,7 +198,7 @@ impl Syndrome {
         }
     }
 
-    /// Returns the byte that encodes the syndrome.
+    /// Encodes the syndrome as the first byte of an [`Aeth`].
     pub const fn to_byte(self) -> u8 {
         match self {
             Self::Ack { credits } => credits & 0x1f,
@@ -383,7 +383,7 @@ impl Header {
         (payload.wrapping_neg() & 3) as u8
     }
 
-    /// Returns the length of all headers in bytes.
+    /// Returns the length of all headers in bytes, including the BTH.
     #[expect(clippy::len_without_is_empty, reason = "a header is never empty")]
     pub const fn len(&self) -> usize {
         self.bth.opcode.header_len()
@@ -515,12 +515,12 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Returns four bytes: a reserved zero byte, and the low 24 bits of `value`.
+/// Encodes a field of 24 bits: returns a reserved zero byte, and the low 24 bits of `value`.
 const fn low_24(value: u32) -> [u8; 4] {
     (value & 0xff_ffff).to_be_bytes()
 }
 
-/// The bytes of a packet that were not parsed yet.
+/// Parser of a packet: the bytes of the packet that have not been parsed yet.
 struct Reader<'a> {
     bytes: &'a [u8],
 }

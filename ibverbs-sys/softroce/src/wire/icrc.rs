@@ -19,13 +19,14 @@ const SEED: u32 = 0x2144_df1c;
 /// remaining bytes is often a multiple of sixteen, for which the CRC is fastest.
 const MASKED_BYTES: usize = 12;
 
-/// Intermediate ICRC over the headers before the BTH. It is the same for all packets with the same
-/// path and length.
+/// Intermediate ICRC over the headers before the BTH, from which [`finish`](Self::finish) computes
+/// the ICRC of a packet. It is the same for all packets with the same path and length, so a caller
+/// can keep it for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartialIcrc(u32);
 
 impl PartialIcrc {
-    /// Creates the intermediate ICRC of IPv4 and UDP headers.
+    /// Creates the intermediate ICRC of a packet over IPv4 from its IP header and its UDP header.
     pub fn ipv4(header: &[u8; 20], udp: &[u8; 8]) -> Self {
         let mut covered = [0; 20 + 8];
         covered[..20].copy_from_slice(header);
@@ -35,7 +36,7 @@ impl PartialIcrc {
         Self::with(&mut covered, udp)
     }
 
-    /// Creates the intermediate ICRC of IPv6 and UDP headers.
+    /// Creates the intermediate ICRC of a packet over IPv6 from its IP header and its UDP header.
     pub fn ipv6(header: &[u8; 40], udp: &[u8; 8]) -> Self {
         let mut covered = [0; 40 + 8];
         covered[..40].copy_from_slice(header);
@@ -212,7 +213,7 @@ fn shift(value: u32, bytes: usize) -> u32 {
     by_powers(&SHIFTS, value, bytes)
 }
 
-/// Divides `value` by x^(8 * bytes), modulo the CRC polynomial.
+/// Divides `value` by x^(8 * bytes), modulo the CRC polynomial: the inverse of [`shift`].
 fn unshift(value: u32, bytes: usize) -> u32 {
     by_powers(&UNSHIFTS, value, bytes)
 }

@@ -34,7 +34,7 @@ pub struct Route {
     pub flow_label: u32,
 }
 
-/// The IP and the UDP header of a packet.
+/// The IP header and the UDP header of a packet, in encoded form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the headers' names")]
 pub enum Headers {
@@ -138,7 +138,7 @@ impl Headers {
         }
     }
 
-    /// Returns the UDP header.
+    /// Returns the bytes of the UDP header.
     pub fn udp(&self) -> &[u8; 8] {
         match self {
             Self::V4 { udp, .. } | Self::V6 { udp, .. } => udp,
@@ -175,7 +175,7 @@ impl Headers {
         }
     }
 
-    /// Returns the fields of the IP header and the UDP header.
+    /// Returns the fields of the IP header and the UDP header in decoded form.
     pub fn route(&self) -> Route {
         let udp = self.udp();
         let port = |at: usize| u16::from_be_bytes([udp[at], udp[at + 1]]);

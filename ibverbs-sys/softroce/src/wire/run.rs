@@ -30,7 +30,8 @@ impl<'a> Run<'a> {
 
     /// Creates the longest run that begins with the first packet of `datagrams`, which have
     /// `stride` bytes each. `first` is the first packet in parsed form. The run ends before a
-    /// packet that does not continue it, or for which `is_right` returns `false`.
+    /// packet that does not continue it, or whose datagram `is_right` rejects, for example because
+    /// of a wrong ICRC.
     pub fn gather(
         first: Packet<'a>,
         datagrams: &'a [u8],
@@ -67,7 +68,7 @@ impl<'a> Run<'a> {
         &self.first
     }
 
-    /// Returns the number of packets.
+    /// Returns the number of packets of the run, at least one.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -77,7 +78,7 @@ impl<'a> Run<'a> {
         self.acknowledge
     }
 
-    /// Returns the payloads of the packets, in order.
+    /// Returns the payloads of the packets of the run, in order.
     pub fn payloads(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
         let Self {
             first,
@@ -114,7 +115,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Mask of the 24 bits of a packet sequence number.
+/// Mask of the 24 bits of a packet sequence number, for arithmetic with wraparound.
 const SEQUENCE_MASK: u32 = 0xff_ffff;
 
 /// Offset in a packet of the byte before the sequence number, which contains the acknowledgement
@@ -130,7 +131,7 @@ pub(crate) fn request_acknowledgement(packet: &mut [u8]) {
 }
 
 /// Returns the acknowledgement request bit and the sequence number of `packet` if it continues a
-/// run. Returns `None` if another field of its BTH differs from `head`.
+/// run whose first packet has the BTH `head`. Returns `None` if another field of its BTH differs.
 fn continues_run(head: &[u8; BASE], packet: &[u8]) -> Option<(bool, u32)> {
     let bth = packet.first_chunk::<BASE>()?;
     let [flags, sequence @ ..] = *bth.last_chunk::<4>()?;

@@ -22,23 +22,26 @@ pub(super) struct Congestion {
     full: Option<u64>,
 }
 
-/// Unit of window sizes: the number of units in a packet.
+/// Number of units in a packet. Window sizes are computed in units, so that a window can also
+/// change by a fraction of a packet.
 pub(super) const UNITS: u64 = 1024;
 
 /// Growth of the window in one round trip with an almost empty queue, in [units](UNITS), in
-/// addition to a fraction of the window size.
+/// addition to the fraction of the window size that [`INCREASE`] determines. Without this addition,
+/// a small window would grow by less than one packet.
 const EMPTY_GROWTH: u64 = 4 * UNITS;
 
 /// Minimum growth of the window in one round trip, in [units](UNITS), while the queue is at least a
-/// quarter full.
+/// quarter full: a quarter of a packet, so that the growth of many senders together does not
+/// overflow a short queue.
 const MIN_GROWTH: u64 = UNITS / 4;
 
 /// Maximum growth of the window in one round trip, in [units](UNITS), if the queue is not almost
-/// empty.
+/// empty: 64 packets. Only a round trip of more than 64 ms would otherwise lead to more growth.
 const MAX_GROWTH: u64 = 64 * UNITS;
 
 /// Divisor of the window size for the decrease in one round trip with a full queue: the window
-/// shrinks by a sixteenth.
+/// shrinks by a sixteenth. A queue that is less full shrinks the window less.
 const DECREASE: u64 = 16;
 
 /// Divisor of the window size for the growth in one round trip with an almost empty queue: the
@@ -46,7 +49,8 @@ const DECREASE: u64 = 16;
 const INCREASE: u64 = 32;
 
 /// Number of measurements in which the assumed round trip time with a full queue grows by a factor
-/// of e. The growth makes the queue overflow again at some time, which corrects wrong measurements.
+/// of e (about 2.7). The growth makes the queue overflow again at some time, which corrects wrong
+/// measurements.
 const GROWTH_TIME: u64 = 2048;
 
 impl Congestion {

@@ -199,7 +199,7 @@ impl Entry {
         }
     }
 
-    /// Returns the completion of the request with the status `status`.
+    /// Returns the completion that reports the end of the request with the status `status`.
     #[inline]
     pub(super) fn completion(&self, status: CompletionStatus) -> Completion {
         let request = &self.request;

@@ -38,15 +38,17 @@ struct Question {
     sequence: Sequence,
 }
 
-/// Average interval between packets to a peer that sends no receipts. Only this interval keeps the
-/// packets from overflowing the socket buffer of such a peer.
+/// Average interval between packets to a peer that sends no receipts. No response of such a peer
+/// limits the number of packets in flight, so only this interval keeps the packets from overflowing
+/// its socket buffer.
 const PACKET_INTERVAL: Duration = Duration::from_micros(2);
 
-/// Maximum time to wait for a receipt. The process of the peer may not be scheduled for that long
-/// on a busy machine.
+/// Maximum time to wait for a receipt before more packets are sent without it. On a busy machine,
+/// the process of the peer may not run for this long.
 const RECEIPT_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Number of consecutive missing receipts after which the peer is assumed not to support receipts.
+/// A single receipt may also be missing because a packet was lost.
 const MAX_MISSING_RECEIPTS: u32 = 3;
 
 /// Maximum distance of sequence numbers over which messages without a receipt are remembered. Older
@@ -54,9 +56,9 @@ const MAX_MISSING_RECEIPTS: u32 = 3;
 /// so the distance is never ambiguous.
 const MAX_DISTANCE: i32 = 1 << 20;
 
-/// Factor of the interval at which receipts are requested from a peer that is assumed not to
-/// support them: one request for each 16 times as many packets as the window permits in flight. If
-/// the peer was only slow, its receipt ends the assumption.
+/// Factor by which receipts are requested more rarely from a peer that is assumed not to support
+/// them: one request is sent for each 16 windows of packets, where a window is the maximum number
+/// of packets in flight. If the peer was only slow, its receipt ends the assumption.
 const WINDOWS_BEFORE_RETRY: u32 = 16;
 
 impl Flow {
@@ -104,8 +106,9 @@ impl Flow {
         self.pacer.take(now, window, PACKET_INTERVAL)
     }
 
-    /// Records that the packet with the number `sequence` was sent, the last of its message if
-    /// `ends` is set. Makes a receipt request due after every half window of packets.
+    /// Records that the packet with the number `sequence` was sent to the queue pair `destination`,
+    /// as the last of its message if `ends` is set. After every half window of packets, makes a
+    /// receipt request due; less often if the peer is assumed not to support receipts.
     pub(super) fn sent(
         &mut self,
         sequence: Sequence,
@@ -142,9 +145,9 @@ impl Flow {
         self.next = sequence.next();
     }
 
-    /// Records that the sequence numbers before `end` were used by messages in the shared ring. The
-    /// peer receives these messages after all packets in the ring. A receipt for them is requested
-    /// only with the next packet.
+    /// Records that the sequence numbers before `end` were used by messages without packets in the
+    /// peer's ring (queue in shared memory). The peer receives these messages after all packets in
+    /// the ring. A receipt for them is requested only with the next packet.
     pub(super) fn sent_without_packets(&mut self, end: Sequence) {
         self.next = end;
         // Without this limit, the distance between the two numbers could exceed half of all

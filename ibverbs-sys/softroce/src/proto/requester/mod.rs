@@ -278,7 +278,8 @@ impl Requester {
     }
 
     /// Returns whether the next bytes of the send queue must not be sent as packets, because the
-    /// caller will transfer them without packets.
+    /// caller will copy them to the peer without packets, now or after earlier requests have been
+    /// acknowledged.
     pub(super) fn excludes_packets(&self, endpoint: &Endpoint, host: &impl Host) -> bool {
         let next = self.started(endpoint);
         next.is_some_and(|(upcoming, request)| host.excludes_packets(request, &upcoming))
@@ -398,7 +399,7 @@ impl Requester {
         Ok(Some(path))
     }
 
-    /// Sends the packet `sequence` again, which the peer has reported as missing.
+    /// Sends the packet `sequence` again, because the peer has reported the packet as missing.
     fn transmit_repair(
         &mut self,
         sequence: Sequence,
@@ -471,8 +472,8 @@ impl Requester {
     }
 
     /// Returns the number of sequence numbers before `next` that count for the window: those of
-    /// [packets in flight](Self::packets_in_flight), and so many others that no more numbers than
-    /// the maximum of the window are unanswered.
+    /// [packets in flight](Self::packets_in_flight). Returns a higher number if otherwise more
+    /// numbers than the maximum of the window could be unanswered.
     #[inline]
     fn in_flight(&self, next: Sequence) -> u32 {
         let unanswered = next.distance(self.unanswered).max(0) as u32;
@@ -490,7 +491,8 @@ impl Requester {
     }
 
     /// Returns a sequence number that advances by one for each packet that the peer receives, in
-    /// order or after a gap.
+    /// order or after a gap. The difference of two such numbers is the number of packets that the
+    /// peer has received between two points in time.
     fn delivered(&self) -> Sequence {
         self.unanswered + self.repairs.kept(self.unanswered)
     }
@@ -502,7 +504,7 @@ impl Requester {
         sequence.distance(self.unanswered) >= 0 && sequence.distance(self.sent) < 0
     }
 
-    /// Returns the sequence number of the packet that is sent next.
+    /// Returns the sequence number of the packet that is sent next (the packet at the cursor).
     fn position(&self) -> Sequence {
         match self
             .queue
@@ -514,7 +516,11 @@ impl Requester {
         }
     }
 
-    /// Completes the requests at the front of the queue that are fully answered.
+    /// Completes the requests at the front of the queue that are fully answered, and removes them
+    /// from the queue.
+    ///
+    /// # Errors
+    /// The status of the next request, if it has failed.
     fn complete_front(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
         while let Some(entry) = self.queue.front() {
             match entry.progress {

@@ -78,8 +78,8 @@ pub(super) fn write_run(
     }
 }
 
-/// Returns the headers of the packet of the request `entry` at the position `place`. The pad count
-/// is not set.
+/// Returns the headers of the packet of the request `entry` at the position `place`, without the
+/// pad count, which depends on the payload.
 fn header(
     entry: &Entry,
     place: PacketPosition,
@@ -230,8 +230,8 @@ fn write_message(
     Ok(())
 }
 
-/// Returns the operation of a packet's opcode. `first` and `last` are set if the packet is the
-/// first or the last of its message.
+/// Returns the operation in the opcode of a packet of the request `request`. `first` and `last` are
+/// set if the packet is the first or the last of its message.
 fn operation(request: &SendOperation, first: bool, last: bool) -> Operation {
     use Operation as O;
     match request {

@@ -18,7 +18,7 @@ const MAX_DECLINED: u32 = 3;
 impl Requester {
     /// Starts the request that is sent next (the request at the cursor), unless the request must
     /// wait, and returns the position of its next unsent bytes. If nothing can be transferred
-    /// without packets, returns the next step of the caller instead.
+    /// without packets, returns [`SendProgress::PacketsOnly`] or [`SendProgress::Idle`] instead.
     pub(in crate::proto) fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,
@@ -39,9 +39,10 @@ impl Requester {
             .ok_or(SendProgress::PacketsOnly))
     }
 
-    /// Returns whether a part, only packets, or nothing can be sent next. A part may be sent only
-    /// while no packet is unacknowledged: the peer receives in the order of the sequence numbers,
-    /// and this side does not know which packets the peer has received.
+    /// Returns what can be sent next: a part of a message without packets, only packets, or
+    /// nothing. A part may be sent only while no packet is unacknowledged: the peer receives in the
+    /// order of the sequence numbers, and this side does not know which packets the peer has
+    /// received.
     pub(in crate::proto) fn next_step(
         &self,
         now: impl FnOnce() -> Time,
@@ -117,8 +118,9 @@ impl Requester {
         self.window.has_room(unacknowledged, packets)
     }
 
-    /// Records the outcome of transferring the part that begins at `upcoming` and has `packets`
-    /// sequence numbers. Returns whether another part, only packets, or nothing can be sent next.
+    /// Records the outcome of transferring the part of a message that begins at `upcoming` and has
+    /// `packets` sequence numbers. Returns what can be sent next: another part, only packets, or
+    /// nothing.
     pub(in crate::proto) fn conclude_part(
         &mut self,
         upcoming: &Upcoming,

@@ -36,7 +36,7 @@ struct TimedPacket {
     delivered: Sequence,
 }
 
-/// A measured round trip time.
+/// A measured round trip time, and the number of packets that the peer received meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sample {
     pub(super) time: Duration,
@@ -59,7 +59,8 @@ const MIN_PROBE_DELAY: u64 = 1_000_000;
 /// does not overflow 64 bits.
 const MAX_ROUND_TRIP: u64 = 1 << 56;
 
-/// Maximum number of consecutive probes to a peer that does not respond.
+/// Maximum number of consecutive probes to a peer that does not respond. After so many probes, only
+/// the acknowledgement timeout causes a retransmission.
 const MAX_PROBES: u32 = 3;
 
 impl Probe {
@@ -86,8 +87,8 @@ impl Probe {
 
     /// Records that all packets before `limit` are answered. `delivered` is the sequence number
     /// that the peer has reached, and `waiting` is set if later packets are unanswered. Returns
-    /// `true` if these packets were lost: the response is that to the probe, and covers no packet
-    /// after it.
+    /// `true` if the later packets were lost: the response is that to the probe, and covers no
+    /// packet after it.
     pub(super) fn progress(
         &mut self,
         limit: Sequence,
@@ -222,7 +223,8 @@ impl Probe {
 }
 
 impl RoundTrip {
-    /// Returns the time in nanoseconds within which a response is expected.
+    /// Returns the time in nanoseconds within which a response is expected: twice the mean round
+    /// trip time and four times its deviation, but at least [`MIN_PROBE_DELAY`].
     fn response_time(self) -> u64 {
         (2 * self.mean + 4 * self.deviation).max(MIN_PROBE_DELAY)
     }

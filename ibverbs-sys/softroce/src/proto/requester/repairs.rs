@@ -79,7 +79,7 @@ impl Repairs {
     }
 
     /// Records that all packets before `unanswered` are answered. Returns whether a packet that was
-    /// sent again was lost again.
+    /// sent again was lost again, which means that the window is too large.
     #[inline]
     pub(super) fn progress(&mut self, unanswered: Sequence) -> bool {
         let Some(end) = self.end else {
@@ -101,7 +101,7 @@ impl Repairs {
 
     /// Records that the peer has received a packet that was sent when `latest` was the next new
     /// packet. So the packets from `end` on, of which nothing was known, are missing; and packets
-    /// that were sent again before were lost again. Returns whether there are such packets.
+    /// that were sent again before were lost again. Returns whether a packet was lost again.
     fn conclude(&mut self, end: Sequence, latest: Sequence) -> bool {
         let count = latest.distance(end).max(0) as u32;
         (self.missing).extend((0..count).map(|place| Missing {
@@ -120,8 +120,8 @@ impl Repairs {
         is_lost_again
     }
 
-    /// Discards all knowledge, because all packets from the oldest unanswered one on are sent
-    /// again.
+    /// Discards the records of missing and kept packets, because all packets from the oldest
+    /// unanswered one on are sent again.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -138,7 +138,7 @@ impl Repairs {
     }
 
     /// Returns the number of packets after `unanswered`, the oldest unanswered one, that the peer
-    /// keeps.
+    /// keeps. These packets no longer count as in flight.
     #[inline]
     pub(super) fn kept(&self, unanswered: Sequence) -> u32 {
         match self.end {

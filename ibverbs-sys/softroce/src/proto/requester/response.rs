@@ -175,9 +175,11 @@ impl Requester {
         Ok(())
     }
 
-    /// Handles a gap report: the peer lists the packets that it misses, and keeps later ones.
+    /// Handles a gap report: the peer lists the packets that it misses, and keeps later ones. Only
+    /// the missing packets are then sent again.
     ///
-    /// A report has no effect during a retransmission from the oldest unanswered packet on.
+    /// A report has no effect during a retransmission from the oldest unanswered packet on, or
+    /// during a pause after an RNR NAK.
     pub(in crate::proto) fn receive_gaps(
         &mut self,
         now: Time,

@@ -78,7 +78,8 @@ impl Window {
         self.size
     }
 
-    /// Returns the number of packets by which the window may still grow.
+    /// Returns the number of packets by which the window may still grow until it has its maximum
+    /// size.
     pub(super) fn reserve(&self) -> u32 {
         self.most - self.size
     }

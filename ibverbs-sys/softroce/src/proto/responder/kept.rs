@@ -3,13 +3,15 @@ use std::collections::VecDeque;
 use crate::proto::Sequence;
 use crate::wire::{Header, Packet};
 
-/// Packets that have arrived after a gap in the sequence numbers, in the order of their numbers.
+/// Sends and writes that have arrived after a gap in the sequence numbers, in the order of their
+/// numbers. They are executed when the missing packets have arrived, so that the peer need not send
+/// them again. The caller limits their number.
 #[derive(Debug, Default)]
 pub(super) struct KeptPackets {
     packets: VecDeque<KeptPacket>,
 }
 
-/// A packet that arrived after a gap.
+/// A copy of a packet that arrived after a gap.
 #[derive(Debug)]
 pub(super) struct KeptPacket {
     header: Header,
@@ -38,9 +40,9 @@ impl KeptPackets {
         self.packets = VecDeque::new();
     }
 
-    /// Adds a copy of `packet`, whose sequence number is higher than `expected`, unless a packet
-    /// with this number is kept already. Returns whether the packet reveals a gap: the packet
-    /// before it has not arrived, and no packet after it.
+    /// Adds a copy of `packet`, whose sequence number is higher than `expected` (the number of the
+    /// first missing packet), unless a packet with this number is kept already. Returns whether the
+    /// packet reveals a new gap: neither the packet before it nor a packet after it has arrived.
     pub(super) fn insert(&mut self, expected: Sequence, packet: &Packet<'_>) -> bool {
         let distance = Sequence::new(packet.header.bth.sequence).distance(expected);
         let place =
@@ -60,7 +62,8 @@ impl KeptPackets {
         opens_gap
     }
 
-    /// Discards the packets before `expected`, which have been received meanwhile.
+    /// Discards the packets before `expected`, because the peer has transferred them again
+    /// meanwhile.
     pub(super) fn discard_before(&mut self, expected: Sequence) {
         let is_old = |packet: &KeptPacket| packet.sequence().distance(expected) < 0;
         while self.packets.front().is_some_and(is_old) {
@@ -68,7 +71,8 @@ impl KeptPackets {
         }
     }
 
-    /// Removes and returns the packet with the number `expected`. Discards the packets before it.
+    /// Removes and returns the packet with the number `expected`, or returns `None` if this packet
+    /// is not kept. Discards the packets before it.
     pub(super) fn take(&mut self, expected: Sequence) -> Option<KeptPacket> {
         self.discard_before(expected);
         let first = self.packets.front()?;
@@ -78,8 +82,9 @@ impl KeptPackets {
         self.packets.pop_front()
     }
 
-    /// Appends a bit for each packet from `expected` on to `out`, in at most `most` bytes. The bit
-    /// is set if the packet is kept. Packets beyond the last byte are left out.
+    /// Appends the content of a gap report to `out`: a bit for each packet from `expected` on,
+    /// which is set if the packet is kept, in at most `most` bytes. Packets beyond the last byte
+    /// are left out.
     pub(super) fn write_bits(&self, expected: Sequence, most: usize, out: &mut Vec<u8>) {
         let begin = out.len();
         for packet in &self.packets {

@@ -10,7 +10,7 @@ use crate::wire::{Packet, Run};
 /// Maximum length of a message that a peer may announce, in bytes (IBTA 9.7.2).
 pub(super) const MAX_ANNOUNCED: u32 = 1 << 31;
 
-/// Reason why the responder does not accept a packet of a message.
+/// Reason why the responder does not accept a packet of a message. It determines the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// No receive is posted for the message. The state is unchanged.
@@ -245,8 +245,8 @@ impl Message {
     }
 
     /// Copies the bytes of a part to the memory of the receive `request`. `before` is the number of
-    /// bytes of the message that arrived before the part, and `total` is their number including the
-    /// part.
+    /// bytes of the message before the part, and `total` the number of bytes up to the end of the
+    /// part. Returns `false` if the bytes cannot be read from the peer's memory.
     #[inline(always)]
     fn fill<H: Host>(
         &mut self,
@@ -301,8 +301,8 @@ impl Message {
         }
     }
 
-    /// Copies the payload of a send to its receive, behind the `received` bytes that are there.
-    /// Returns the new number of received bytes.
+    /// Copies the payload of a send packet to the receive of its message, after the `received`
+    /// bytes of earlier packets. Returns the new number of received bytes.
     fn scatter(
         &mut self,
         received: u32,
@@ -484,8 +484,8 @@ fn announced(
     Ok((remote, reth.length))
 }
 
-/// Withdraws the key that a message invalidates from other processes. Succeeds if no process uses
-/// the key any more.
+/// Withdraws a key from other processes, before a message of the peer invalidates the key. Succeeds
+/// if no process uses the key any more.
 pub(super) fn withdraw(key: u32, host: &impl Host) -> Result<(), Refusal> {
     match host.withdraw(key) {
         Withdrawal::Complete => Ok(()),

@@ -35,7 +35,8 @@ use super::{
 };
 use crate::wire::{Aeth, Header, Nak, Opcode, Operation, Packet, Run, Syndrome};
 
-/// Average interval between the packets of a read response that is longer than the window.
+/// Average interval between the packets of a read response that is longer than the window. Without
+/// pauses, these packets could overflow the socket buffer of the requester.
 const RESPONSE_INTERVAL: Duration = Duration::from_micros(1);
 
 #[derive(Debug, Default)]
@@ -76,8 +77,9 @@ pub(super) struct Responder {
     pacer: Pacer,
 }
 
-/// End of the connection after an invalid request. Responses to earlier requests are sent first, so
-/// that the peer can identify the invalid request.
+/// NAK that refuses an invalid request and ends the connection, with the status and the event that
+/// report the error to this side's program. Responses to earlier requests are sent first, so that
+/// the peer can identify the invalid request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FinalNak {
     nak: Nak,
@@ -222,7 +224,7 @@ impl Responder {
     }
 
     /// Handles a packet that arrived after a gap in the sequence numbers. The first such packet
-    /// causes a NAK.
+    /// causes a NAK that requests the missing packets.
     fn handle_gap(&mut self, host: &mut impl Host) {
         host.count(Counter::OutOfSequenceRequest, 1);
         self.request_expected();
@@ -249,14 +251,15 @@ impl Responder {
         self.report_pending |= opens_gap || bth.acknowledge;
     }
 
-    /// Discards the packets that arrived after a gap.
+    /// Discards the packets that arrived after a gap. The peer sends them again.
     fn discard_kept(&mut self) {
         self.kept.clear();
         self.report_pending = false;
     }
 
-    /// Receives the kept packets that now have the expected sequence number, as if they arrived
-    /// now. If kept packets are left, a packet before them is missing: requests it.
+    /// Executes the kept packets that now have the expected sequence number, as if they arrived
+    /// now. If kept packets are left, a packet before them is missing, and a NAK for it is
+    /// scheduled.
     fn accept_kept(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
         while self.final_nak.is_none() && !self.is_refused {
             let Some(packet) = self.kept.take(self.expected) else {
@@ -451,7 +454,8 @@ impl Responder {
         }
     }
 
-    /// Sets the response to an expected packet that was not accepted because of `refusal`.
+    /// Sets the response to an expected packet that was not accepted because of `refusal`: an RNR
+    /// NAK, a later request to repeat the packet, or a NAK that ends the connection.
     fn refuse(&mut self, refusal: Refusal, endpoint: &Endpoint, host: &mut impl Host) {
         let (nak, status, event) = match refusal {
             Refusal::NotReady => {
@@ -512,8 +516,8 @@ impl Responder {
         self.acknowledgement_pending && self.has_completed_receive && self.has_no_packet()
     }
 
-    /// Returns the [`FinalNak`] of the connection that follows an invalid request, if all earlier
-    /// requests are answered.
+    /// Returns the [`FinalNak`] that must be sent because of an invalid request, once all earlier
+    /// requests are answered. Returns `None` before.
     #[inline]
     pub(super) fn due_final_nak(&self) -> Option<FinalNak> {
         self.final_nak.filter(|_| self.resources.is_idle())

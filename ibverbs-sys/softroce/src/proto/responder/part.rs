@@ -134,8 +134,8 @@ impl Responder {
         self.acknowledgement_pending.then(|| self.acknowledged())
     }
 
-    /// Begins a message. Drops the packets of the previous message, which may be incomplete on an
-    /// unreliable connection.
+    /// Begins a message that is transferred in parts. Drops the packets of the previous message,
+    /// which may be incomplete on an unreliable connection.
     fn begin(&mut self) {
         self.message.drop_packets();
         self.dropping_message = false;
@@ -149,7 +149,7 @@ impl Responder {
 }
 
 impl Incoming {
-    /// Returns the sequence number that follows the part.
+    /// Returns the sequence number that follows the part: that of the next part or packet.
     #[inline]
     pub(super) fn end(&self, endpoint: &Endpoint) -> Sequence {
         self.sequence + endpoint.packets(self.length)

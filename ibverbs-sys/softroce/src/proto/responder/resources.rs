@@ -34,7 +34,7 @@ pub(super) enum Fetch {
     Empty,
 }
 
-/// A response packet that must be sent.
+/// A response packet that must be sent: its position within the response to a read or an atomic.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResponsePacket {
     /// Index of the packet within the response.
@@ -89,14 +89,15 @@ impl Resource {
 }
 
 impl Resources {
-    /// Returns whether the peer may send one more read or atomic: fewer than `capacity` are
-    /// unanswered.
+    /// Returns whether the peer may send one more read or atomic: fewer than `capacity`, its limit
+    /// of outstanding ones, are unanswered.
     pub(super) fn has_room(&self, capacity: usize) -> bool {
         let unanswered = self.ring.iter().rev().take(capacity);
         capacity > 0 && unanswered.filter(|resource| !resource.answered).count() < capacity
     }
 
-    /// Adds a read or an atomic, and removes the oldest entries if there are more than `capacity`.
+    /// Adds a read or an atomic, and removes the oldest entries if there are more than `capacity`,
+    /// the number that the peer may have outstanding.
     pub(super) fn push(&mut self, resource: Resource, capacity: usize) {
         while self.ring.len() >= capacity.max(1) {
             if let Some(oldest) = self.ring.pop_front() {
@@ -112,9 +113,9 @@ impl Resources {
         self.ring.iter().find(|resource| resource.holds(sequence))
     }
 
-    /// Returns the largest sequence number up to `newest` that belongs to no stored read or atomic,
-    /// which an acknowledgement may contain. `messages` is the message sequence number (MSN) of
-    /// `newest`.
+    /// Returns the sequence number that an acknowledgement of all requests up to `newest` must
+    /// contain: the largest number up to `newest` that belongs to no stored read or atomic.
+    /// `messages` is the message sequence number (MSN) of `newest`.
     #[inline(always)]
     pub(super) fn before(&self, newest: Sequence, messages: u32) -> Sequence {
         if self.ring.is_empty() {

@@ -4,8 +4,9 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{CompletionStatus, Counter, Host, Incoming, Sequence, Source};
 use crate::wire::Packet;
 
-/// Maximum distance behind the newest packet at which a packet is considered late or duplicated. An
-/// even older number means that the peer has restarted its sequence.
+/// Maximum distance behind the newest packet, in sequence numbers, at which a packet is considered
+/// late or duplicated, and is dropped. An even older number means that the peer has restarted its
+/// sequence.
 const MAX_LATE: i32 = 1 << 15;
 
 impl Responder {

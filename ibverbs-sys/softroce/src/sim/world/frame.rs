@@ -5,7 +5,8 @@ use crate::sim::random::splitmix;
 use crate::wire::ip::{Headers, PORT, Route};
 use crate::wire::{Packet, icrc};
 
-/// Appends a packet to `out`, with IP and UDP headers before it and the ICRC after it.
+/// Appends a packet to `out` in the form that a network transmits: with IP and UDP headers before
+/// the bytes `transport` (from BTH to pad), and the ICRC after them.
 pub(super) fn emit(source: Ipv6Addr, path: &Path, transport: &[u8], out: &mut Vec<u8>) {
     let route = Route {
         source,

@@ -16,7 +16,7 @@ use super::network::Network;
 use super::packet_checker::PacketChecker;
 use super::trace::{self, Lines, Micros};
 
-/// Location of a queue pair in the simulated world.
+/// Location of a queue pair in the simulated world: its node, and its index within the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct QpId {
     pub(crate) node: usize,
@@ -45,7 +45,7 @@ pub(crate) enum Notice {
 #[derive(Debug)]
 pub(crate) struct Breach(pub(crate) String);
 
-/// Statistics of the simulated network.
+/// Statistics of the simulated network and of the events of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Number of packets that were sent.
@@ -69,7 +69,8 @@ pub(crate) struct World<'t> {
     network: Network,
     notices: Vec<Notice>,
     breach: Option<Breach>,
-    /// Time for which a node collects packets before it sends responses.
+    /// Time for which a node collects packets that arrive, before it sends responses to all of them
+    /// together.
     batch: Duration,
     /// Time for which the acknowledgement of a [`RingMessage`](crate::transfer::RingMessage) is
     /// delayed. `None` if nodes send only packets.
@@ -178,7 +179,7 @@ impl<'t> World<'t> {
     }
 
     /// Returns a hash of all packets and of the times at which they were sent. Two identical runs
-    /// have equal hashes.
+    /// have equal hashes, so a difference shows that a run is not reproducible.
     pub(crate) fn digest(&self) -> u64 {
         self.digest
     }
@@ -328,7 +329,8 @@ impl<'t> World<'t> {
         self.schedule(self.now + delay, EventKind::Wake { token });
     }
 
-    /// Processes the next event. Returns `false` if no event is left.
+    /// Advances the virtual time to the next event, and processes this event. Returns `false` if no
+    /// event is left. Fails if a rule was violated.
     pub(crate) fn step(&mut self) -> Result<bool, Breach> {
         let Some(Reverse(event)) = self.events.pop() else {
             return Ok(false);

@@ -13,8 +13,8 @@ use crate::sim::trace::{self, Line, Micros};
 use crate::transfer::{self, MAX_SLOT_BYTES, RingMessage};
 use crate::wire::Packet;
 
-/// Simulated error of the coarse clock. A queue pair that handles a [`RingMessage`] gets a time
-/// that is later than the real time by this value.
+/// Simulated error of the coarse clock, three ticks of 4 ms. A queue pair that handles a
+/// [`RingMessage`] gets a time that is later than the real time by this value.
 const COARSE_CLOCK_ERROR: Duration = Duration::from_millis(12);
 
 /// Number of header bytes that the simulated network counts for a [`RingMessage`], which has no
@@ -281,7 +281,8 @@ impl World<'_> {
         self.forward(receiver, bytes, fate, arrival);
     }
 
-    /// Makes a packet arrive at the node `node` with the effect `fate` of the network.
+    /// Makes a packet arrive at the node `node` at the time `arrival`. `fate` is the effect of the
+    /// network: the packet may be lost, or arrive late, twice, or with changed bytes.
     pub(super) fn forward(&mut self, node: usize, mut packet: Vec<u8>, fate: Fate, arrival: Time) {
         match fate {
             Fate::Lose => {

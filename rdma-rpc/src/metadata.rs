@@ -1,4 +1,4 @@
-//! [`Metadata`]: named byte strings that are sent with a request.
+//! [`Metadata`]: named byte strings that are sent with a request or a client's credentials.
 
 use std::fmt;
 use std::sync::Arc;
@@ -57,8 +57,8 @@ impl Metadata {
         }
     }
 
-    /// Returns a copy with a value added, like [`Self::with`]; returns `None` if the metadata would
-    /// exceed [`MAX_LEN`].
+    /// Returns a copy to which a value was added, as by [`Self::with`]. Returns `None` instead of
+    /// panicking if the metadata would exceed [`MAX_LEN`].
     pub(crate) fn try_with(&self, name: &str, value: &[u8]) -> Option<Self> {
         let len = self.encoded().len() + 3 + name.len() + value.len();
         (len <= MAX_LEN).then(|| self.clone().with(name, value))

@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::outbox::Batch;
 use crate::payload::Buffer;
 
-/// Transport of one connection, which sends batches and receives messages.
+/// One end of the transport of a connection, which sends batches and receives messages.
 #[derive(Debug)]
 pub(crate) enum Link {
     Rdma(RdmaLink),
@@ -306,7 +306,7 @@ impl Listener {
         }))
     }
 
-    /// Waits for the next client. This function is cancel-safe.
+    /// Waits for the next client, and returns its connection. This function is cancel-safe.
     pub(crate) async fn accept(&mut self) -> Result<Accepted, Error> {
         Ok(match self {
             Self::Rdma(listener) => Accepted::Link(Link::over_rdma(listener.accept().await?)),

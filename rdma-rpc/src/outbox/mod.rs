@@ -44,9 +44,9 @@ pub(crate) struct Outbox {
     state: Mutex<State>,
     /// Set while more than [`MAX_QUEUED`] or [`MAX_LONG`] bytes wait to be sent.
     is_full: AtomicBool,
-    /// Notification that the flusher must send the batches.
+    /// Wakes the flusher, which then sends the batches.
     flush_notify: Notify,
-    /// Notification that there is room, or that all frames were sent.
+    /// Wakes the tasks that wait for room, or for the sending of all frames.
     drained: Notify,
 }
 
@@ -97,8 +97,8 @@ pub(crate) enum SendAt {
     TurnEnd,
 }
 
-/// Place of an appended frame: a batch, which the outbox sends, or a separate message, which the
-/// caller must send.
+/// Result of appending a frame: the frame is in a batch, which the outbox sends, or in a separate
+/// message, which the caller must send.
 #[derive(Debug)]
 pub(crate) enum Appended {
     /// The frame was appended to a batch.
@@ -163,7 +163,7 @@ impl Outbox {
         }
     }
 
-    /// Returns the numbers of frames and messages sent so far.
+    /// Returns the numbers of frames and messages that this end has sent so far.
     pub(crate) fn counts(&self) -> SendCounts {
         self.state.lock().sent
     }
@@ -314,7 +314,8 @@ impl Outbox {
         self.wait_until(is_done).await;
     }
 
-    /// Waits until `is_done` returns `true`. Checks again after each notification `drained`.
+    /// Waits until `is_done` returns `true`. Calls `is_done` again whenever batches were sent or
+    /// the connection has ended.
     async fn wait_until(&self, mut is_done: impl FnMut() -> bool) {
         loop {
             let mut drained = std::pin::pin!(self.drained.notified());
@@ -343,7 +344,8 @@ impl Outbox {
     }
 }
 
-/// Lock guard of the outbox, through which frames are appended to the open batch.
+/// Lock guard of the outbox, through which several frames are appended to the open batch without a
+/// frame of another task in between.
 pub(crate) struct OpenBatch<'o> {
     outbox: &'o Outbox,
     state: MutexGuard<'o, State>,
@@ -361,9 +363,9 @@ impl OpenBatch<'_> {
         self.append_with(|batch| batch.push_item(header, body), SendAt::TurnEnd)
     }
 
-    /// Encodes a frame into the open batch with `push`, or into a new batch if the open batch is
-    /// too full. Returns the length of the encoded body in bytes, or `None` if the frame does not
-    /// fit into an empty batch.
+    /// Encodes a frame with `push` into the open batch, or into a new batch if the open batch is
+    /// too full. `send_at` is the time at which the frame is sent. Returns the length of the
+    /// encoded body in bytes, or `None` if the frame does not fit into an empty batch.
     fn append_with(
         &mut self,
         push: impl Fn(&mut Batch) -> Result<Option<usize>, CodecError>,

@@ -39,7 +39,7 @@ struct State {
     bytes: i64,
     /// Items and bytes that were taken and not yet granted again.
     taken: Window,
-    /// Window that the peer had at the beginning.
+    /// Window of the peer at the beginning of the stream.
     window: Window,
     /// Total number of items of the stream; `None` until the end is known.
     end: Option<u32>,
@@ -50,7 +50,7 @@ struct State {
     spare: Vec<BodyBuffer>,
 }
 
-/// Part of a stream's window: the number of items and bytes that the sender may send in addition.
+/// Numbers of items and bytes that the sender of a stream may send, or may send in addition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) items: u32,
@@ -78,10 +78,10 @@ impl ReceiveBuffer {
     }
 
     /// Adds the items of a received frame. `first` is the sequence number of the first item.
-    /// `count` is the number of items, each of which follows its length, or 0 if `body` is a single
-    /// item. Ignores items after the end of the stream. Fails if the items exceed the window.
-    /// `slack` is the number of bytes by which the window may be exceeded: the maximum length of
-    /// the last item.
+    /// `count` is the number of items, each preceded by its length, or 0 if `body` is a single
+    /// item. `slack` is the number of bytes by which the last item may exceed the window: the
+    /// maximum length of an item. Ignores items after the end of the stream. Fails if the items
+    /// exceed the window.
     pub(crate) fn push(
         &self,
         first: u32,
@@ -185,8 +185,9 @@ impl ReceiveBuffer {
         Poll::Pending
     }
 
-    /// Counts the items of a run as taken, and keeps its buffer. If at least half of the window was
-    /// taken since the last grant, returns the additional window that must be granted to the peer.
+    /// Counts the items of a run as taken, and keeps its buffer for a later run. If at least half
+    /// of the window was taken since the last grant, returns the additional window that the caller
+    /// must grant to the peer.
     pub(crate) fn finish(&self, run: Run) -> Option<Window> {
         let mut state = self.state.lock();
         let window = state.count(run.count(), run.bytes());
@@ -233,8 +234,8 @@ impl State {
         Ok(true)
     }
 
-    /// Counts items as taken. If at least half of the window was taken since the last grant,
-    /// returns the additional window that must be granted to the peer.
+    /// Counts items and their bytes as taken. If at least half of the window was taken since the
+    /// last grant, returns the additional window that the caller must grant to the peer.
     fn count(&mut self, items: u32, bytes: u32) -> Option<Window> {
         self.next = self.next.wrapping_add(items);
         self.taken.items += items;

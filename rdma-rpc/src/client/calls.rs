@@ -18,8 +18,8 @@ use crate::status::Status;
 use crate::stream::Streams;
 use crate::wire::{CallId, Header};
 
-/// Maximum time for which a call polls for its answer before its task waits. Longer than a call to a
-/// process of the same host takes, and shorter than a wakeup of a thread that sleeps.
+/// Maximum time for which a call polls for its answer before its task waits. Longer than a call to
+/// a process of the same host takes, and shorter than a wakeup of a thread that sleeps.
 const MAX_POLL_TIME: Duration = Duration::from_micros(10);
 
 /// Slots of the calls in progress on a client's connection. A slot keeps its memory for the next

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Balance {
-    /// Uses the servers in turn.
+    /// Uses the connected servers in turn.
     #[default]
     RoundRobin,
     /// Uses the server with the fewest calls of this client in progress.
@@ -30,7 +30,8 @@ pub enum Balance {
 #[derive(Debug)]
 pub(super) struct Endpoints {
     states: Vec<Arc<EndpointState>>,
-    /// Tasks that keep the endpoints connected.
+    /// Tasks that connect to the endpoints, and reconnect after the end of a connection; one task
+    /// for each endpoint.
     tasks: Vec<AbortHandle>,
     balance: Balance,
     /// Number of calls for which a server was chosen so far. Determines the next server of
@@ -207,7 +208,8 @@ impl ConnectionSearch<'_> {
         }
     }
 
-    /// Returns the remaining time of the call.
+    /// Returns the remaining time until the deadline of the call; [`Duration::MAX`] without a
+    /// deadline.
     pub(super) fn remaining(&self) -> Duration {
         self.latest.map_or(Duration::MAX, |latest| {
             latest.saturating_duration_since(Instant::now())
@@ -215,7 +217,8 @@ impl ConnectionSearch<'_> {
     }
 
     /// Makes [`Self::next`] return only connections to the server of `chosen`, which may have
-    /// executed the call. Forgets an earlier refusal of this server.
+    /// executed the call, so that no other server executes the call again. Forgets an earlier
+    /// refusal of this server.
     pub(super) fn pin(&mut self, chosen: &ChosenConnection) {
         self.pinned = Some(chosen.index);
         self.excluded.clear();

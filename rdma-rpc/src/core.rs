@@ -51,9 +51,9 @@ pub(crate) enum Side {
 }
 
 impl Core {
-    /// Starts the protocol on a link: sends the settings of this end, and spawns the tasks of the
-    /// connection. The tasks receive messages, send batches, enforce deadlines, and fail the
-    /// connection if the peer's settings do not arrive in time.
+    /// Starts the protocol on `link`, an established transport: sends the settings of this end, and
+    /// spawns the tasks of the connection. The tasks receive messages, send batches, enforce
+    /// deadlines, and fail the connection if the peer's settings do not arrive in time.
     ///
     /// `bulk_limit` is the maximum length of a bulk of the peer in bytes. `metadata` is sent with
     /// the settings; if `metadata` is `None`, the caller must call [`Self::send_settings`] later.

@@ -64,14 +64,14 @@ impl Metadata {
         (len <= MAX_LEN).then(|| self.clone().with(name, value))
     }
 
-    /// Returns the first value with this name; `None` if there is none.
+    /// Returns the first value with this name; `None` if no value has this name.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.iter()
             .find_map(|(known, value)| (known == name).then_some(value))
     }
 
-    /// Returns the first value with this name as text; `None` if there is none or the value is not
-    /// UTF-8.
+    /// Returns the first value with this name as text; `None` if no value has this name or the
+    /// value is not UTF-8.
     pub fn get_str(&self, name: &str) -> Option<&str> {
         std::str::from_utf8(self.get(name)?).ok()
     }

@@ -59,7 +59,7 @@ pub(super) struct Slot {
 }
 
 #[derive(Debug)]
-/// State of a call slot with respect to its call.
+/// State of a call slot: free, or the progress of the call that occupies the slot.
 pub(super) enum Phase {
     /// No call occupies the slot.
     Free,
@@ -207,8 +207,8 @@ impl Calls {
         CallId { index, generation }
     }
 
-    /// Returns whether exactly one call is in progress, so that its request need not wait for
-    /// others.
+    /// Returns whether exactly one call is in progress. Its request is then sent immediately,
+    /// because no other request can share the message.
     pub(super) fn has_one_call(&self) -> bool {
         self.active.load(Ordering::Relaxed) == 1
     }

@@ -216,8 +216,8 @@ impl EndpointState {
     }
 
     /// Waits until a connection ends, and returns the reason. If health checks are enabled, also
-    /// calls the server's health service periodically, and ends the connection if the server does
-    /// not answer.
+    /// calls the server's health service periodically, notifies `changed` when the health has
+    /// changed, and ends the connection if the server does not answer.
     async fn watch(
         &self,
         connection: &Arc<Connection>,

@@ -115,8 +115,8 @@ impl Endpoints {
     }
 
     /// Chooses a connection for a call by the client's [`Balance`]. Skips the endpoints with the
-    /// indices in `excluded`, and all endpoints except `pinned`, if given. Returns `None` if none
-    /// of the others accepts calls.
+    /// indices in `excluded`. If `pinned` is given, considers only the endpoint with this index.
+    /// Returns `None` if no remaining endpoint accepts calls.
     fn choose(&self, excluded: &[usize], pinned: Option<usize>) -> Option<ChosenConnection> {
         let count = self.states.len();
         let start = self.next.fetch_add(1, Ordering::Relaxed);

@@ -149,7 +149,7 @@ impl Client {
     }
 
     /// Returns the description of the server's end of the connection. For a client of several
-    /// servers, returns that of any connection, or `None` without a connection.
+    /// servers, returns the description for any of its connections, or `None` without a connection.
     pub fn peer(&self) -> Option<Peer> {
         let connection = self.any()?;
         Some(connection.core.peer.clone())
@@ -218,7 +218,8 @@ impl Client {
         Self::on(Route::One(connection), deadline)
     }
 
-    /// Creates a client with default settings. `deadline` is the time limit of its unary calls.
+    /// Creates a client with default settings that makes its calls on `route`. `deadline` is the
+    /// time limit of its unary calls.
     fn on(route: Route, deadline: Duration) -> Self {
         Self {
             route,

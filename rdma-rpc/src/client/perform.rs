@@ -180,7 +180,8 @@ impl Client {
         sent
     }
 
-    /// Sends a one-way request on the connection `core`, after waiting for room in its outbox.
+    /// Sends a one-way request on the connection `core`, after waiting for room in its outbox (send
+    /// queue).
     async fn send_one_way<F: MethodCodecs, Q>(
         &self,
         core: &Arc<Core>,
@@ -539,7 +540,8 @@ where
 }
 
 /// Waits for a free call slot of the connection and for room in its outbox (send queue), and then
-/// begins a call. Fails with the error of `info` if the time limit passes before.
+/// begins a call. Fails with [`Error::DeadlineExceeded`] if the time limit passes before. `info`
+/// describes the call in this error.
 async fn begin<C: Deref<Target = Core>>(
     core: C,
     limit: Option<Duration>,
@@ -574,8 +576,8 @@ async fn begin<C: Deref<Target = Core>>(
 }
 
 /// Sends the request of a call: immediately if no other call is in progress, otherwise in a message
-/// with the other requests of this turn of the scheduler. If `leases` is given, the request may
-/// contain bulks, and their leases are stored there.
+/// with the requests of the other tasks that are ready now. If `leases` is given, the request may
+/// contain bulks, and the leases of their memory are stored in `leases`.
 async fn send<Q: ?Sized, P: Deref<Target = Core>>(
     mut pending: PendingCall<P>,
     method: u32,

@@ -126,8 +126,8 @@ impl Link {
         }
     }
 
-    /// Sends as much of a batch as the transport accepts without waiting. Returns `false` if unsent
-    /// bytes remain.
+    /// Sends as much of a batch (a message with one or more frames) as the transport accepts
+    /// without waiting. Returns `false` if unsent bytes remain.
     pub(crate) fn try_send(&self, batch: &mut Batch) -> Result<bool, Error> {
         match self {
             Self::Rdma(link) => link.try_send(batch),

@@ -143,8 +143,8 @@ impl ClientObservation {
     }
 }
 
-/// Returns `future` in a form that runs in the span of the handler that this thread is polling, for
-/// a task that continues the handler's call.
+/// Wraps `future` so that it runs in the tracing span of the handler that this thread is polling.
+/// Used for a task that continues the call of the handler.
 pub(crate) fn in_current_call<F: Future>(future: F) -> impl Future<Output = F::Output> {
     let future = future.in_current_span();
     #[cfg(feature = "trace")]

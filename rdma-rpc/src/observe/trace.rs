@@ -14,7 +14,8 @@ use crate::metadata::Metadata;
 /// Context](https://www.w3.org/TR/trace-context/).
 const NAME: &str = "traceparent";
 
-/// Name of the metadata value with the state of the trace, a header name of the same specification.
+/// Name of the metadata value with the state of the trace. Equal to the header name in W3C Trace
+/// Context.
 const STATE_NAME: &str = "tracestate";
 
 /// Maximum length of the state of a trace in bytes: the length that every system must pass on. A

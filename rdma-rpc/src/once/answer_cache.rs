@@ -187,8 +187,8 @@ impl AnswerCache {
         Some((entry, true))
     }
 
-    /// Stores the answer of a call, whose length is `len` bytes, and passes it to the requests that
-    /// wait for it. Drops old answers if the memory limit is exceeded.
+    /// Stores the answer of a call, whose length is `len` bytes, and wakes the requests that wait
+    /// for the answer. Drops old answers if the memory limit is exceeded.
     fn keep(&self, entry: &CallEntry, answer: StoredAnswer, len: usize) {
         let mut state = self.state.lock();
         // A running call is never evicted, so the entry is still stored and its bytes must be
@@ -246,9 +246,9 @@ impl State {
         }
     }
 
-    /// Drops answers if they have more than `limit` bytes in total: begins with the clients whose
-    /// requests are oldest, and stops at half of `limit`, so that the next answers need no new
-    /// search.
+    /// Drops answers if all answers together have more than `limit` bytes: begins with the clients
+    /// whose last requests are oldest, and stops at half of `limit`, so that the next answers do
+    /// not exceed the limit again.
     fn drop_old_answers(&mut self, limit: usize) {
         if self.answer_bytes <= limit {
             return;
@@ -447,7 +447,7 @@ mod tests {
         cache.check(&metadata, &cache.connection_client(), 1)
     }
 
-    /// Enters a call whose request arrives on a new connection.
+    /// Creates or finds the entry of a call whose request arrives on a new connection.
     fn enter(cache: &AnswerCache, number: CallNumber) -> Option<(Arc<CallEntry>, bool)> {
         cache.enter(number, cache.connection_client().epoch)
     }

@@ -10,8 +10,8 @@ use super::CallNumber;
 /// server to a few MiB. For a further client, the history that was stored first is forgotten.
 const MAX_EVICTED: usize = 64 << 10;
 
-/// Calls of a client that may have been executed. An *epoch* is a logical time: the number of
-/// histories that the server had stored at that time.
+/// Calls of a client that may have been executed, which the server must not execute again. An
+/// *epoch* is a logical time: the number of histories that the server had stored at that time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct History {
     /// Sequence number below which every call may have been executed.
@@ -38,7 +38,8 @@ impl History {
     }
 }
 
-/// Histories of the clients whose stored answers were removed.
+/// Histories of the evicted clients: the clients whose stored answers were removed to make room for
+/// other clients.
 #[derive(Debug, Default)]
 pub(super) struct EvictedClients {
     /// Histories by client identifier, each with its key in `order`.
@@ -92,7 +93,8 @@ impl EvictedClients {
     }
 }
 
-/// Client at the other end of a server's connection, for calls that are executed at most once.
+/// Identifier of the client at the other end of a server's connection, and the epoch at which the
+/// connection was accepted. Used for calls that are executed at most once.
 #[derive(Debug)]
 pub(crate) struct ConnectionClient {
     /// Identifier of the client, set by the first request of a call that is executed at most once.

@@ -25,9 +25,9 @@ use crate::payload::Buffer;
 use crate::status::Status;
 use crate::wire::Header;
 
-/// Number of frames after which a batch is sent before the end of the turn of the scheduler. The
-/// other end then handles these frames while this end produces more. Otherwise the two ends would
-/// alternate.
+/// Number of frames after which a batch is sent immediately, instead of after the other ready tasks
+/// have run. The other end then handles these frames while this end produces more. Otherwise the
+/// two ends would alternate.
 const EARLY_SEND_FRAMES: u16 = 32;
 
 /// Number of bytes in complete batches above which new calls and stream items wait, which limits
@@ -211,7 +211,7 @@ impl Outbox {
         Batch::new_long(&link, header, body, limit).map(Box::new)
     }
 
-    /// Appends a frame without a body, to be sent at the end of this turn of the scheduler.
+    /// Appends a frame without a body, to be sent after the other ready tasks have run.
     pub(crate) fn append_empty(&self, header: &Header<'_>) -> Result<(), Error> {
         match self.append(header, &[][..], MAX_BATCH_LEN, SendAt::TurnEnd) {
             Ok(_) => Ok(()),
@@ -219,20 +219,21 @@ impl Outbox {
         }
     }
 
-    /// Sends all batches that the transport accepts without waiting. The flusher sends the rest.
+    /// Sends all batches that the transport accepts without waiting. The flusher task sends the
+    /// rest.
     pub(crate) fn flush(&self) -> Result<(), Error> {
         let mut state = self.state.lock();
         state.close_batch();
         self.send_queue(&mut state)
     }
 
-    /// Notifies the flusher, which sends all batches at the end of this turn of the scheduler.
+    /// Notifies the flusher task, which sends all batches after the other ready tasks have run.
     pub(crate) fn schedule(&self) {
         let mut state = self.state.lock();
         self.notify_flusher(&mut state);
     }
 
-    /// Notifies the flusher, unless a notification is pending.
+    /// Notifies the flusher task, which sends the batches, unless a notification is pending.
     fn notify_flusher(&self, state: &mut State) {
         if !state.is_scheduled {
             state.is_scheduled = true;
@@ -352,9 +353,9 @@ pub(crate) struct OpenBatch<'o> {
 }
 
 impl OpenBatch<'_> {
-    /// Appends an item of a stream, to be sent at the end of this turn of the scheduler.
-    /// Consecutive items of a stream share a frame. Returns the length of the encoded item in
-    /// bytes, or `None` if the item does not fit into a batch.
+    /// Appends an item of a stream, to be sent after the other ready tasks have run. Consecutive
+    /// items of a stream share a frame. Returns the length of the encoded item in bytes, or `None`
+    /// if the item does not fit into a batch.
     pub(crate) fn append_item(
         &mut self,
         header: &ItemHeader,

@@ -17,8 +17,8 @@ use serde::de::{
 use super::schema::{Fields, Format, Schema, TypeFormat};
 use crate::bulk;
 
-/// Maximum number of passes for a type, which limits the time for types with many variants. The
-/// fields of variants that were not used until then stay unknown.
+/// Maximum number of sample values that are decoded for a type, which limits the time for types
+/// with many variants. The fields of variants that no sample value has used stay unknown.
 const MAX_PASSES: usize = 500;
 
 /// Number of nested types above which sequences and options of a sample value are empty, which
@@ -55,8 +55,8 @@ fn trace<T: DeserializeOwned>() -> Option<Schema> {
 }
 
 #[derive(Default)]
-/// Structure of a type as far as it was found: the structs and enums, and the state of the current
-/// pass.
+/// Structure of a type as far as it was found: the structs and enums, and the state of decoding the
+/// current sample value.
 struct SchemaBuilder {
     types: BTreeMap<String, TypeFormat>,
     /// Names of the types that are being decoded, outermost first.
@@ -74,7 +74,8 @@ impl SchemaBuilder {
         self.stack.len() > MAX_DEPTH || self.stack.iter().enumerate().any(is_repeated)
     }
 
-    /// Returns whether every variant of every enum was used, so that no further pass is needed.
+    /// Returns whether every variant of every enum was used, so that no further sample value is
+    /// needed.
     fn is_complete(&self) -> bool {
         self.types.values().all(|format| match format {
             TypeFormat::Struct(_) => true,

@@ -50,7 +50,8 @@ struct State {
     spare: Vec<BodyBuffer>,
 }
 
-/// Numbers of items and bytes that the sender of a stream may send, or may send in addition.
+/// Numbers of items and bytes that the sender of a stream may send: the initial window of the
+/// stream, or an addition to the window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) items: u32,
@@ -128,7 +129,7 @@ impl ReceiveBuffer {
     }
 
     /// Records that the stream ends after a total of `items` items, some of which may not have
-    /// arrived yet.
+    /// arrived yet. Fails if the number exceeds the window or differs from an earlier number.
     pub(crate) fn end(&self, items: u32) -> Result<(), Violation> {
         let waker = {
             let mut state = self.state.lock();
@@ -160,8 +161,8 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Polls for the next run of items. The caller must have passed the previous run to
-    /// [`Self::finish`]. Returns `None` at the end of the stream, or the error that ended the
+    /// Polls for the next run, the items of one frame. The caller must have passed the previous run
+    /// to [`Self::finish`]. Returns `None` at the end of the stream, or the error that ended the
     /// stream early.
     pub(crate) fn poll_run(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Run>, Error>> {
         let mut state = self.state.lock();
@@ -199,8 +200,9 @@ impl ReceiveBuffer {
 }
 
 impl State {
-    /// Inserts a run at its position. Returns whether the program can take the run now, because all
-    /// earlier items have arrived.
+    /// Inserts a run, the items of one frame, in the order of the sequence numbers. Returns whether
+    /// the program can take the run now, because all earlier items have arrived. Fails if the run
+    /// contains an item that has already arrived.
     fn insert(&mut self, run: Run) -> Result<bool, Violation> {
         let offset_of = |run: &Run, arrived: u32| run.first().wrapping_sub(arrived);
         let arrived = self.arrived;

@@ -107,8 +107,8 @@ impl<T> Receiver<T> {
         Poll::Ready(item.map(|item| item.map_err(Error::Decode)))
     }
 
-    /// Finishes the current run if all of its items were taken, and grants the peer an additional
-    /// window.
+    /// Finishes the current run, the items of one frame, if all of its items were taken. If enough
+    /// items were taken, grants the peer an additional window.
     fn finish_run(&mut self) {
         if let Some(run) = self.run.take_if(|run| run.is_empty())
             && let Some(Window { items, bytes }) = self.incoming.finish(run)

@@ -17,7 +17,8 @@ pub(crate) struct SendWindow {
 }
 
 #[derive(Debug)]
-/// State of a [`SendWindow`] under its lock.
+/// State of a [`SendWindow`] under its lock: the remaining window, and the waker of a sender that
+/// waits for the window to open.
 struct State {
     window: RemainingWindow,
     /// Error with which sending fails; `None` while the stream is open.

@@ -289,7 +289,7 @@ impl Calls {
 #[must_use = "the slot is lost unless a call begins in it"]
 pub(super) struct FreeSlot(u32);
 
-/// Guard that counts a call as waiting for a free slot until it is dropped.
+/// Guard that counts a call as waiting for a free slot until the guard is dropped.
 struct WaitingCall<'c>(&'c Calls);
 
 impl<'c> WaitingCall<'c> {

@@ -159,8 +159,8 @@ impl Drop for Endpoints {
     }
 }
 
-/// Search of one call for a server that starts it. The caller sends the request on each connection
-/// that [`Self::next`] returns, until a server has started the call.
+/// Search for a server that starts a call. The caller sends the request on each connection that
+/// [`Self::next`] returns, until a server has started the call.
 pub(super) struct ConnectionSearch<'e> {
     endpoints: &'e Endpoints,
     /// Deadline of the call.

@@ -113,8 +113,8 @@ impl Client {
     }
 
     /// Makes a unary call of a method without `#[rpc(once)]`. The parameters are those of
-    /// [`Self::unary_observed`]. A client of several servers sends a call that its server has not
-    /// started to another server.
+    /// [`Self::unary_observed`]. If a server has not started the call, a client of several servers
+    /// sends the call to another server.
     async fn unary_balanced<Q: ?Sized, T, E>(
         &self,
         method: u32,
@@ -638,6 +638,8 @@ async fn send<Q: ?Sized, P: Deref<Target = Core>>(
 }
 
 /// Waits for `sending`, the transfer of a long request, at most until the deadline of its call.
+/// Fails with [`Error::DeadlineExceeded`] if the deadline passes before. `info` describes the call
+/// in this error.
 async fn by_deadline(
     deadline: Option<Instant>,
     info: &ErrorInfo,

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::outbox::Batch;
 use crate::payload::{Buffer, Message};
 
-/// Transport over an RDMA connection.
+/// End of an RDMA connection that sends batches and receives messages.
 #[derive(Debug)]
 pub(crate) struct RdmaLink {
     rdma: Rdma,

@@ -26,7 +26,7 @@ const READ_BUFFER_LEN: usize = 64 << 10;
 /// keepalive probes. Equal to the timeout for connecting.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
-/// Transport over a TCP connection without TLS.
+/// End of a TCP connection without TLS that sends batches and receives messages.
 #[derive(Debug)]
 pub(crate) struct TcpLink {
     stream: TcpStream,

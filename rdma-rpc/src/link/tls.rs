@@ -20,7 +20,7 @@ use crate::core::Core;
 use crate::error::Error;
 use crate::outbox::Batch;
 
-/// Transport over TLS on a TCP connection.
+/// End of a TLS connection over TCP that sends batches and receives messages.
 pub(crate) struct TlsLink {
     writer: Mutex<WriteHalf<TlsStream<TcpStream>>>,
     /// Read half; `None` once the receiving task has taken the half.

@@ -154,8 +154,8 @@ pub(super) async fn in_current_call<F: Future>(
     }
 }
 
-/// Guard that restores the previous span of this thread when it is dropped, also if a handler
-/// panics.
+/// Guard that restores the previous span of this thread when the guard is dropped, also if a
+/// handler panics.
 struct RestoreOnDrop(Option<TraceContext>);
 
 impl Drop for RestoreOnDrop {

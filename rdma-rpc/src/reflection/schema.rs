@@ -92,7 +92,7 @@ fn inner<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D
         static DEPTH: Cell<u32> = const { Cell::new(0) };
     }
 
-    /// Guard that restores the nesting depth of the outer format when it is dropped.
+    /// Guard that restores the nesting depth of the outer format when the guard is dropped.
     struct RestoreDepth(u32);
 
     impl Drop for RestoreDepth {

@@ -183,7 +183,7 @@ async fn closed(closing: &mut watch::Receiver<bool>) {
     drop(closing.wait_for(|&closing| closing).await);
 }
 
-/// Logs the end of a connection's task if the task has panicked.
+/// Logs an error if the task of a connection has panicked or was aborted.
 fn log_end(ended: Result<Error, tokio::task::JoinError>) {
     if let Err(stopped) = ended {
         tracing::error!(%stopped, "a connection's task has panicked or was aborted");

@@ -36,8 +36,8 @@ pub(super) struct Authorization {
 }
 
 impl Authorization {
-    /// Returns whether a connection may make calls: authentication is not required, or has returned
-    /// the identity of the client.
+    /// Returns whether the client of a connection may make calls: authentication is not required,
+    /// or has returned `identity`, the identity of the client.
     pub(super) fn admits(&self, identity: Option<&Metadata>) -> bool {
         self.authenticate.is_none() || identity.is_some()
     }

@@ -42,7 +42,7 @@ impl<Q> Call<Q> {
         std::mem::take(&mut self.permits)
     }
 
-    /// Returns the receiver of the caller's stream.
+    /// Returns the receiver from which the handler gets the items of the caller's stream.
     ///
     /// # Panics
     ///
@@ -57,7 +57,7 @@ impl<Q> Call<Q> {
         Receiver::new::<C>(incoming, core, id)
     }
 
-    /// Returns the sender of the handler's stream.
+    /// Returns the sender by which the handler sends the items of its stream to the caller.
     ///
     /// # Panics
     ///

@@ -491,7 +491,8 @@ pub(super) fn poll<Fut: Future>(
     polled
 }
 
-/// Drops a future that may have panicked, and ignores a panic of its destructor.
+/// Drops the future of a handler that may have panicked. Catches a panic of the destructor, so that
+/// only this call fails.
 pub(super) fn drop_catching_panic<Fut>(boxed: FutureBox<Fut>) {
     drop(catch_unwind(AssertUnwindSafe(|| drop(boxed))));
 }

@@ -64,7 +64,8 @@ pub(crate) struct TypeUse {
     pub(crate) schema: fn() -> Option<crate::Schema>,
 }
 
-/// Hasher that returns a method number unchanged, because most method numbers are hashes.
+/// Hasher that uses a method number as its own hash, because most method numbers already are
+/// hashes.
 #[derive(Default)]
 struct IdentityHasher(u64);
 

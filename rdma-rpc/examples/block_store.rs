@@ -23,7 +23,8 @@ use rdma_rpc::{Bulk, Client, Context, Server};
 use tokio::sync::{OnceCell, mpsc};
 use tokio::time::sleep;
 
-/// Maximum length of a block in bytes.
+/// Maximum length of a block in bytes. Short enough that a bulk with a block is transferred in one
+/// piece.
 const BLOCK: usize = 64 << 10;
 
 /// Time after which a request to a peer server fails. Short, because a write waits for this time if
@@ -35,7 +36,7 @@ const PEER: Duration = Duration::from_secs(1);
 /// the rank of its address among the three servers.
 type Version = (u64, u64);
 
-/// Content of a block with its version.
+/// Version and content of a block.
 type Block = (Version, Arc<[u8]>);
 
 #[rdma_rpc::service]
@@ -56,7 +57,8 @@ trait Blocks {
     async fn versions(&self) -> Result<Vec<(u64, Version)>, String>;
 }
 
-/// One of the two other servers, with a connection that is established at its first use.
+/// Another server of the store, and the connection to this server, which is established at its
+/// first use.
 struct Peer {
     address: String,
     client: OnceCell<BlocksClient>,

@@ -44,7 +44,7 @@ fn text(error: impl Error) -> String {
     error.to_string()
 }
 
-/// Returns the values of rows, which are encoded as little-endian numbers.
+/// Decodes the values of rows from `bytes`, which contain little-endian numbers.
 fn numbers(bytes: &[u8]) -> impl Iterator<Item = f32> {
     let words = bytes.chunks_exact(size_of::<f32>());
     words.map(|word| word.try_into().map_or(0.0, f32::from_le_bytes))

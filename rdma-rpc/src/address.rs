@@ -143,7 +143,7 @@ pub struct Peer {
     pub(crate) certificate: Option<Arc<[u8]>>,
 }
 
-/// Transport of a connection.
+/// Kind of transport that carries the messages of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transport {

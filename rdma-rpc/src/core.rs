@@ -33,11 +33,12 @@ pub(crate) struct Core {
     pub(crate) own_settings: Settings,
     pub(crate) bulks: bulk::BulkTable,
     peer_settings: OnceLock<Settings>,
-    /// Instance ID of the server process; set only at a client. See [`crate::once`].
+    /// Number that identifies the server process, so that a client detects a restart of the server;
+    /// set only at a client. See [`crate::once`].
     instance_id: OnceLock<u64>,
     /// Error that ended the connection.
     end: OnceLock<Error>,
-    /// Notification that the peer's settings have arrived or that the connection has ended.
+    /// Wakes the tasks that wait for the peer's settings or for the end of the connection.
     changed: Notify,
 }
 
@@ -50,9 +51,9 @@ pub(crate) enum Side {
 }
 
 impl Core {
-    /// Starts the protocol on a link: sends the settings of this end, and spawns the tasks of the
-    /// connection. The tasks receive messages, send batches, enforce deadlines, and fail the
-    /// connection if the peer's settings do not arrive in time.
+    /// Starts the protocol on `link`, an established transport: sends the settings of this end, and
+    /// spawns the tasks of the connection. The tasks receive messages, send batches, enforce
+    /// deadlines, and fail the connection if the peer's settings do not arrive in time.
     ///
     /// `bulk_limit` is the maximum length of a bulk of the peer in bytes. `metadata` is sent with
     /// the settings; if `metadata` is `None`, the caller must call [`Self::send_settings`] later.
@@ -120,7 +121,7 @@ impl Core {
         }
     }
 
-    /// Spawns a task that is dropped when the connection ends.
+    /// Spawns a task of the connection, which is dropped when the connection ends.
     fn spawn<F>(self: &Arc<Self>, task: impl FnOnce(Arc<Self>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -154,7 +155,8 @@ impl Core {
     }
 
     /// Ends the calls whose deadlines have passed at `now`, a time in microseconds since the
-    /// creation of the connection. Returns the earliest deadline of the other calls.
+    /// creation of the connection. Returns the earliest deadline of the other calls. Called by the
+    /// timer, see [`Deadlines::run`].
     fn expire(self: &Arc<Self>, now: u64) -> u64 {
         match &self.side {
             Side::Client(calls) => calls.expire(now),
@@ -174,7 +176,7 @@ impl Core {
         self.instance_id.get().copied().unwrap_or_default()
     }
 
-    /// Stores the peer's settings, which it sends once. Fails if they are repeated.
+    /// Stores the received settings of the peer. Fails if the peer has already sent settings.
     pub(crate) fn set_peer_settings(&self, settings: Settings) -> Result<(), Violation> {
         self.peer_settings
             .set(settings)
@@ -256,8 +258,9 @@ impl Core {
         self.changed.notify_waiters();
     }
 
-    /// Sends the reason for which this end closes the connection. `status` is the number of the
-    /// kind of reason in the wire format.
+    /// Sends the reason for which this end closes the connection, so that the peer can report the
+    /// reason. `status` is the kind of reason in the wire format: 1 for a violation of the
+    /// protocol, 3 for a refused client.
     fn say_goodbye(&self, status: u16, reason: &str) {
         let (goodbye, reason) = (Header::Goodbye { status }, reason.as_bytes());
         let reason = reason.get(..512).unwrap_or(reason);
@@ -285,7 +288,8 @@ impl Core {
         self.end.get().cloned().unwrap_or_else(unknown)
     }
 
-    /// Waits until `is_done` returns `true`. Checks again after each notification `changed`.
+    /// Waits until `is_done` returns `true`. Calls `is_done` again whenever the settings have
+    /// arrived or the connection has ended.
     async fn wait_until(&self, is_done: impl Fn() -> bool) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());

@@ -11,15 +11,15 @@ use tokio::time::{Instant, sleep_until};
 /// special case.
 pub(crate) const NO_DEADLINE: u64 = u64::MAX;
 
-/// Timer for the calls of a connection. Each call stores its deadline in its slot. One task sleeps
-/// until the earliest deadline, and then checks all slots.
+/// Timer for the calls of a connection. Each call stores its deadline in its slot, its entry in the
+/// table of calls. One task sleeps until the earliest deadline, and then checks all slots.
 #[derive(Debug)]
 pub(crate) struct Deadlines {
     /// Time at which the connection was created.
     epoch: Instant,
     /// Earliest deadline in microseconds since `epoch`.
     next: AtomicU64,
-    /// Notification that `next` is now earlier.
+    /// Wakes the timer's task when `next` has become earlier.
     changed: Notify,
 }
 
@@ -46,7 +46,7 @@ impl Deadlines {
         (deadline != NO_DEADLINE).then(|| self.epoch.checked_add(since))?
     }
 
-    /// Makes the timer check the slots at `deadline`. The caller must have stored the deadline in
+    /// Makes the timer check all calls at `deadline`. The caller must have stored the deadline in
     /// the slot of its call.
     pub(crate) fn add(&self, deadline: u64) {
         if deadline < self.next.load(Ordering::Relaxed)

@@ -9,7 +9,8 @@ use std::time::Duration;
 use crate::codec::CodecError;
 use crate::wire::Violation;
 
-/// The result of every fallible operation of this crate.
+/// Result of a fallible operation of this crate. The error type is [`Error`] unless `E` names
+/// another one.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of the framework: the reason for which a call has no response, or for which a
@@ -40,7 +41,8 @@ pub enum Error {
         cause: Arc<io::Error>,
     },
 
-    /// A text is not an address of a server.
+    /// The text that the program passed as the address of a server is malformed, see
+    /// [`Address`](crate::Address).
     #[error("{text:?} is not an address: {reason}")]
     Address {
         /// The invalid text.
@@ -74,7 +76,8 @@ pub enum Error {
         limit: Duration,
     },
 
-    /// The server cancelled the call. The call may have been executed in part.
+    /// The server cancelled the call, for example at the end of the grace period of its shutdown.
+    /// The call may have been executed in part.
     #[error("the call was cancelled")]
     Cancelled,
 
@@ -174,7 +177,7 @@ impl Error {
         matches!(self, Self::Transport(rdma_async::Error::Refused { .. }))
     }
 
-    /// Creates an [`Error::Disconnected`] with this reason for the end of the connection.
+    /// Creates an [`Error::Disconnected`]. `reason` says why the connection has ended.
     pub(crate) fn disconnected(reason: impl Into<Arc<str>>) -> Self {
         Self::Disconnected {
             reason: reason.into(),
@@ -227,7 +230,8 @@ pub enum BulkError {
     /// A value has more than 1024 bulks, or the caller holds too many bulks of earlier results.
     #[error("the value has too many bulks, or the caller holds too many bulks of earlier results")]
     TooMany,
-    /// The memory differs from the description that its owner sent.
+    /// The memory differs from the description that its owner sent, for example in its length, so
+    /// it cannot be accessed.
     #[error("the memory differs from the description that its owner sent")]
     Lost,
 }
@@ -250,7 +254,7 @@ pub enum BulkError {
 pub enum CallError<E> {
     /// The handler returned this error.
     Service(E),
-    /// The call has no response, for this reason.
+    /// An error of the framework: the reason for which the call has no response.
     Rpc(Error),
 }
 

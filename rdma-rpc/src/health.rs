@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use crate::stream::Sender;
 
-/// Health of a server or of a single service.
+/// Health of a server or of a single service: whether calls are accepted now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum HealthState {
@@ -17,7 +17,7 @@ pub enum HealthState {
     /// The service does not accept calls now, for example because the service is starting or
     /// because a component that the service needs is unavailable.
     NotServing,
-    /// The server has no state for this service.
+    /// The program has not set the state of this service.
     Unknown,
 }
 

@@ -140,7 +140,8 @@ async fn a_client_that_has_sent_its_settings_may_be_idle() {
     assert!(timeout(day, peer.receive()).await.is_err());
 }
 
-/// Time after which a peer is disconnected if it receives no message.
+/// Time after which a peer is disconnected if it receives no message. Equal to the timeout of the
+/// outbox.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test(start_paused = true)]
@@ -224,10 +225,10 @@ async fn a_deadline_passes_with_the_clock_of_the_runtime() {
 
 #[tokio::test(start_paused = true)]
 async fn the_number_of_unreceived_answers_is_limited() {
-    /// Number of calls in one message.
+    /// Number of calls that the peer begins with one message.
     const CALLS_PER_MESSAGE: u32 = 20;
-    /// Number of responses that the server creates before it stops handling messages: 16 in its
-    /// queue and 64 in the transport.
+    /// Number of responses of 1 MiB that the server creates before it stops handling messages: 16
+    /// in its queue and 64 in the transport.
     const MAX_UNRECEIVED: usize = 16 + 64;
     let (server, service) = serve().await;
     let mut peer = connect(&server).await;

@@ -8,8 +8,8 @@ use rdma_async::RdmaBuilder;
 /// that a peer cannot exhaust the memory by a few messages.
 pub(crate) const MESSAGE_LEN: usize = 16 << 20;
 
-/// Lowest message limit that can be set, in bytes. Longer than a batch, so that batches need no
-/// check.
+/// Lowest message limit that can be set, in bytes. Longer than a batch, so that the length of a
+/// batch need not be compared with the limit.
 const MIN_MESSAGE_LEN: usize = 8 << 10;
 
 /// Highest message limit that can be set, in bytes. Lengths up to this limit fit into the 32-bit
@@ -29,9 +29,9 @@ pub(crate) fn clamp_message_len(bytes: usize) -> usize {
     bytes.clamp(MIN_MESSAGE_LEN, MAX_MESSAGE_LEN)
 }
 
-/// Returns the RDMA settings `chosen` by the program with this message limit. If the program has
-/// chosen none, returns the default settings, but the peer cannot request memory of this end,
-/// because calls do not need such memory.
+/// Returns the RDMA settings of a client or server: the settings `chosen` by the program, with this
+/// message limit. If the program has chosen none, returns the default settings, but the peer cannot
+/// request memory of this end, because calls do not need such memory.
 pub(crate) fn transport(chosen: Option<RdmaBuilder>, message_limit: usize) -> RdmaBuilder {
     chosen
         .unwrap_or_else(|| RdmaBuilder::default().remote_memory_limit(0))

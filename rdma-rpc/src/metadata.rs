@@ -1,4 +1,4 @@
-//! [`Metadata`]: named byte strings that are sent with a request.
+//! [`Metadata`]: named byte strings that are sent with a request or a client's credentials.
 
 use std::fmt;
 use std::sync::Arc;
@@ -57,21 +57,21 @@ impl Metadata {
         }
     }
 
-    /// Returns a copy with a value added, like [`Self::with`]; returns `None` if the metadata would
-    /// exceed [`MAX_LEN`].
+    /// Returns a copy to which a value was added, as by [`Self::with`]. Returns `None` instead of
+    /// panicking if the metadata would exceed [`MAX_LEN`].
     pub(crate) fn try_with(&self, name: &str, value: &[u8]) -> Option<Self> {
         let len = self.encoded().len() + 3 + name.len() + value.len();
         (len <= MAX_LEN).then(|| self.clone().with(name, value))
     }
 
-    /// Returns the first value with this name; `None` if there is none.
+    /// Returns the first value with this name; `None` if no value has this name.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.iter()
             .find_map(|(known, value)| (known == name).then_some(value))
     }
 
-    /// Returns the first value with this name as text; `None` if there is none or the value is not
-    /// UTF-8.
+    /// Returns the first value with this name as text; `None` if no value has this name or the
+    /// value is not UTF-8.
     pub fn get_str(&self, name: &str) -> Option<&str> {
         std::str::from_utf8(self.get(name)?).ok()
     }

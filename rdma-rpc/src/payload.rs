@@ -43,7 +43,7 @@ pub struct Payload(PayloadMemory);
 /// typical small messages, and few enough that moving a payload is cheap.
 const MAX_INLINE_LEN: usize = 64;
 
-/// Storage of a payload's bytes.
+/// Storage of a payload's bytes: within the payload itself, or in a buffer that the payload owns.
 enum PayloadMemory {
     Inline {
         bytes: [u8; MAX_INLINE_LEN],
@@ -193,7 +193,7 @@ impl<'de> Visitor<'de> for BytesVisitor {
     }
 }
 
-/// A received message, which consists of frames.
+/// A received message, whose bytes contain one or more frames.
 #[derive(Debug)]
 pub(crate) enum Message<'m> {
     /// Memory of the transport, which the transport uses again after the message was handled.
@@ -270,7 +270,8 @@ impl BodyBuffer {
         }
     }
 
-    /// Takes the stored body if it is a long body with its own buffer.
+    /// Takes the stored body if it is a long body with its own buffer. Returns `None` for a short
+    /// body, see [`Self::bytes`].
     pub(crate) fn take_retained(&mut self) -> Option<RetainedBytes> {
         self.retained.take()
     }

@@ -1,12 +1,13 @@
-//! [`Status`]: the reason that a server sends instead of a response.
+//! [`Status`]: the reason that a server sends if a call has no response.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::error::Error;
 
-/// Reason for which a call has no response. On the wire, a status is a number followed by a text or
-/// two numbers.
+/// Reason for which a call has no response, sent by the server instead of the response. On the
+/// wire, a status is a number that identifies the reason, and a body: a text, two numbers, or
+/// nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Status {
     UnknownMethod,
@@ -22,8 +23,8 @@ pub(crate) enum Status {
     ExecutionUnknown,
 }
 
-/// Maximum length of the text of a status in bytes. A longer text, such as a long error, is
-/// truncated.
+/// Maximum length of the text of a status in bytes, so that a status always fits into a batch with
+/// other frames. A longer text, such as a long error, is truncated.
 const MAX_TEXT_LEN: usize = 512;
 
 impl Status {

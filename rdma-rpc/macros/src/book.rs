@@ -58,8 +58,9 @@ impl VisitMut for PathShortener {
     }
 }
 
-/// Splits code into comparable parts: items, and the items of each `impl` block with the head of
-/// the block. Removes the bodies of the functions in `omitted`, which the book shows as `{ .. }`.
+/// Splits code into its items, which the test compares. Returns each item as two texts: the head of
+/// its `impl` block, or an empty text outside of a block, and the item itself. Removes the bodies
+/// of the functions in `omitted`, which the book shows as `{ .. }`.
 fn parts(mut file: File, omitted: &[String]) -> Vec<(String, String)> {
     PathShortener.visit_file_mut(&mut file);
     let mut parts = Vec::new();

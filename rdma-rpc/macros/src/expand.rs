@@ -75,8 +75,8 @@ fn conditions(method: &Method) -> impl Iterator<Item = &syn::Attribute> {
     attributes.filter(|attribute| attribute.path().is_ident("cfg"))
 }
 
-/// Generates the type of a request: the type of a single argument, or a tuple of the types of no
-/// argument or several.
+/// Generates the type of a method's request: the type of the argument if the method has exactly
+/// one, otherwise a tuple of the types of all arguments.
 fn request_type(method: &Method) -> TokenStream {
     let types = method.values.iter().map(|value| &value.ty);
     match &method.values[..] {
@@ -85,8 +85,9 @@ fn request_type(method: &Method) -> TokenStream {
     }
 }
 
-/// Generates the names of the arguments: the value or the pattern of a request of the type that
-/// [`request_type`] generates.
+/// Generates the argument names in the form of [`request_type`]: a single name or a tuple. The
+/// generated client creates a request with this expression, and the generated server decomposes the
+/// request with the same tokens as a pattern.
 fn request(method: &Method) -> TokenStream {
     let names = method.values.iter().map(|value| &value.name);
     match &method.values[..] {
@@ -278,7 +279,8 @@ fn checks(service: &Service, method: &Method) -> TokenStream {
         .collect()
 }
 
-/// Returns the source text of a type with the usual spacing, for reflection.
+/// Returns the source text of a type for reflection, such as `Vec<u8>`, without the spaces that
+/// token streams contain.
 fn text(ty: &syn::Type) -> String {
     let tokens = ty.to_token_stream().to_string();
     let closed = [

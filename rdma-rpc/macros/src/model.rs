@@ -289,7 +289,8 @@ impl Method {
         Ok(())
     }
 
-    /// Checks the return type of the method, and stores its parts.
+    /// Checks that the method returns `Result<T, E>`, or nothing if the method is one-way, and
+    /// stores the types.
     fn set_result(&mut self, output: &ReturnType) -> Result<()> {
         const RESULT: &str =
             "a method of a service returns `Result<T, E>`, except a one-way method";

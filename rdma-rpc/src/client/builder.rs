@@ -67,8 +67,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the time limit of unary calls, which includes waiting and sending. Default 10 s.
-    /// Streaming calls have no deadline unless [`Client::with_deadline`] sets a deadline.
+    /// Sets the time limit of unary calls (one request and one response). The limit includes the
+    /// time until a call can be sent. Default 10 s. Streaming calls have no deadline unless
+    /// [`Client::with_deadline`] sets a deadline.
     pub fn deadline(mut self, limit: Duration) -> Self {
         self.deadline = limit;
         self
@@ -253,7 +254,7 @@ impl ClientBuilder {
         self.client(Route::One(self.start(link, peer)))
     }
 
-    /// Creates a client with the settings of this builder.
+    /// Creates a client with the settings of this builder, which makes its calls on `route`.
     fn client(&self, route: Route) -> Client {
         Client {
             interceptor: self.interceptor.clone(),

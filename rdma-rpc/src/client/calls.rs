@@ -18,8 +18,8 @@ use crate::status::Status;
 use crate::stream::Streams;
 use crate::wire::{CallId, Header};
 
-/// Maximum time for which a call polls for its answer before its task waits. Longer than a call to a
-/// process of the same host takes, and shorter than a wakeup of a thread that sleeps.
+/// Maximum time for which a call polls for its answer before its task waits. Longer than a call to
+/// a process of the same host takes, and shorter than a wakeup of a thread that sleeps.
 const MAX_POLL_TIME: Duration = Duration::from_micros(10);
 
 /// Slots of the calls in progress on a client's connection. A slot keeps its memory for the next
@@ -28,15 +28,15 @@ const MAX_POLL_TIME: Duration = Duration::from_micros(10);
 pub(crate) struct Calls {
     pub(super) slots: Box<[Mutex<Slot>]>,
     free: Mutex<FreeSlots>,
-    /// Notification that a slot is free, or that new calls are refused.
+    /// Wakes the calls that wait for a slot, when a slot is free or new calls are refused.
     freed: Notify,
-    /// Number of calls in progress. A call without others is sent immediately.
+    /// Number of calls in progress. If a call is the only one, its request is sent immediately.
     active: AtomicU32,
     /// Set once the server accepts no new calls.
     is_closing: AtomicBool,
 }
 
-/// List of the free slots.
+/// List of the free slots, and the number of calls that wait for a slot.
 #[derive(Debug)]
 struct FreeSlots {
     /// Indices of the free slots. The slot that was freed last is used first, so that few slots
@@ -59,7 +59,7 @@ pub(super) struct Slot {
 }
 
 #[derive(Debug)]
-/// State of a call slot with respect to its call.
+/// State of a call slot: free, or the progress of the call that occupies the slot.
 pub(super) enum Phase {
     /// No call occupies the slot.
     Free,
@@ -69,8 +69,8 @@ pub(super) enum Phase {
     Answered(Answer),
 }
 
-/// Answer to a call: the response, or the reason for which there is none. The encoded body of a
-/// response is stored in the call's slot.
+/// Answer to a call: the response, or the reason for which the call has no response. The encoded
+/// body of a response is stored in the call's slot.
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// The result or the service's error.
@@ -195,8 +195,8 @@ impl Calls {
         }
     }
 
-    /// Occupies a slot with a call with this deadline and these streams, and returns the ID of the
-    /// call.
+    /// Occupies a slot with a new call, stores the deadline and the streams of the call in the
+    /// slot, and returns the ID of the call.
     fn occupy(&self, FreeSlot(index): FreeSlot, deadline: u64, streams: Streams) -> CallId {
         self.active.fetch_add(1, Ordering::Relaxed);
         let mut slot = self.slots[index as usize].lock();
@@ -207,8 +207,8 @@ impl Calls {
         CallId { index, generation }
     }
 
-    /// Returns whether exactly one call is in progress, so that its request need not wait for
-    /// others.
+    /// Returns whether exactly one call is in progress. Its request is then sent immediately,
+    /// because no other request can share the message.
     pub(super) fn has_one_call(&self) -> bool {
         self.active.load(Ordering::Relaxed) == 1
     }
@@ -284,17 +284,17 @@ impl Calls {
     }
 }
 
-/// Free slot that was taken from the list, for one call.
+/// Index of a free slot that was taken from the list, so that one call can begin in the slot.
 #[derive(Debug)]
 #[must_use = "the slot is lost unless a call begins in it"]
 pub(super) struct FreeSlot(u32);
 
-/// Guard that counts a call as waiting for a free slot until it is dropped.
+/// Guard that counts a call as waiting for a free slot until the guard is dropped.
 struct WaitingCall<'c>(&'c Calls);
 
 impl<'c> WaitingCall<'c> {
-    /// Counts a call. Also returns whether no other call waits, so that the call may take a free
-    /// slot at once.
+    /// Counts a waiting call. Also returns whether no other call waits, so that this call may take
+    /// a free slot immediately.
     fn new(calls: &'c Calls) -> (Self, bool) {
         let mut free = calls.free.lock();
         free.waiting += 1;
@@ -357,8 +357,8 @@ impl<C: Deref<Target = Core>> PendingCall<C> {
         polled.is_some()
     }
 
-    /// Polls for the answer. When the answer has arrived, calls `take` with the answer and the
-    /// encoded response, and returns the result of `take`.
+    /// Polls for the answer to the call. When the answer has arrived, calls `take` with the answer
+    /// and the buffer that contains the encoded response, and returns the result of `take`.
     pub(super) fn poll_answer<T>(
         &self,
         cx: &mut Context<'_>,

@@ -1,4 +1,5 @@
-//! [`Endpoint`]: a server of a client of several servers, and the task that keeps it connected.
+//! [`Endpoint`]: one of the servers of a client of several servers, and the task that connects to
+//! the server again whenever the connection has ended.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -103,7 +104,8 @@ pub(super) struct EndpointState {
     pub(super) in_flight: Arc<AtomicUsize>,
 }
 
-/// State of the connection to an endpoint: the connection, or the reason for which there is none.
+/// State of the connection to an endpoint: the connection and its health, or the reason for which
+/// the endpoint is not connected.
 #[derive(Debug, Default)]
 struct State {
     connection: Option<Arc<Connection>>,
@@ -123,8 +125,8 @@ impl EndpointState {
         }
     }
 
-    /// Returns the connection if it accepts calls: it has not ended, and the server is healthy and
-    /// not shutting down.
+    /// Returns the connection if it accepts calls: the connection has not ended, and the server is
+    /// healthy and not shutting down. Returns `None` otherwise.
     pub(super) fn usable(&self) -> Option<Arc<Connection>> {
         let state = self.state.lock();
         let connection = state.connection.as_ref().filter(|_| !state.is_unhealthy)?;
@@ -214,8 +216,8 @@ impl EndpointState {
     }
 
     /// Waits until a connection ends, and returns the reason. If health checks are enabled, also
-    /// calls the server's health service periodically, and ends the connection if the server does
-    /// not answer.
+    /// calls the server's health service periodically, notifies `changed` when the health has
+    /// changed, and ends the connection if the server does not answer.
     async fn watch(
         &self,
         connection: &Arc<Connection>,
@@ -266,7 +268,7 @@ fn jittered(pause: Duration) -> Duration {
     pause / 2 + (pause / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
 }
 
-/// Guard that counts a call as in progress at an endpoint until it is dropped.
+/// Guard that counts a call as in progress at an endpoint until the guard is dropped.
 #[derive(Debug)]
 pub(super) struct InFlight(Arc<AtomicUsize>);
 

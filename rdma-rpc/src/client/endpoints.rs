@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Balance {
-    /// Uses the servers in turn.
+    /// Uses the connected servers in turn.
     #[default]
     RoundRobin,
     /// Uses the server with the fewest calls of this client in progress.
@@ -30,7 +30,8 @@ pub enum Balance {
 #[derive(Debug)]
 pub(super) struct Endpoints {
     states: Vec<Arc<EndpointState>>,
-    /// Tasks that keep the endpoints connected.
+    /// Tasks that connect to the endpoints, and reconnect after the end of a connection; one task
+    /// for each endpoint.
     tasks: Vec<AbortHandle>,
     balance: Balance,
     /// Number of calls for which a server was chosen so far. Determines the next server of
@@ -114,8 +115,8 @@ impl Endpoints {
     }
 
     /// Chooses a connection for a call by the client's [`Balance`]. Skips the endpoints with the
-    /// indices in `excluded`, and all endpoints except `pinned`, if given. Returns `None` if none
-    /// of the others accepts calls.
+    /// indices in `excluded`. If `pinned` is given, considers only the endpoint with this index.
+    /// Returns `None` if no remaining endpoint accepts calls.
     fn choose(&self, excluded: &[usize], pinned: Option<usize>) -> Option<ChosenConnection> {
         let count = self.states.len();
         let start = self.next.fetch_add(1, Ordering::Relaxed);
@@ -158,8 +159,8 @@ impl Drop for Endpoints {
     }
 }
 
-/// Search of one call for a server that starts it. The caller sends the request on each connection
-/// that [`Self::next`] returns, until a server has started the call.
+/// Search for a server that starts a call. The caller sends the request on each connection that
+/// [`Self::next`] returns, until a server has started the call.
 pub(super) struct ConnectionSearch<'e> {
     endpoints: &'e Endpoints,
     /// Deadline of the call.
@@ -207,7 +208,8 @@ impl ConnectionSearch<'_> {
         }
     }
 
-    /// Returns the remaining time of the call.
+    /// Returns the remaining time until the deadline of the call; [`Duration::MAX`] without a
+    /// deadline.
     pub(super) fn remaining(&self) -> Duration {
         self.latest.map_or(Duration::MAX, |latest| {
             latest.saturating_duration_since(Instant::now())
@@ -215,7 +217,8 @@ impl ConnectionSearch<'_> {
     }
 
     /// Makes [`Self::next`] return only connections to the server of `chosen`, which may have
-    /// executed the call. Forgets an earlier refusal of this server.
+    /// executed the call, so that no other server executes the call again. Forgets an earlier
+    /// refusal of this server.
     pub(super) fn pin(&mut self, chosen: &ChosenConnection) {
         self.pinned = Some(chosen.index);
         self.excluded.clear();

@@ -100,9 +100,9 @@ impl Calls {
         self.slots.get(id.index as usize).ok_or(Violation::Index)
     }
 
-    /// Stores the response of a call and wakes the caller. `items` is the total number of items of
-    /// the handler's stream, if the method has one. Ignores the response if the call no longer
-    /// waits for an answer.
+    /// Stores the response of a call, which consists of `answer` and `body`, and wakes the caller.
+    /// `items` is the total number of items of the handler's stream, if the method has such a
+    /// stream. Ignores the response if the call no longer waits for an answer.
     fn respond(
         &self,
         id: CallId,
@@ -132,7 +132,8 @@ impl Calls {
         }
     }
 
-    /// Stores the reason that the server sent instead of a response, and wakes the caller.
+    /// Stores `status`, which the server has sent instead of the response to a call, and wakes the
+    /// caller.
     fn refuse(&self, id: CallId, status: Status) -> Result<(), Violation> {
         let (waker, streams) = {
             let mut slot = self.slot(id)?.lock();
@@ -186,7 +187,8 @@ impl Calls {
     }
 }
 
-/// Closes the caller's stream after its call was answered, so that its sender fails.
+/// Closes `outgoing`, the caller's stream, because its call was answered. Sending another item then
+/// fails.
 fn finish(outgoing: Option<&SendWindow>) {
     if let Some(outgoing) = outgoing {
         outgoing.close(&Error::Cancelled);

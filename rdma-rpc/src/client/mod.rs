@@ -58,7 +58,8 @@ pub struct Client {
 #[derive(Clone)]
 struct Interceptor(Arc<Intercept>);
 
-/// Function from the name of a method and the metadata of a request to the metadata that is sent.
+/// Function that gets the name of a method and the metadata of a request, and returns the metadata
+/// to be sent.
 type Intercept = dyn Fn(&str, Metadata) -> Result<Metadata> + Send + Sync;
 
 impl fmt::Debug for Interceptor {
@@ -67,7 +68,8 @@ impl fmt::Debug for Interceptor {
     }
 }
 
-/// Connections on which a client makes its calls.
+/// Connections on which a client makes its calls: a single connection, or connections to several
+/// servers.
 #[derive(Clone)]
 enum Route {
     One(Arc<Connection>),
@@ -140,13 +142,14 @@ impl Client {
         }
     }
 
-    /// Returns the time limit of unary calls, see [`Self::with_deadline`].
+    /// Returns the time limit of unary calls (one request and one response), see
+    /// [`Self::with_deadline`].
     pub fn deadline(&self) -> Duration {
         self.deadline
     }
 
     /// Returns the description of the server's end of the connection. For a client of several
-    /// servers, returns that of any connection, or `None` without a connection.
+    /// servers, returns the description for any of its connections, or `None` without a connection.
     pub fn peer(&self) -> Option<Peer> {
         let connection = self.any()?;
         Some(connection.core.peer.clone())
@@ -209,12 +212,14 @@ impl Client {
         }
     }
 
-    /// Creates a client of one connection.
+    /// Creates a client with default settings on one connection. `deadline` is the time limit of
+    /// its unary calls.
     fn of(connection: Arc<Connection>, deadline: Duration) -> Self {
         Self::on(Route::One(connection), deadline)
     }
 
-    /// Creates a client with default settings. `deadline` is the time limit of its unary calls.
+    /// Creates a client with default settings that makes its calls on `route`. `deadline` is the
+    /// time limit of its unary calls.
     fn on(route: Route, deadline: Duration) -> Self {
         Self {
             route,

@@ -63,7 +63,8 @@ impl ErrorInfo {
 }
 
 impl Client {
-    /// Makes a unary call: one request and one response. `F` are the codecs of the method.
+    /// Makes a unary call: one request and one response. `F` are the codecs of the method, `Q` is
+    /// the type of the request, and `Result<T, E>` is the type of the handler's result.
     #[doc(hidden)]
     pub async fn unary<F: MethodCodecs, Q, T, E>(
         &self,
@@ -88,9 +89,10 @@ impl Client {
             .await
     }
 
-    /// Makes a unary call and records its metrics. `body` is the number of the codec and the
-    /// request. If `is_once` is set, the server executes the call at most once. `decode` converts
-    /// the answer and the received body to the outcome.
+    /// Makes a unary call and records its metrics. `method` is the number of the method, `info`
+    /// describes the call in errors, and `body` is the number of the codec and the request. If
+    /// `is_once` is set, the server executes the call at most once. `decode` converts the answer
+    /// and the received body to the outcome.
     pub(super) async fn unary_observed<Q: ?Sized, T, E>(
         &self,
         (method, is_once): (u32, bool),
@@ -111,8 +113,8 @@ impl Client {
     }
 
     /// Makes a unary call of a method without `#[rpc(once)]`. The parameters are those of
-    /// [`Self::unary_observed`]. A client of several servers sends a call that its server has not
-    /// started to another server.
+    /// [`Self::unary_observed`]. If a server has not started the call, a client of several servers
+    /// sends the call to another server.
     async fn unary_balanced<Q: ?Sized, T, E>(
         &self,
         method: u32,
@@ -178,7 +180,8 @@ impl Client {
         sent
     }
 
-    /// Sends a one-way request on the connection `core`, after waiting for room in its outbox.
+    /// Sends a one-way request on the connection `core`, after waiting for room in its outbox (send
+    /// queue).
     async fn send_one_way<F: MethodCodecs, Q>(
         &self,
         core: &Arc<Core>,
@@ -226,8 +229,8 @@ impl Client {
         }
     }
 
-    /// Begins a call whose caller sends a stream. Returns the sender of the stream, and the future
-    /// of the response.
+    /// Begins a call whose caller sends a stream of items of type `I`. Returns the sender of the
+    /// stream, and the future of the response.
     #[doc(hidden)]
     pub async fn upload<F: MethodCodecs, Q, I, T, E>(
         &self,
@@ -244,8 +247,8 @@ impl Client {
         Ok((sender, Response::new::<F>(begun)))
     }
 
-    /// Begins a call whose handler sends a stream. Returns the items, which are followed by the
-    /// handler's result.
+    /// Begins a call whose handler sends a stream of items of type `O`. Returns the stream of
+    /// items, which ends with the handler's result.
     #[doc(hidden)]
     pub async fn download<F: MethodCodecs, Q, O, T, E>(
         &self,
@@ -261,8 +264,9 @@ impl Client {
         Ok(Streaming::new::<F>(begun))
     }
 
-    /// Begins a call with streams in both directions. Returns the sender of the caller's stream,
-    /// and the items of the handler's stream with the handler's result.
+    /// Begins a call with streams in both directions. Returns the sender of the caller's stream of
+    /// items of type `I`, and the handler's stream of items of type `O`, which ends with the
+    /// handler's result.
     #[doc(hidden)]
     pub async fn exchange<F: MethodCodecs, Q, I, O, T, E>(
         &self,
@@ -392,7 +396,8 @@ pub(super) struct StreamingCall {
     pub(super) metrics: Option<ClientObservation>,
 }
 
-/// Returns the outcome of a call as metrics distinguish it.
+/// Returns the outcome of a call for metrics: success, an error of the service, or an error of the
+/// framework.
 pub(super) fn outcome_of<T, E>(outcome: &Outcome<T, E>) -> observe::Outcome {
     match outcome {
         Ok(_) => observe::Outcome::Ok,
@@ -446,7 +451,7 @@ enum AnswerKind {
     Response,
     /// The server has not started the call.
     Refusal,
-    /// Any other reason for which the call has no response.
+    /// Any other reason for which the call has no response. The server may have executed the call.
     Other,
 }
 
@@ -523,7 +528,7 @@ pub(super) async fn unary_on<Q: ?Sized, T, E>(
     }
 }
 
-/// Returns the sender of the caller's stream of a call.
+/// Creates the sender of the caller's stream for a call that has begun.
 fn sender<F: MethodCodecs, I>(begun: &StreamingCall) -> Sender<I>
 where
     F::Request: Encode<I>,
@@ -535,7 +540,8 @@ where
 }
 
 /// Waits for a free call slot of the connection and for room in its outbox (send queue), and then
-/// begins a call. Fails with the error of `info` if the time limit passes before.
+/// begins a call. Fails with [`Error::DeadlineExceeded`] if the time limit passes before. `info`
+/// describes the call in this error.
 async fn begin<C: Deref<Target = Core>>(
     core: C,
     limit: Option<Duration>,
@@ -570,8 +576,8 @@ async fn begin<C: Deref<Target = Core>>(
 }
 
 /// Sends the request of a call: immediately if no other call is in progress, otherwise in a message
-/// with the other requests of this turn of the scheduler. If `leases` is given, the request may
-/// contain bulks, and their leases are stored there.
+/// with the requests of the other tasks that are ready now. If `leases` is given, the request may
+/// contain bulks, and the leases of their memory are stored in `leases`.
 async fn send<Q: ?Sized, P: Deref<Target = Core>>(
     mut pending: PendingCall<P>,
     method: u32,
@@ -632,6 +638,8 @@ async fn send<Q: ?Sized, P: Deref<Target = Core>>(
 }
 
 /// Waits for `sending`, the transfer of a long request, at most until the deadline of its call.
+/// Fails with [`Error::DeadlineExceeded`] if the deadline passes before. `info` describes the call
+/// in this error.
 async fn by_deadline(
     deadline: Option<Instant>,
     info: &ErrorInfo,
@@ -662,7 +670,8 @@ fn error_of_unsent(core: &Core, error: AppendError) -> Error {
     }
 }
 
-/// Converts the answer to a call to its outcome. `body` is the encoded response.
+/// Converts the answer to a call to its outcome. `body` is the encoded response, `F` are the codecs
+/// of the method, and `info` describes the call in an error.
 pub(super) fn decode<F: MethodCodecs, T, E>(
     core: &Arc<Core>,
     answer: Answer,

@@ -56,7 +56,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// The error of encoding the argument.
+    /// The error of the codec if the argument cannot be encoded.
     pub fn new<C: Encode<Q>, Q>(method: &str, argument: &Q) -> Result<Self, CodecError> {
         let mut body = vec![0; C::encoded_len(argument)?];
         let len = C::encode(argument, &mut body)?;
@@ -171,7 +171,7 @@ impl Reply {
 }
 
 impl Client {
-    /// Makes a unary call without a generated client.
+    /// Makes a unary call without a generated client, and returns the encoded response.
     ///
     /// # Errors
     ///

@@ -18,8 +18,8 @@ use crate::observe::ClientObservation;
 use crate::payload::BodyBuffer;
 use crate::stream::Receiver;
 
-/// Function that converts the answer and the encoded response of a call to its outcome. The types
-/// of the codecs are erased.
+/// Function that converts the answer and the encoded response of a call to its outcome. Stored as a
+/// pointer, so that [`Response`] is not generic over the codecs.
 type DecodeAnswer<T, E> = fn(&Arc<Core>, Answer, &mut BodyBuffer, &ErrorInfo) -> Outcome<T, E>;
 
 /// Future of the response to a call whose caller sends a stream. `T` is the handler's success

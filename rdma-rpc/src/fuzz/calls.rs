@@ -55,7 +55,7 @@ static BULK: MethodInfo = unary(9, "Fuzz.bulk");
 #[derive(Clone, Default)]
 pub(super) struct HandlerCount(Arc<AtomicUsize>);
 
-/// Guard that counts a handler as running until it is dropped.
+/// Guard that counts a handler as running until the guard is dropped.
 struct CountedHandler(HandlerCount);
 
 impl HandlerCount {

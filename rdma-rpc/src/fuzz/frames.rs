@@ -33,7 +33,7 @@ pub fn frames(bytes: &[u8]) {
     assert_eq!(write(&again, &same), again);
 }
 
-/// Reads all frames of a message.
+/// Parses all frames of a message. Fails if the message is invalid.
 pub(super) fn read(message: &[u8]) -> Result<Vec<Frame>, Violation> {
     let mut reader = FrameReader::new(message)?;
     let mut frames = Vec::new();

@@ -14,7 +14,8 @@ pub(crate) struct RawPeer {
 }
 
 impl RawPeer {
-    /// Connects to the server at an address in memory.
+    /// Connects to the server at an address in memory, for a test whose client sends arbitrary
+    /// bytes.
     pub(crate) async fn connect(address: &Address) -> Self {
         let connected = Link::connect(
             address,
@@ -25,13 +26,13 @@ impl RawPeer {
         Self::new(connected.expect("a server listens").0)
     }
 
-    /// Creates a listener at an address in memory.
+    /// Creates a listener at an address in memory, for a test whose server sends arbitrary bytes.
     pub(crate) async fn listen(address: &Address) -> Listener {
         let bound = Listener::bind(address, limits::transport(None, limits::MESSAGE_LEN)).await;
         bound.expect("the address is new")
     }
 
-    /// Accepts a client.
+    /// Waits for a client at `listener`, and returns the server's end of its connection.
     pub(crate) async fn accept(listener: &mut Listener) -> Self {
         let accepted = listener.accept().await.expect("a client connects");
         let begun = accepted.into_link(&Encryption::default()).await;
@@ -52,7 +53,7 @@ impl RawPeer {
         self.sender.try_send(message).is_ok()
     }
 
-    /// Returns the next message if one has arrived.
+    /// Returns the next message; `None` if no message has arrived.
     pub(crate) fn try_receive(&mut self) -> Option<Vec<u8>> {
         self.receiver.try_recv().ok()
     }

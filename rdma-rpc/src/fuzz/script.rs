@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::wire::{MESSAGE_HEADER_LEN, write_message_header};
 
-/// The unread bytes of an input. After the last byte, reads return zeros.
+/// Unread bytes of a fuzzer's input, which describe the steps of a run. After the last byte, reads
+/// return zeros.
 pub(super) struct Script<'a>(&'a [u8]);
 
 /// Step of a fuzz run: an action of the peer, the clock or the program under test.
@@ -32,7 +33,7 @@ impl<'a> Script<'a> {
         Self(bytes)
     }
 
-    /// Returns the steps of the input.
+    /// Returns the steps of the input, at most [`MAX_STEPS`].
     pub(super) fn steps(mut self) -> impl Iterator<Item = Step> {
         let steps = std::iter::from_fn(move || {
             if self.0.is_empty() {
@@ -89,7 +90,7 @@ impl<'a> Script<'a> {
         self.some(1).first().copied().unwrap_or_default()
     }
 
-    /// Reads up to `len` bytes.
+    /// Reads `len` bytes, or fewer at the end of the input.
     fn some(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;
@@ -100,7 +101,7 @@ impl<'a> Script<'a> {
 /// Number of the step that sends a message with arbitrary bytes, in the first byte of the step.
 const RAW: u8 = 0;
 
-/// Appends a step that sends `message`.
+/// Appends a step to the input `script`: the peer sends `message`.
 pub(super) fn write_message(script: &mut Vec<u8>, message: &[u8]) {
     let len = u16::try_from(message.len()).expect("a recorded message is short");
     script.push(RAW);
@@ -108,12 +109,12 @@ pub(super) fn write_message(script: &mut Vec<u8>, message: &[u8]) {
     script.extend(message);
 }
 
-/// Appends a step that runs all ready tasks.
+/// Appends a step to the input `script`: all ready tasks run.
 pub(super) fn write_run_tasks(script: &mut Vec<u8>) {
     script.push(8);
 }
 
-/// Appends a step that makes a call of this kind.
+/// Appends a step to the input `script`: the program makes a call of the kind `number`.
 pub(super) fn write_call(script: &mut Vec<u8>, number: u8) {
     script.extend([10, number]);
 }

@@ -12,16 +12,16 @@ use crate::error::Error;
 use crate::outbox::{Batch, MAX_BATCH_LEN};
 use crate::payload::{Buffer, Message};
 
-/// Capacity of a channel in messages, like the queue of a real transport. When the channel is full,
-/// the sender waits.
+/// Capacity of a channel in messages. Limited like the queue of a real transport, so that the
+/// sender waits while the channel is full.
 const CHANNEL_DEPTH: usize = 64;
 
 /// Maximum number of clients that wait to be accepted, like the backlog of a listening socket.
 /// Connecting fails for a further client.
 const BACKLOG: usize = 128;
 
-/// Free buffers of one direction of a connection: the receiver adds them after handling a message,
-/// and the sender takes them for the next messages.
+/// Free buffers of one direction of a connection: the receiver adds a buffer after handling its
+/// message, and the sender takes the buffer for a later message.
 type Spare = Arc<ArrayQueue<Vec<u8>>>;
 
 /// Channels by which one end of a connection sends and receives messages.

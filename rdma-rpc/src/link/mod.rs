@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::outbox::Batch;
 use crate::payload::Buffer;
 
-/// Transport of one connection, which sends batches and receives messages.
+/// One end of the transport of a connection, which sends batches and receives messages.
 #[derive(Debug)]
 pub(crate) enum Link {
     Rdma(RdmaLink),
@@ -126,8 +126,8 @@ impl Link {
         }
     }
 
-    /// Sends as much of a batch as the transport accepts without waiting. Returns `false` if unsent
-    /// bytes remain.
+    /// Sends as much of a batch (a message with one or more frames) as the transport accepts
+    /// without waiting. Returns `false` if unsent bytes remain.
     pub(crate) fn try_send(&self, batch: &mut Batch) -> Result<bool, Error> {
         match self {
             Self::Rdma(link) => link.try_send(batch),
@@ -306,7 +306,7 @@ impl Listener {
         }))
     }
 
-    /// Waits for the next client. This function is cancel-safe.
+    /// Waits for the next client, and returns its connection. This function is cancel-safe.
     pub(crate) async fn accept(&mut self) -> Result<Accepted, Error> {
         Ok(match self {
             Self::Rdma(listener) => Accepted::Link(Link::over_rdma(listener.accept().await?)),

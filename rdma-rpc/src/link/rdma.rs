@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::outbox::Batch;
 use crate::payload::{Buffer, Message};
 
-/// Transport over an RDMA connection.
+/// End of an RDMA connection that sends batches and receives messages.
 #[derive(Debug)]
 pub(crate) struct RdmaLink {
     rdma: Rdma,
@@ -36,7 +36,7 @@ impl RdmaLink {
     }
 
     /// Posts a batch without waiting. Returns `false` if the peer has no receive buffer left for
-    /// the message, or only shorter ones; the flusher then sends the batch.
+    /// the message, or only shorter receive buffers; the flusher task then sends the batch.
     pub(super) fn try_send(&self, batch: &mut Batch) -> Result<bool, Error> {
         match self.rdma.try_post(&message_of(batch)?) {
             Err(rdma_async::Error::InvalidArgument { .. }) => Ok(false),
@@ -51,7 +51,7 @@ impl RdmaLink {
 
     /// Registers a function with rdma-async that passes each message of one piece to the
     /// connection, within the poll that receives the message, so that no task must be woken. While
-    /// the connection cannot handle messages, they are left to [`Self::receive`].
+    /// the connection cannot handle messages, the messages are left to [`Self::receive`].
     pub(super) fn handle_messages(&self, core: &Arc<Core>) {
         // The connection owns this link, so a strong reference would form a cycle.
         let weak = Arc::downgrade(core);

@@ -1,5 +1,5 @@
-//! [`TcpLink`]: the TCP transport. Each message follows its length, four bytes in network byte
-//! order.
+//! [`TcpLink`]: the TCP transport. Each message is preceded by its length, four bytes in network
+//! byte order.
 
 use std::io;
 use std::sync::Arc;
@@ -17,15 +17,16 @@ use crate::wire::Violation;
 /// Length in bytes of the prefix of each message. The prefix contains the length of the message.
 pub(super) const PREFIX_LEN: usize = 4;
 
-/// Length of the receive buffer in bytes. A message that fits is handled within the buffer; a
-/// longer message needs its own buffer.
+/// Length of the receive buffer in bytes: several batches, so that a busy connection needs few
+/// system calls. A message that fits is handled within the buffer; a longer message needs its own
+/// buffer.
 const READ_BUFFER_LEN: usize = 64 << 10;
 
 /// Approximate time after which an idle connection fails if the peer's host does not respond to
 /// keepalive probes. Equal to the timeout for connecting.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
-/// Transport over a TCP connection without TLS.
+/// End of a TCP connection without TLS that sends batches and receives messages.
 #[derive(Debug)]
 pub(crate) struct TcpLink {
     stream: TcpStream,
@@ -84,7 +85,7 @@ pub(super) fn configure(stream: &TcpStream) -> Result<(), Error> {
     configured.map_err(|cause| Error::tcp("configuring the connection", cause))
 }
 
-/// Byte stream from a peer, over TCP or TLS, in which each message follows its length.
+/// Byte stream from a peer, over TCP or TLS, in which each message is preceded by its length.
 pub(super) trait MessageSource {
     /// Reads bytes into `room` and returns their number; 0 at the end of the stream.
     fn read(&mut self, room: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send;
@@ -99,7 +100,8 @@ pub(super) async fn read_messages(source: impl MessageSource + Send, core: &Arc<
     }
 }
 
-/// Reader that splits the byte stream `source` into messages.
+/// Reader that splits the byte stream `source` into messages, and passes the messages to a
+/// connection.
 struct MessageReader<S> {
     source: S,
 }
@@ -188,8 +190,8 @@ impl MessageSource for &TcpLink {
     }
 }
 
-/// Returns the length of the message at the start of `bytes`; `None` if the length has not arrived
-/// completely.
+/// Reads the length of the message at the start of `bytes`, in bytes. Returns `None` if the length
+/// has not arrived completely.
 fn length(bytes: &[u8]) -> Option<usize> {
     let bytes = bytes.first_chunk::<PREFIX_LEN>()?;
     usize::try_from(u32::from_be_bytes(*bytes)).ok()

@@ -20,7 +20,7 @@ use crate::core::Core;
 use crate::error::Error;
 use crate::outbox::Batch;
 
-/// Transport over TLS on a TCP connection.
+/// End of a TLS connection over TCP that sends batches and receives messages.
 pub(crate) struct TlsLink {
     writer: Mutex<WriteHalf<TlsStream<TcpStream>>>,
     /// Read half; `None` once the receiving task has taken the half.
@@ -92,8 +92,8 @@ impl TlsLink {
         poll_fn(|cx| self.poll_send(batch, cx)).await;
     }
 
-    /// Polls until the rest of a batch was sent. Also returns `Ready` after an error, which the
-    /// receiving task reports.
+    /// Polls the sending of a batch: returns `Ready` when all bytes of the batch were sent, and
+    /// also after an error, which the receiving task reports.
     fn poll_send(&self, batch: &mut Batch, cx: &mut Context<'_>) -> Poll<()> {
         if let Err(error) = ready!(self.poll_write(batch, cx)) {
             // The receiving task reports the end of the connection.
@@ -102,7 +102,8 @@ impl TlsLink {
         Poll::Ready(())
     }
 
-    /// Writes the rest of a batch to the TLS stream, and flushes the stream.
+    /// Writes the rest of a batch to the TLS stream, and flushes the stream, so that no encrypted
+    /// byte waits in TLS.
     fn poll_write(&self, batch: &mut Batch, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut writer = self.writer.lock();
         let mut writer = Pin::new(&mut *writer);

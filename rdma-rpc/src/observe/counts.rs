@@ -18,7 +18,8 @@ pub(crate) struct CallCounters {
 }
 
 impl CallCounters {
-    /// Returns the present counts, for the method `name`.
+    /// Returns the present counts in the form that the reflection service sends, for the method
+    /// `name`.
     pub(crate) fn read(&self, name: &str) -> CallCounts {
         // In the reverse order of the increments, so that the number of failed calls is never
         // higher than that of ended calls, which is never higher than that of started calls.
@@ -35,8 +36,8 @@ impl CallCounters {
     }
 }
 
-/// Guard that counts a call as running until it is dropped, and then as ended. A call that was
-/// dropped before [`Self::end`] has failed.
+/// Guard that counts a call as running until the guard is dropped, and then as ended. If the guard
+/// is dropped before [`Self::end`], the call counts as failed.
 #[derive(Debug)]
 pub(super) struct CountedCall {
     counters: Arc<CallCounters>,
@@ -54,7 +55,7 @@ impl CountedCall {
         }
     }
 
-    /// Counts the call as ended, with this outcome.
+    /// Counts the call as ended, and as failed unless the outcome is [`Outcome::Ok`].
     pub(super) fn end(mut self, outcome: Outcome) {
         self.is_ok = matches!(outcome, Outcome::Ok);
     }

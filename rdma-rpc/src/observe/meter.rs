@@ -11,7 +11,7 @@ use super::Outcome;
 /// value is dropped.
 #[derive(Debug)]
 pub(super) struct Meter {
-    /// Label of the end: `client` or `server`.
+    /// Label of the end that records the metrics: `client` or `server`.
     side: &'static str,
     method: Cow<'static, str>,
     begun: Instant,
@@ -20,7 +20,8 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Begins the metrics of a call. `side` is the label of the end: `client` or `server`.
+    /// Begins the metrics of a call, and counts the call as in flight. `side` is the label of the
+    /// end that records the metrics: `client` or `server`.
     pub(super) fn begin(side: &'static str, method: Cow<'static, str>) -> Self {
         gauge!("rdma_rpc_calls_in_flight", "side" => side, "method" => method.clone())
             .increment(1.0);
@@ -67,7 +68,7 @@ fn count(side: &'static str, method: Cow<'static, str>, outcome: &'static str) {
     .increment(1);
 }
 
-/// Counts a call that a server refused before it was started.
+/// Counts a call of `method` that a server refused before the call was started.
 pub(super) fn count_refused(method: &'static str) {
     count("server", method.into(), "refused");
 }

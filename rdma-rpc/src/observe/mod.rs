@@ -37,7 +37,7 @@ pub(crate) enum Outcome {
     Service,
     /// The handler panicked.
     Panicked,
-    /// The call has no response.
+    /// The call has no response for another reason, for example because the connection has ended.
     Failed,
 }
 
@@ -88,7 +88,8 @@ impl ServerObservation {
         }
     }
 
-    /// Calls `poll`, which polls the handler, within the span of the call, if traces are enabled.
+    /// Calls `poll`, which polls the handler, and returns the result of `poll`. If traces are
+    /// enabled, log events and calls within `poll` belong to the span of the call.
     pub(crate) fn within<T>(&self, poll: impl FnOnce() -> T) -> T {
         #[cfg(feature = "trace")]
         if let Some(trace) = &self.trace {
@@ -142,8 +143,8 @@ impl ClientObservation {
     }
 }
 
-/// Returns `future` in a form that runs in the span of the handler that this thread is polling, for
-/// a task that continues the handler's call.
+/// Wraps `future` so that it runs in the tracing span of the handler that this thread is polling.
+/// Used for a task that continues the call of the handler.
 pub(crate) fn in_current_call<F: Future>(future: F) -> impl Future<Output = F::Output> {
     let future = future.in_current_span();
     #[cfg(feature = "trace")]
@@ -151,7 +152,8 @@ pub(crate) fn in_current_call<F: Future>(future: F) -> impl Future<Output = F::O
     future
 }
 
-/// Counts a call in the metrics that the server refused before its handler was started.
+/// Counts, in the metrics of the server, a call of `method` that was refused before its handler was
+/// started.
 pub(crate) fn count_refused(observe: ObserveOptions, method: &'static str) {
     #[cfg(feature = "metrics")]
     if observe.has_metrics {
@@ -160,7 +162,8 @@ pub(crate) fn count_refused(observe: ObserveOptions, method: &'static str) {
     let _ = (observe, method);
 }
 
-/// Returns the metadata of a request with a trace context added, if `observe` enables traces.
+/// Returns the metadata of a request with a trace context added if `observe` enables traces, so
+/// that the call belongs to the trace of its caller.
 pub(crate) fn with_trace(observe: ObserveOptions, metadata: Metadata) -> Metadata {
     #[cfg(feature = "trace")]
     if observe.has_traces {

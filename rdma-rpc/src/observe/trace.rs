@@ -14,7 +14,8 @@ use crate::metadata::Metadata;
 /// Context](https://www.w3.org/TR/trace-context/).
 const NAME: &str = "traceparent";
 
-/// Name of the metadata value with the state of the trace, a header name of the same specification.
+/// Name of the metadata value with the state of the trace. Equal to the header name in W3C Trace
+/// Context.
 const STATE_NAME: &str = "tracestate";
 
 /// Maximum length of the state of a trace in bytes: the length that every system must pass on. A
@@ -153,8 +154,8 @@ pub(super) async fn in_current_call<F: Future>(
     }
 }
 
-/// Guard that restores the previous span of this thread when it is dropped, also if a handler
-/// panics.
+/// Guard that restores the previous span of this thread when the guard is dropped, also if a
+/// handler panics.
 struct RestoreOnDrop(Option<TraceContext>);
 
 impl Drop for RestoreOnDrop {

@@ -111,8 +111,8 @@ impl AnswerCache {
         self.instance_id
     }
 
-    /// Creates the state of the client of a new connection. Must be called before the connection
-    /// receives requests.
+    /// Creates the state of the client of a new connection, to which the client's first request
+    /// adds the identifier of the client. Must be called before the connection receives requests.
     pub(crate) fn connection_client(&self) -> ConnectionClient {
         ConnectionClient {
             session: OnceLock::new(),
@@ -120,10 +120,10 @@ impl AnswerCache {
         }
     }
 
-    /// Returns an error with which the request must be refused, unless its call can be executed or
-    /// answered from the cache. `metadata` contains the number of the call. `client` is the client
-    /// of the connection, whose identifier the first request sets. `running` is the maximum number
-    /// of running calls of a client.
+    /// Checks that the call of a request can be executed or answered from the cache. Fails with the
+    /// status by which the request must be refused. `metadata` contains the number of the call.
+    /// `client` is the client of the connection, whose identifier the first request sets. `running`
+    /// is the maximum number of running calls of a client.
     pub(crate) fn check(
         &self,
         metadata: &Metadata,
@@ -153,8 +153,8 @@ impl AnswerCache {
 
     /// Returns the entry of the call with this number, and whether the entry is new. For a new
     /// entry, the caller must run the handler; otherwise the answer is or will be in the entry.
-    /// Returns `None` if the call may have been executed and its answer was dropped. `epoch` is
-    /// the epoch at which the connection of the request was accepted.
+    /// Returns `None` if the call may have been executed and its answer was dropped. `epoch` is the
+    /// epoch (see [`History`]) at which the connection of the request was accepted.
     fn enter(&self, number: CallNumber, epoch: u64) -> Option<(Arc<CallEntry>, bool)> {
         let mut state = self.state.lock();
         if !state.admits(&number, epoch) {
@@ -187,8 +187,8 @@ impl AnswerCache {
         Some((entry, true))
     }
 
-    /// Stores the answer of a call, whose length is `len` bytes, and passes it to the requests that
-    /// wait for it. Drops old answers if the memory limit is exceeded.
+    /// Stores the answer of a call, whose length is `len` bytes, and wakes the requests that wait
+    /// for the answer. Drops old answers if the memory limit is exceeded.
     fn keep(&self, entry: &CallEntry, answer: StoredAnswer, len: usize) {
         let mut state = self.state.lock();
         // A running call is never evicted, so the entry is still stored and its bytes must be
@@ -202,8 +202,8 @@ impl AnswerCache {
 
 impl State {
     /// Returns whether a request can be handled: its call is running, its answer is stored, or the
-    /// call has certainly not been executed. `epoch` is the epoch at which the connection of the
-    /// request was accepted.
+    /// call has certainly not been executed. `epoch` is the epoch (see [`History`]) at which the
+    /// connection of the request was accepted.
     fn admits(&self, number: &CallNumber, epoch: u64) -> bool {
         let Some(answers) = self.sessions.get(&number.session) else {
             let history = self.evicted.history(number.session);
@@ -246,9 +246,9 @@ impl State {
         }
     }
 
-    /// Drops answers if they have more than `limit` bytes in total: begins with the clients whose
-    /// requests are oldest, and stops at half of `limit`, so that the next answers need no new
-    /// search.
+    /// Drops answers if all answers together have more than `limit` bytes: begins with the clients
+    /// whose last requests are oldest, and stops at half of `limit`, so that the next answers do
+    /// not exceed the limit again.
     fn drop_old_answers(&mut self, limit: usize) {
         if self.answer_bytes <= limit {
             return;
@@ -285,9 +285,9 @@ impl ClientAnswers {
         freed + self.drop_answers(MAX_ANSWERS - 1)
     }
 
-    /// Drops the oldest answers until at most `most` are left, and stores the numbers of their
-    /// calls, so that these calls are not executed again. Returns the length of the dropped answers
-    /// in bytes.
+    /// Drops the oldest answers until at most `most` answers are left, and stores the sequence
+    /// numbers of their calls, so that a repeated request does not execute these calls again.
+    /// Returns the length of the dropped answers in bytes.
     fn drop_answers(&mut self, most: usize) -> usize {
         let done = self.calls.iter().filter(|(_, entry)| entry.is_done());
         let done: Vec<u64> = done.map(|(call, _)| *call).collect();
@@ -306,13 +306,15 @@ impl ClientAnswers {
         freed
     }
 
-    /// Raises the floor of the history to at least `floor`, and returns the floor.
+    /// Raises the floor, the sequence number below which no call is executed any more, to at least
+    /// `floor`. Returns the new floor.
     fn raise_floor(&mut self, floor: u64) -> u64 {
         self.history.floor = self.history.floor.max(floor);
         self.history.floor
     }
 
-    /// Returns the history of the client after all its answers and numbers are removed.
+    /// Returns the history of a client that is evicted: the floor is above all calls that the
+    /// server knows, because their answers and numbers are removed.
     fn final_history(mut self) -> History {
         let calls = self.calls.last_key_value().map(|(call, _)| *call);
         let last = calls.max(self.dropped.last().copied());
@@ -445,7 +447,7 @@ mod tests {
         cache.check(&metadata, &cache.connection_client(), 1)
     }
 
-    /// Enters a call whose request arrives on a new connection.
+    /// Creates or finds the entry of a call whose request arrives on a new connection.
     fn enter(cache: &AnswerCache, number: CallNumber) -> Option<(Arc<CallEntry>, bool)> {
         cache.enter(number, cache.connection_client().epoch)
     }

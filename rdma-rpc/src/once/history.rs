@@ -10,14 +10,15 @@ use super::CallNumber;
 /// server to a few MiB. For a further client, the history that was stored first is forgotten.
 const MAX_EVICTED: usize = 64 << 10;
 
-/// Calls of a client that may have been executed. An *epoch* is a number of histories that the
-/// server has stored.
+/// Calls of a client that may have been executed, which the server must not execute again. An
+/// *epoch* is a logical time: the number of histories that the server had stored at that time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct History {
     /// Sequence number below which every call may have been executed.
     pub(super) floor: u64,
-    /// Epoch up to which histories were forgotten when this history began. A forgotten history of
-    /// this client was stored before that epoch.
+    /// Epoch before which all histories were stored that the server had forgotten when this history
+    /// began; 0 if no history was forgotten. If a history of this client was forgotten, that
+    /// history was stored before this epoch.
     epoch: u64,
 }
 
@@ -37,7 +38,8 @@ impl History {
     }
 }
 
-/// Histories of the clients whose stored answers were removed.
+/// Histories of the evicted clients: the clients whose stored answers were removed to make room for
+/// other clients.
 #[derive(Debug, Default)]
 pub(super) struct EvictedClients {
     /// Histories by client identifier, each with its key in `order`.
@@ -51,7 +53,7 @@ pub(super) struct EvictedClients {
 }
 
 impl EvictedClients {
-    /// Returns the present epoch.
+    /// Returns the present epoch: the number of histories that were stored so far.
     pub(super) fn epoch(&self) -> u64 {
         self.next
     }
@@ -91,10 +93,11 @@ impl EvictedClients {
     }
 }
 
-/// Client at the other end of a server's connection, for calls that are executed at most once.
+/// Identifier of the client at the other end of a server's connection, and the epoch at which the
+/// connection was accepted. Used for calls that are executed at most once.
 #[derive(Debug)]
 pub(crate) struct ConnectionClient {
-    /// Identifier of the client, which the first of these calls sets.
+    /// Identifier of the client, set by the first request of a call that is executed at most once.
     pub(super) session: OnceLock<u128>,
     /// Epoch at which the connection was accepted.
     pub(super) epoch: u64,

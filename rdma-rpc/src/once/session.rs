@@ -81,7 +81,8 @@ impl NumberedCall<'_> {
         metadata.try_with(NAME, &number.encode())
     }
 
-    /// Records that the server process with this instance ID may have received the request.
+    /// Records that the server process with this instance ID may have received the request, so that
+    /// the call is repeated only at this process.
     pub(crate) fn set_sent(&mut self, instance_id: u64) {
         self.sent_to = Some(instance_id);
     }

@@ -10,8 +10,9 @@ use crate::payload::Buffer;
 pub(crate) use crate::wire::MAX_BATCH_LEN;
 use crate::wire::{CallId, Header, ITEM_PREFIX_LEN, MESSAGE_HEADER_LEN, write_message_header};
 
-/// Maximum number of unused buffers that a connection keeps for later batches, equal to the number
-/// of send requests that can be in flight.
+/// Maximum number of unused buffers that a connection keeps for later batches. Equal to the number
+/// of send requests that can be in flight, because the device may still be reading so many kept
+/// buffers.
 const MAX_SPARE_BUFFERS: usize = 64;
 
 /// A message that is under construction or waits to be sent. A batch contains the frames of several
@@ -33,7 +34,7 @@ pub(crate) struct Batch {
     pub(crate) sent: usize,
     /// Length in bytes of the prefix, which contains the length of the message over TCP.
     prefix: usize,
-    /// The last frame, if further items of its stream can be added to the frame.
+    /// Last frame of the message if further items of its stream can be added to the frame.
     items: Option<ItemFrame>,
 }
 
@@ -57,8 +58,8 @@ pub(crate) struct ItemHeader {
 }
 
 impl ItemHeader {
-    /// Returns the header of a frame with `count` items, each of which follows its length. The
-    /// first of these items has this header's sequence number.
+    /// Returns the header of a frame with `count` items, each preceded by its length. The first
+    /// item has the sequence number of `self`.
     fn run_header(&self, count: u16) -> Header<'static> {
         Header::Items {
             id: self.id,
@@ -68,7 +69,7 @@ impl ItemHeader {
         }
     }
 
-    /// Returns the header of a frame with only this item, without a length.
+    /// Returns the header of a frame whose body is only this item, not preceded by its length.
     pub(crate) fn single_header(&self) -> Header<'static> {
         self.run_header(0)
     }

@@ -18,8 +18,8 @@ use crate::link::Link;
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Outbox {
-    /// Sends all batches whenever the flusher is notified. Returns the error that ends the
-    /// connection.
+    /// Runs the flusher: sends all batches after each notification, until sending fails. Returns
+    /// the error, with which the caller must end the connection.
     pub(crate) async fn run_flusher(&self) -> Error {
         // A current-thread runtime runs all tasks that are ready before the notified flusher. Other
         // runtimes run a notified task next, so the flusher first yields to the other tasks.
@@ -35,7 +35,8 @@ impl Outbox {
         }
     }
 
-    /// Sends all batches, and waits while the transport accepts no bytes or messages.
+    /// Sends all batches, including the open batch, and waits while the transport does not accept
+    /// more.
     async fn send_all_batches(&self) -> Result<(), Error> {
         loop {
             let (link, mut batch) = {
@@ -61,7 +62,7 @@ impl Outbox {
     }
 }
 
-/// Sends a batch. Fails if the transport does not accept it within [`SEND_TIMEOUT`].
+/// Sends a batch, and waits until the transport has accepted it. Fails after [`SEND_TIMEOUT`].
 pub(super) async fn send(link: &Arc<Link>, batch: &mut Batch) -> Result<(), Error> {
     match timeout(SEND_TIMEOUT, link.send(batch)).await {
         Ok(outcome) => outcome,

@@ -22,7 +22,8 @@ pub(crate) fn send_long<C: Deref<Target = Core>>(
 }
 
 impl Outbox {
-    /// Sends a message with a long frame, which a [`CountedFrame`] counts as waiting.
+    /// Sends a message with a long frame, concurrently with the batches if the transport allows,
+    /// otherwise after the queued batches. A [`CountedFrame`] must count the frame as waiting.
     async fn send_counted(&self, mut batch: Box<Batch>) -> Result<(), Error> {
         let link = self.link().ok_or_else(ended)?;
         if link.sends_concurrently() {
@@ -47,7 +48,8 @@ impl Outbox {
     }
 }
 
-/// Guard that counts a long frame against the limit of waiting bytes until it is dropped.
+/// Guard that counts a long frame against the outbox's limit of waiting bytes until the guard is
+/// dropped.
 struct CountedFrame<C: Deref<Target = Core>> {
     core: C,
     len: usize,

@@ -25,9 +25,9 @@ use crate::payload::Buffer;
 use crate::status::Status;
 use crate::wire::Header;
 
-/// Number of frames after which a batch is sent before the end of the turn of the scheduler. The
-/// other end then handles these frames while this end produces more. Otherwise the two ends would
-/// alternate.
+/// Number of frames after which a batch is sent immediately, instead of after the other ready tasks
+/// have run. The other end then handles these frames while this end produces more. Otherwise the
+/// two ends would alternate.
 const EARLY_SEND_FRAMES: u16 = 32;
 
 /// Number of bytes in complete batches above which new calls and stream items wait, which limits
@@ -44,9 +44,9 @@ pub(crate) struct Outbox {
     state: Mutex<State>,
     /// Set while more than [`MAX_QUEUED`] or [`MAX_LONG`] bytes wait to be sent.
     is_full: AtomicBool,
-    /// Notification that the flusher must send the batches.
+    /// Wakes the flusher, which then sends the batches.
     flush_notify: Notify,
-    /// Notification that there is room, or that all frames were sent.
+    /// Wakes the tasks that wait for room, or for the sending of all frames.
     drained: Notify,
 }
 
@@ -97,8 +97,8 @@ pub(crate) enum SendAt {
     TurnEnd,
 }
 
-/// Place of an appended frame: a batch, which the outbox sends, or a separate message, which the
-/// caller must send.
+/// Result of appending a frame: the frame is in a batch, which the outbox sends, or in a separate
+/// message, which the caller must send.
 #[derive(Debug)]
 pub(crate) enum Appended {
     /// The frame was appended to a batch.
@@ -163,7 +163,7 @@ impl Outbox {
         }
     }
 
-    /// Returns the numbers of frames and messages sent so far.
+    /// Returns the numbers of frames and messages that this end has sent so far.
     pub(crate) fn counts(&self) -> SendCounts {
         self.state.lock().sent
     }
@@ -211,7 +211,7 @@ impl Outbox {
         Batch::new_long(&link, header, body, limit).map(Box::new)
     }
 
-    /// Appends a frame without a body, to be sent at the end of this turn of the scheduler.
+    /// Appends a frame without a body, to be sent after the other ready tasks have run.
     pub(crate) fn append_empty(&self, header: &Header<'_>) -> Result<(), Error> {
         match self.append(header, &[][..], MAX_BATCH_LEN, SendAt::TurnEnd) {
             Ok(_) => Ok(()),
@@ -219,20 +219,21 @@ impl Outbox {
         }
     }
 
-    /// Sends all batches that the transport accepts without waiting. The flusher sends the rest.
+    /// Sends all batches that the transport accepts without waiting. The flusher task sends the
+    /// rest.
     pub(crate) fn flush(&self) -> Result<(), Error> {
         let mut state = self.state.lock();
         state.close_batch();
         self.send_queue(&mut state)
     }
 
-    /// Notifies the flusher, which sends all batches at the end of this turn of the scheduler.
+    /// Notifies the flusher task, which sends all batches after the other ready tasks have run.
     pub(crate) fn schedule(&self) {
         let mut state = self.state.lock();
         self.notify_flusher(&mut state);
     }
 
-    /// Notifies the flusher, unless a notification is pending.
+    /// Notifies the flusher task, which sends the batches, unless a notification is pending.
     fn notify_flusher(&self, state: &mut State) {
         if !state.is_scheduled {
             state.is_scheduled = true;
@@ -314,7 +315,8 @@ impl Outbox {
         self.wait_until(is_done).await;
     }
 
-    /// Waits until `is_done` returns `true`. Checks again after each notification `drained`.
+    /// Waits until `is_done` returns `true`. Calls `is_done` again whenever batches were sent or
+    /// the connection has ended.
     async fn wait_until(&self, mut is_done: impl FnMut() -> bool) {
         loop {
             let mut drained = std::pin::pin!(self.drained.notified());
@@ -343,16 +345,17 @@ impl Outbox {
     }
 }
 
-/// Lock guard of the outbox, through which frames are appended to the open batch.
+/// Lock guard of the outbox, through which several frames are appended to the open batch without a
+/// frame of another task in between.
 pub(crate) struct OpenBatch<'o> {
     outbox: &'o Outbox,
     state: MutexGuard<'o, State>,
 }
 
 impl OpenBatch<'_> {
-    /// Appends an item of a stream, to be sent at the end of this turn of the scheduler.
-    /// Consecutive items of a stream share a frame. Returns the length of the encoded item in
-    /// bytes, or `None` if the item does not fit into a batch.
+    /// Appends an item of a stream, to be sent after the other ready tasks have run. Consecutive
+    /// items of a stream share a frame. Returns the length of the encoded item in bytes, or `None`
+    /// if the item does not fit into a batch.
     pub(crate) fn append_item(
         &mut self,
         header: &ItemHeader,
@@ -361,9 +364,9 @@ impl OpenBatch<'_> {
         self.append_with(|batch| batch.push_item(header, body), SendAt::TurnEnd)
     }
 
-    /// Encodes a frame into the open batch with `push`, or into a new batch if the open batch is
-    /// too full. Returns the length of the encoded body in bytes, or `None` if the frame does not
-    /// fit into an empty batch.
+    /// Encodes a frame with `push` into the open batch, or into a new batch if the open batch is
+    /// too full. `send_at` is the time at which the frame is sent. Returns the length of the
+    /// encoded body in bytes, or `None` if the frame does not fit into an empty batch.
     fn append_with(
         &mut self,
         push: impl Fn(&mut Batch) -> Result<Option<usize>, CodecError>,

@@ -17,8 +17,8 @@ use serde::de::{
 use super::schema::{Fields, Format, Schema, TypeFormat};
 use crate::bulk;
 
-/// Maximum number of passes for a type, which limits the time for types with many variants. The
-/// fields of variants that were not used until then stay unknown.
+/// Maximum number of sample values that are decoded for a type, which limits the time for types
+/// with many variants. The fields of variants that no sample value has used stay unknown.
 const MAX_PASSES: usize = 500;
 
 /// Number of nested types above which sequences and options of a sample value are empty, which
@@ -31,8 +31,8 @@ pub(crate) fn schema<T: DeserializeOwned>() -> Option<Schema> {
     catch_unwind(AssertUnwindSafe(trace::<T>)).ok().flatten()
 }
 
-/// Decodes sample values until every variant of every enum was used. Returns `None` if a value is
-/// rejected.
+/// Decodes sample values of the type `T` until every variant of every enum was used, and returns
+/// the recorded structure. Returns `None` if the type rejects a sample value.
 fn trace<T: DeserializeOwned>() -> Option<Schema> {
     let mut builder = SchemaBuilder::default();
     let mut format = Format::Unknown;
@@ -55,8 +55,8 @@ fn trace<T: DeserializeOwned>() -> Option<Schema> {
 }
 
 #[derive(Default)]
-/// Structure of a type as far as it was found: the structs and enums, and the state of the current
-/// pass.
+/// Structure of a type as far as it was found: the structs and enums, and the state of decoding the
+/// current sample value.
 struct SchemaBuilder {
     types: BTreeMap<String, TypeFormat>,
     /// Names of the types that are being decoded, outermost first.
@@ -74,7 +74,8 @@ impl SchemaBuilder {
         self.stack.len() > MAX_DEPTH || self.stack.iter().enumerate().any(is_repeated)
     }
 
-    /// Returns whether every variant of every enum was used, so that no further pass is needed.
+    /// Returns whether every variant of every enum was used, so that no further sample value is
+    /// needed.
     fn is_complete(&self) -> bool {
         self.types.values().all(|format| match format {
             TypeFormat::Struct(_) => true,
@@ -123,13 +124,13 @@ fn same_name() -> Error {
 /// Deserializer that supplies a sample value and records its format.
 struct SampleValue<'t> {
     builder: &'t mut SchemaBuilder,
-    /// Place for the format of the value.
+    /// Format of the value, which the deserializer records here.
     format: &'t mut Format,
 }
 
 impl SampleValue<'_> {
-    /// Records the format of the value, merged with the formats of earlier values in the same
-    /// place. Fails if they contradict each other.
+    /// Records the format of the value, merged with the formats of earlier sample values of the
+    /// same field. Fails if the formats contradict each other.
     fn set(&mut self, format: Format) -> Result<(), Error> {
         match self.format.merge(format) {
             true => Ok(()),
@@ -346,7 +347,8 @@ impl<'de> Deserializer<'de> for SampleValue<'_> {
     serde::forward_to_deserialize_any! { identifier ignored_any }
 }
 
-/// Decodes the `len` fields of a tuple struct or tuple variant. Returns the value and its fields.
+/// Decodes the `len` fields of a tuple struct or tuple variant. Returns the value, and the formats
+/// of its fields.
 fn tuple<'de, V: Visitor<'de>>(
     builder: &mut SchemaBuilder,
     len: usize,
@@ -357,7 +359,8 @@ fn tuple<'de, V: Visitor<'de>>(
     Ok((value, Fields::Tuple(inner)))
 }
 
-/// Decodes the fields of a struct or struct variant. Returns the value and its fields.
+/// Decodes the fields of a struct or struct variant. Returns the value, and the names and formats
+/// of its fields.
 fn named<'de, V: Visitor<'de>>(
     builder: &mut SchemaBuilder,
     names: &'static [&'static str],
@@ -429,7 +432,7 @@ impl<'de> MapAccess<'de> for SampleItems<'_> {
 struct SampleVariant<'t> {
     index: u32,
     builder: &'t mut SchemaBuilder,
-    /// Place for the fields of the variant.
+    /// Fields of the variant, which the deserializer records here.
     fields: &'t mut Fields,
 }
 

@@ -80,9 +80,9 @@ pub enum Fields {
     Unit,
     /// A single field without a name.
     Newtype(Format),
-    /// Fields without names.
+    /// Fields without names, in order.
     Tuple(Vec<Format>),
-    /// Fields with names.
+    /// Fields with names, in order.
     Named(Vec<(String, Format)>),
 }
 
@@ -92,7 +92,7 @@ fn inner<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D
         static DEPTH: Cell<u32> = const { Cell::new(0) };
     }
 
-    /// Guard that restores the nesting depth of the outer format when it is dropped.
+    /// Guard that restores the nesting depth of the outer format when the guard is dropped.
     struct RestoreDepth(u32);
 
     impl Drop for RestoreDepth {
@@ -131,8 +131,9 @@ impl Format {
     }
 }
 
-/// Merges the formats of two lists pairwise. Returns `false` if the formats contradict each other
-/// or the lists have different lengths.
+/// Completes each format in `this` by the format at the same position in `other`, see
+/// [`Format::merge`]. Returns `false` if the formats contradict each other or the lists have
+/// different lengths.
 fn merge_all(this: &mut [Format], other: Vec<Format>) -> bool {
     let is_same_length = this.len() == other.len();
     let mut pairs = this.iter_mut().zip(other);
@@ -140,8 +141,8 @@ fn merge_all(this: &mut [Format], other: Vec<Format>) -> bool {
 }
 
 impl Fields {
-    /// Completes the fields by those of another sample value of the same type. Returns `false` if
-    /// the fields contradict each other.
+    /// Completes the unknown formats of the fields by the fields of another sample value of the
+    /// same type. Returns `false` if the fields contradict each other.
     pub(super) fn merge(&mut self, other: Self) -> bool {
         match (self, other) {
             (Self::Unit, Self::Unit) => true,

@@ -20,7 +20,8 @@ use crate::wire::Settings;
 /// again for sending its last answers. Short, because the program waits for the shutdown.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
-/// Pause after a failed `accept`, whose cause may be a temporary lack of resources.
+/// Pause after a failed `accept`. The cause may be a temporary lack of resources, such as file
+/// descriptors, and repeating the operation without a pause would occupy the CPU.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// A handle to a running server. Dropping the handle shuts the server down like [`Self::shutdown`],
@@ -56,7 +57,8 @@ impl Drop for ServerHandle {
     }
 }
 
-/// Spawns the task of a server, which accepts clients from `listener`.
+/// Spawns the task of a server, which accepts clients from `listener`. Returns the handle that
+/// shuts the server down.
 pub(super) fn start(server: Server, listener: Listener) -> Result<ServerHandle> {
     let address = listener.address()?;
     let (closing, closed) = watch::channel(false);
@@ -174,14 +176,14 @@ async fn serve(shared: Arc<Shared>, client: Accepted, mut closing: watch::Receiv
     core.end_error()
 }
 
-/// Waits until the shutdown of the server begins: its handle was dropped, or
-/// [`ServerHandle::shutdown`] was called.
+/// Waits until the shutdown of the server begins: when its handle is dropped, or when
+/// [`ServerHandle::shutdown`] is called.
 async fn closed(closing: &mut watch::Receiver<bool>) {
     // An error means that the handle was dropped, which also begins the shutdown.
     drop(closing.wait_for(|&closing| closing).await);
 }
 
-/// Logs the end of a connection's task if the task has panicked.
+/// Logs an error if the task of a connection has panicked or was aborted.
 fn log_end(ended: Result<Error, tokio::task::JoinError>) {
     if let Err(stopped) = ended {
         tracing::error!(%stopped, "a connection's task has panicked or was aborted");

@@ -21,9 +21,10 @@ pub struct CallInfo<'c> {
     pub metadata: &'c Metadata,
 }
 
-/// Function that maps credentials to an identity, or returns the reason for a refusal.
+/// Function that maps the credentials of a client to its identity, or returns the reason for
+/// refusing the client.
 type Authenticate = dyn Fn(&Peer, &Metadata) -> Result<Metadata, String> + Send + Sync;
-/// Function that allows a call, or returns the reason for a refusal.
+/// Function that allows a call, or returns the reason for refusing the call.
 type Intercept = dyn Fn(&CallInfo<'_>) -> Result<(), String> + Send + Sync;
 
 /// Functions that the program has set with [`Server::authenticate`](crate::Server::authenticate)
@@ -35,8 +36,8 @@ pub(super) struct Authorization {
 }
 
 impl Authorization {
-    /// Returns whether a connection may make calls: authentication is not required, or has returned
-    /// the identity of the client.
+    /// Returns whether the client of a connection may make calls: authentication is not required,
+    /// or has returned `identity`, the identity of the client.
     pub(super) fn admits(&self, identity: Option<&Metadata>) -> bool {
         self.authenticate.is_none() || identity.is_some()
     }

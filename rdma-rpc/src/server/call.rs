@@ -15,8 +15,8 @@ pub struct Call<Q> {
     /// Arguments of the method: the value of a single argument, or a tuple of several arguments.
     pub request: Q,
     streams: Streams,
-    /// Permits of the limits that count the call, for a handler that may run longer than its call;
-    /// otherwise empty, because the task of the handler owns the permits.
+    /// Permits by which the server's limits count the call. Set only if the handler may run longer
+    /// than its call; otherwise the task of the handler owns the permits.
     permits: [Option<CallPermit>; 3],
 }
 
@@ -30,8 +30,8 @@ impl<Q> Call<Q> {
         }
     }
 
-    /// Stores the permits of the call, so that the handler can keep them. The limits count the call
-    /// until the permits are dropped.
+    /// Stores the permits of the call, so that a handler that may run longer than its call can keep
+    /// them. The server's limits count the call until the permits are dropped.
     pub(super) fn set_permits(&mut self, permits: [Option<CallPermit>; 3]) {
         self.permits = permits;
     }
@@ -42,7 +42,7 @@ impl<Q> Call<Q> {
         std::mem::take(&mut self.permits)
     }
 
-    /// Returns the receiver of the caller's stream.
+    /// Returns the receiver from which the handler gets the items of the caller's stream.
     ///
     /// # Panics
     ///
@@ -57,7 +57,7 @@ impl<Q> Call<Q> {
         Receiver::new::<C>(incoming, core, id)
     }
 
-    /// Returns the sender of the handler's stream.
+    /// Returns the sender by which the handler sends the items of its stream to the caller.
     ///
     /// # Panics
     ///

@@ -1,4 +1,4 @@
-//! [`CallLimit`]: a limit of concurrent calls.
+//! [`CallLimit`]: a limit of concurrent calls, for example of one method.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -31,13 +31,14 @@ pub(crate) struct ServerConnection {
     pub(super) slots: Slots,
     /// Identity of the client; unset before the authentication.
     identity: OnceLock<Metadata>,
-    /// Client of the connection, for calls that are executed at most once.
+    /// Client of the connection, whose answers are stored for calls that are executed at most once.
     pub(super) once_client: ConnectionClient,
-    /// Limit of the running one-way calls. Needed because these calls do not occupy slots.
+    /// Limit of running one-way calls. Needed because the number of slots does not limit calls
+    /// without a slot.
     pub(super) one_way: Arc<CallLimit>,
     /// Number of running handlers.
     running: AtomicUsize,
-    /// Notification that the last handler has ended.
+    /// Wakes the shutdown when the last handler has ended.
     idle: Notify,
     /// Set once new calls are refused.
     is_closing: AtomicBool,
@@ -269,8 +270,8 @@ impl ServerConnection {
         }
     }
 
-    /// Returns whether at most one handler is running, so that its response need not wait for
-    /// others.
+    /// Returns whether at most one handler is running. Its response is then sent immediately,
+    /// because no other response can share the message.
     pub(super) fn has_one_handler(&self) -> bool {
         self.running.load(Ordering::Relaxed) <= 1
     }
@@ -292,8 +293,8 @@ impl ServerConnection {
     }
 }
 
-/// Sends `status` instead of a response. The status of a one-way call, which gets no answer, is
-/// only logged.
+/// Sends `status` instead of the response to the call `id`. The status of a one-way call, which
+/// gets no answer, is only logged.
 pub(super) fn refuse(core: &Core, id: CallId, status: &Status) {
     if id.index == ONE_WAY {
         tracing::warn!(peer = %core.peer, ?status, "a one-way call was dropped");

@@ -13,7 +13,8 @@ use crate::metadata::Metadata;
 use crate::once::{AnswerCache, ConnectionClient};
 use crate::wire::{CallId, ONE_WAY};
 
-/// Context of a call: its deadline, its metadata, its peer and its cancellation.
+/// Context of a call, which a handler gets as an argument: the deadline, the metadata, the peer and
+/// the cancellation of the call.
 ///
 /// When a call is cancelled or its deadline passes, the handler is dropped at its next `await`. A
 /// task that the handler has spawned is not dropped: the task can wait for the cancellation with a
@@ -41,7 +42,8 @@ impl Context {
         &ServerConnection::of(&self.core).shared.once
     }
 
-    /// Returns the client of the connection, for calls that are executed at most once.
+    /// Returns the client of the connection, to which the answers of calls that are executed at
+    /// most once belong.
     pub(crate) fn connection_client(&self) -> &ConnectionClient {
         &ServerConnection::of(&self.core).once_client
     }

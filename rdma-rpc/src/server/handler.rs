@@ -53,7 +53,8 @@ pub(super) struct IncomingRequest<'m> {
     pub(super) limit: Option<Duration>,
     pub(super) metadata: Metadata,
     pub(super) body: Body<'m>,
-    /// Time at which the clock was last read; updated after each poll of a handler.
+    /// Time at which the clock was last read, so that one reading serves several requests of a
+    /// message; updated after each poll of a handler.
     pub(super) clock: &'m mut Instant,
 }
 
@@ -299,8 +300,9 @@ where
     F::Response: Encode<T>,
     F::Error: Encode<E>,
 {
-    /// Creates the receive buffer and the send window of a call's streams, as far as the method has
-    /// streams. `bulks` are the permissions to access the bulks of the request.
+    /// Creates the state of a call's streams: a receive buffer if the caller sends a stream, and a
+    /// send window if the handler sends a stream. `bulks` are the permissions to access the bulks
+    /// of the request.
     fn streams(&self, core: &Core, bulks: Accesses) -> Streams {
         let window = Window {
             items: WINDOW_ITEMS,
@@ -464,7 +466,7 @@ where
     }
 }
 
-/// Returns the outcome of a handler as metrics distinguish it.
+/// Returns the outcome of a handler for metrics and traces: success, or an error of the service.
 pub(super) fn outcome_of<T, E>(result: &Result<T, E>) -> Outcome {
     match result {
         Ok(_) => Outcome::Ok,
@@ -472,7 +474,7 @@ pub(super) fn outcome_of<T, E>(result: &Result<T, E>) -> Outcome {
     }
 }
 
-/// Polls the future of a handler, and drops the future when it is ready, so that only the
+/// Polls the future of a handler. Drops the future when it has finished, so that only its
 /// allocation is left.
 pub(super) fn poll<Fut: Future>(
     boxed: &mut FutureBox<Fut>,
@@ -489,12 +491,14 @@ pub(super) fn poll<Fut: Future>(
     polled
 }
 
-/// Drops a future that may have panicked, and ignores a panic of its destructor.
+/// Drops the future of a handler that may have panicked. Catches a panic of the destructor, so that
+/// only this call fails.
 pub(super) fn drop_catching_panic<Fut>(boxed: FutureBox<Fut>) {
     drop(catch_unwind(AssertUnwindSafe(|| drop(boxed))));
 }
 
-/// Decodes the body of a request. Fails if the request has another codec than `C`.
+/// Decodes the body of a request with the codec `C`. `codec` is the number of the codec in the
+/// request; fails if it is not the number of `C`.
 fn decode<C: Decode<Q>, Q>(codec: u8, body: Body<'_>) -> Result<Q, CodecError> {
     if codec != C::ID {
         return Err(CodecError::codec_mismatch(codec, C::ID));

@@ -29,8 +29,8 @@ pub struct Methods {
     type_uses: Vec<TypeUse>,
 }
 
-/// Part of a method's signature in which a type occurs, for the description of the method by
-/// reflection.
+/// Part of a method's signature that has a type, such as an argument or the result. Reflection
+/// lists the types of a method by their roles.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -50,8 +50,8 @@ pub enum Role {
 #[cfg(feature = "reflection")]
 pub(crate) type CountedMethod = (&'static MethodInfo, u8, Arc<crate::observe::CallCounters>);
 
-/// Occurrence of a type in the signature of a method, for the description of the method by
-/// reflection.
+/// A type in the signature of a method, and the part of the signature that has this type.
+/// Reflection describes the method by its types.
 #[cfg(feature = "reflection")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TypeUse {
@@ -64,7 +64,8 @@ pub(crate) struct TypeUse {
     pub(crate) schema: fn() -> Option<crate::Schema>,
 }
 
-/// Hasher that returns a method number unchanged, because most method numbers are hashes.
+/// Hasher that uses a method number as its own hash, because most method numbers already are
+/// hashes.
 #[derive(Default)]
 struct IdentityHasher(u64);
 
@@ -86,8 +87,8 @@ impl Hasher for IdentityHasher {
 }
 
 impl Methods {
-    /// Adds a method with the properties `info`, whose calls `handle` executes. `F` are the codecs,
-    /// `Q` is the request, and `T` and `E` are the result.
+    /// Adds a method with the properties `info`, whose calls `handle` executes. `F` are the codecs
+    /// of the method, `Q` is the type of the request, and `Result<T, E>` is the type of the result.
     ///
     /// # Panics
     ///
@@ -136,8 +137,8 @@ impl Methods {
         let _ = (method, role, texts);
     }
 
-    /// Returns all methods and all uses of types, for the reflection service. From now on the calls
-    /// of each method are counted.
+    /// Returns all methods and the types in their signatures, for the reflection service. From now
+    /// on the calls of each method are counted.
     #[cfg(feature = "reflection")]
     pub(super) fn descriptions(&self) -> (Vec<CountedMethod>, Vec<TypeUse>) {
         let handlers = self.handlers.values();
@@ -145,12 +146,13 @@ impl Methods {
         (methods.collect(), self.type_uses.clone())
     }
 
-    /// Returns the method with this number.
+    /// Returns the method with this number; `None` if the server has no such method.
     pub(super) fn get(&self, id: u32) -> Option<&dyn Handler> {
         self.handlers.get(&id).map(|handler| &**handler)
     }
 
-    /// Returns the method with this name, for example `"Store.get"`.
+    /// Returns the method with this name, for example `"Store.get"`; `None` if the server has no
+    /// such method.
     pub(super) fn by_name(&self, name: &str) -> Option<&dyn Handler> {
         let mut handlers = self.handlers.values();
         handlers

@@ -50,7 +50,8 @@ pub struct Server {
     connections: usize,
 }
 
-/// Services and settings of a server, and its other state that all connections share.
+/// State of a server that all its connections share: the services, the settings, the stored answers
+/// and the limit of running calls.
 #[derive(Debug)]
 pub(crate) struct Shared {
     methods: Methods,
@@ -65,7 +66,7 @@ pub(crate) struct Shared {
     /// Maximum time for which a caller can hold the bulks of a result.
     bulk_lease: Duration,
     grace: Duration,
-    /// Limit of the running calls of all connections; `None` without a limit.
+    /// Limit of running calls, counted over all connections; `None` without a limit.
     load: Option<Arc<CallLimit>>,
 }
 
@@ -162,8 +163,8 @@ impl Server {
         self
     }
 
-    /// Sets the maximum time for which a caller can read a [`Bulk`](crate::Bulk) of a result. When
-    /// the caller drops the bulk earlier, its memory is freed earlier. Default 60 s.
+    /// Sets the maximum time for which a caller can access a [`Bulk`](crate::Bulk) of a result. The
+    /// access ends earlier if the caller drops the bulk. Default 60 s.
     pub fn bulk_lease(mut self, limit: Duration) -> Self {
         self.shared.bulk_lease = limit;
         self

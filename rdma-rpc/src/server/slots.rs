@@ -37,14 +37,14 @@ struct Slot {
 }
 
 #[derive(Debug)]
-/// A running call.
+/// A running call: its deadline, its streams, and the task of its handler.
 struct RunningCall {
     generation: u32,
     deadline: u64,
     streams: Streams,
     /// Task of the handler; `None` during the first poll.
     task: Option<AbortHandle>,
-    /// Notification that the call has ended; `None` if no task has waited for the end.
+    /// Wakes the tasks that wait for the end of the call; `None` if no task has waited.
     end_notify: Option<Arc<Notify>>,
 }
 
@@ -130,8 +130,8 @@ impl Slots {
         }
     }
 
-    /// Calls `visit` with the state of a running call, and returns the result; returns `None` if
-    /// the call is not running.
+    /// Calls `visit` with the state of a running call, under the lock of its slot, and returns the
+    /// result of `visit`. Returns `None` if the call is not running.
     fn with_call<T>(&self, id: CallId, visit: impl FnOnce(&mut RunningCall) -> T) -> Option<T> {
         let mut slot = self.slot(id).ok()?.lock();
         let running = slot.running.as_mut();
@@ -177,13 +177,13 @@ impl Slots {
         incoming.end(items)
     }
 
-    /// Returns whether a call is running.
+    /// Returns whether the call with this ID is running.
     pub(super) fn is_running(&self, id: CallId) -> bool {
         self.with_call(id, |_| ()).is_some()
     }
 
-    /// Returns the notification that is triggered at the end of a call; `None` if the call is not
-    /// running.
+    /// Returns a notification with which a task can wait for the end of a call; `None` if the call
+    /// is not running.
     pub(super) fn end_notify(&self, id: CallId) -> Option<Arc<Notify>> {
         self.with_call(id, |running| {
             Arc::clone(running.end_notify.get_or_insert_default())
@@ -273,8 +273,8 @@ fn precedes(generation: u32, other: u32) -> bool {
 }
 
 impl Slot {
-    /// Returns whether the client has already used the slot for a newer call than that with this
-    /// generation.
+    /// Returns whether the client has already used the slot for a call that is newer than
+    /// `generation`.
     fn is_stale(&self, generation: u32) -> bool {
         self.newest
             .is_some_and(|newest| precedes(generation, newest))

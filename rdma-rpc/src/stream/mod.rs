@@ -30,8 +30,9 @@ pub(crate) const WINDOW_ITEMS: u32 = 4096;
 /// limits the memory of the receiver. The last item may exceed the window.
 pub(crate) const WINDOW_BYTES: u32 = 256 << 10;
 
-/// Streams of a call and permissions to access its received bulks, which all end with the call. The
-/// slot of the call contains this value, so that received frames can be assigned to the streams.
+/// Streams of a call and permissions to access its received bulks, which all end with the call.
+/// Stored in the call's slot (its entry in the table of calls), where a received frame finds its
+/// stream.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Streams {
     /// Received items of the stream to this end; `None` if the method has no such stream.

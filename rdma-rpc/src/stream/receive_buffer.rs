@@ -39,7 +39,7 @@ struct State {
     bytes: i64,
     /// Items and bytes that were taken and not yet granted again.
     taken: Window,
-    /// Window that the peer had at the beginning.
+    /// Window of the peer at the beginning of the stream.
     window: Window,
     /// Total number of items of the stream; `None` until the end is known.
     end: Option<u32>,
@@ -50,7 +50,8 @@ struct State {
     spare: Vec<BodyBuffer>,
 }
 
-/// Part of a stream's window: the number of items and bytes that the sender may send in addition.
+/// Numbers of items and bytes that the sender of a stream may send: the initial window of the
+/// stream, or an addition to the window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) items: u32,
@@ -78,10 +79,10 @@ impl ReceiveBuffer {
     }
 
     /// Adds the items of a received frame. `first` is the sequence number of the first item.
-    /// `count` is the number of items, each of which follows its length, or 0 if `body` is a single
-    /// item. Ignores items after the end of the stream. Fails if the items exceed the window.
-    /// `slack` is the number of bytes by which the window may be exceeded: the maximum length of
-    /// the last item.
+    /// `count` is the number of items, each preceded by its length, or 0 if `body` is a single
+    /// item. `slack` is the number of bytes by which the last item may exceed the window: the
+    /// maximum length of an item. Ignores items after the end of the stream. Fails if the items
+    /// exceed the window.
     pub(crate) fn push(
         &self,
         first: u32,
@@ -128,7 +129,7 @@ impl ReceiveBuffer {
     }
 
     /// Records that the stream ends after a total of `items` items, some of which may not have
-    /// arrived yet.
+    /// arrived yet. Fails if the number exceeds the window or differs from an earlier number.
     pub(crate) fn end(&self, items: u32) -> Result<(), Violation> {
         let waker = {
             let mut state = self.state.lock();
@@ -160,8 +161,8 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Polls for the next run of items. The caller must have passed the previous run to
-    /// [`Self::finish`]. Returns `None` at the end of the stream, or the error that ended the
+    /// Polls for the next run, the items of one frame. The caller must have passed the previous run
+    /// to [`Self::finish`]. Returns `None` at the end of the stream, or the error that ended the
     /// stream early.
     pub(crate) fn poll_run(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Run>, Error>> {
         let mut state = self.state.lock();
@@ -185,8 +186,9 @@ impl ReceiveBuffer {
         Poll::Pending
     }
 
-    /// Counts the items of a run as taken, and keeps its buffer. If at least half of the window was
-    /// taken since the last grant, returns the additional window that must be granted to the peer.
+    /// Counts the items of a run as taken, and keeps its buffer for a later run. If at least half
+    /// of the window was taken since the last grant, returns the additional window that the caller
+    /// must grant to the peer.
     pub(crate) fn finish(&self, run: Run) -> Option<Window> {
         let mut state = self.state.lock();
         let window = state.count(run.count(), run.bytes());
@@ -198,8 +200,9 @@ impl ReceiveBuffer {
 }
 
 impl State {
-    /// Inserts a run at its position. Returns whether the program can take the run now, because all
-    /// earlier items have arrived.
+    /// Inserts a run, the items of one frame, in the order of the sequence numbers. Returns whether
+    /// the program can take the run now, because all earlier items have arrived. Fails if the run
+    /// contains an item that has already arrived.
     fn insert(&mut self, run: Run) -> Result<bool, Violation> {
         let offset_of = |run: &Run, arrived: u32| run.first().wrapping_sub(arrived);
         let arrived = self.arrived;
@@ -233,8 +236,8 @@ impl State {
         Ok(true)
     }
 
-    /// Counts items as taken. If at least half of the window was taken since the last grant,
-    /// returns the additional window that must be granted to the peer.
+    /// Counts items and their bytes as taken. If at least half of the window was taken since the
+    /// last grant, returns the additional window that the caller must grant to the peer.
     fn count(&mut self, items: u32, bytes: u32) -> Option<Window> {
         self.next = self.next.wrapping_add(items);
         self.taken.items += items;

@@ -15,8 +15,8 @@ use crate::error::Error;
 use crate::payload::BodyBuffer;
 use crate::wire::{CallId, Header};
 
-/// Receiver of a stream of items of type `T`, in order, from the other end of a call. Also
-/// implements [`Stream`].
+/// Receiver of a stream of items of type `T` from the other end of a call. The items arrive in
+/// order. The receiver also implements [`Stream`].
 ///
 /// The sender waits while 4096 items or 256 KiB were sent and not yet taken from the receiver.
 pub struct Receiver<T> {
@@ -30,7 +30,8 @@ pub struct Receiver<T> {
     is_done: bool,
 }
 
-/// Decodes an item. Fails if the item has another codec than `C`.
+/// Decodes an item with the codec `C`. `codec` is the number of the codec in the item's frame;
+/// fails if it is not the number of `C`.
 fn decode<C: Decode<T>, T>(codec: u8, item: EncodedItem<'_>) -> Result<T, CodecError> {
     if codec != C::ID {
         return Err(CodecError::codec_mismatch(codec, C::ID));
@@ -41,7 +42,8 @@ fn decode<C: Decode<T>, T>(codec: u8, item: EncodedItem<'_>) -> Result<T, CodecE
     }
 }
 
-/// Decodes a stored body with the codec number `codec`. Fails if `C` has another number.
+/// Decodes a stored response body with the codec `C`. `codec` is the number of the codec in the
+/// frame; fails if it is not the number of `C`.
 pub(crate) fn decode_stored<C: Decode<T>, T>(
     codec: u8,
     stored: &mut BodyBuffer,
@@ -105,8 +107,8 @@ impl<T> Receiver<T> {
         Poll::Ready(item.map(|item| item.map_err(Error::Decode)))
     }
 
-    /// Finishes the current run if all of its items were taken, and grants the peer an additional
-    /// window.
+    /// Finishes the current run, the items of one frame, if all of its items were taken. If enough
+    /// items were taken, grants the peer an additional window.
     fn finish_run(&mut self) {
         if let Some(run) = self.run.take_if(|run| run.is_empty())
             && let Some(Window { items, bytes }) = self.incoming.finish(run)

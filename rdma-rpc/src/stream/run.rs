@@ -19,7 +19,7 @@ pub(crate) struct Run {
     /// Position of the next item, including its length, in `stored`.
     at: usize,
     stored: BodyBuffer,
-    /// Set if each item in `stored` follows its length. Otherwise `stored` is a single item.
+    /// Set if each item in `stored` is preceded by its length. Otherwise `stored` is a single item.
     has_lengths: bool,
 }
 
@@ -32,9 +32,9 @@ pub(crate) enum EncodedItem<'e> {
 }
 
 impl Run {
-    /// Creates a run from the body of a frame. `count` is the argument of the frame: the number of
-    /// items that follow their lengths, or 0 for a single item without a length. A short body is
-    /// copied into `stored`.
+    /// Creates a run from the body of a frame. `count` is the number of items that are preceded by
+    /// their lengths, or 0 for a single item without a length. A short body is copied into
+    /// `stored`. Fails if the lengths do not match the body.
     pub(super) fn new(
         first: u32,
         codec: u8,
@@ -102,7 +102,7 @@ impl Run {
         decode(self.codec, EncodedItem::Bytes(item))
     }
 
-    /// Returns the buffer of the run, which a later run of the stream uses again.
+    /// Drops the items, and returns the buffer of the run for a later run of the stream.
     pub(super) fn into_stored(mut self) -> BodyBuffer {
         self.stored.clear();
         self.stored

@@ -9,15 +9,16 @@ use crate::error::Error;
 use crate::outbox::AppendError;
 use crate::wire::Violation;
 
-/// Flow control of a stream that this end sends: the items and bytes that the peer still allows.
-/// The sender waits while none are left.
+/// Flow control of a stream that this end sends: the numbers of items and bytes that the peer still
+/// allows. The sender waits while either number is exhausted.
 #[derive(Debug)]
 pub(crate) struct SendWindow {
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
-/// State of a [`SendWindow`] under its lock.
+/// State of a [`SendWindow`] under its lock: the remaining window, and the waker of a sender that
+/// waits for the window to open.
 struct State {
     window: RemainingWindow,
     /// Error with which sending fails; `None` while the stream is open.
@@ -25,7 +26,8 @@ struct State {
     waker: Option<Waker>,
 }
 
-/// Numbers of items and bytes that may be sent before the peer grants more.
+/// Numbers of items and bytes that may be sent before the peer grants more, and the sequence number
+/// of the next item.
 #[derive(Debug)]
 pub(crate) struct RemainingWindow {
     items: u32,
@@ -36,7 +38,8 @@ pub(crate) struct RemainingWindow {
 }
 
 impl RemainingWindow {
-    /// Returns whether an item of any length may be sent.
+    /// Returns whether an item may be sent now. The item may have any length, because the last item
+    /// may exceed the window.
     pub(crate) fn is_open(&self) -> bool {
         self.items > 0 && self.bytes > 0
     }
@@ -115,7 +118,8 @@ impl SendWindow {
         Poll::Ready(append(&mut state.window))
     }
 
-    /// Returns the number of items that were sent, which the end of the stream contains.
+    /// Returns the number of items that were sent. The frame that ends the stream contains this
+    /// number.
     pub(crate) fn sent(&self) -> u32 {
         self.state.lock().window.next
     }

@@ -63,11 +63,11 @@ fn header<C: Codec>(id: CallId, sequence: u32) -> ItemHeader {
     }
 }
 
-/// Number of items that [`Sender::send_all`] takes from its iterator at a time. Large enough to
-/// amortize the lock of the outbox, and small enough to limit the memory for the items.
+/// Number of items that [`Sender::send_all`] takes from its iterator at a time. Large enough that
+/// the outbox is rarely locked, and small enough to limit the memory for the items.
 const CHUNK: usize = 64;
 
-/// Items that were encoded and counted in the window by one step of sending.
+/// Items that one step of sending has encoded and has subtracted from the window.
 enum AppendedItems {
     /// This number of items is in the open batch.
     Batched(usize),

@@ -31,8 +31,8 @@ pub(crate) enum Header<'a> {
         codec: u8,
         /// Sequence number of the first item.
         first: u32,
-        /// Number of items, each of which follows its length. 0 if the body is a single item
-        /// without a length.
+        /// Number of items, each preceded by its length. 0 if the body is a single item without a
+        /// length.
         count: u16,
     },
     End {
@@ -53,7 +53,7 @@ pub(crate) enum Header<'a> {
     },
     BulkRead {
         lease: LeaseId,
-        /// Number that identifies the piece in its answer.
+        /// Number of the transfer, which the answer repeats.
         tag: u32,
         at: u64,
         len: u32,

@@ -24,8 +24,8 @@ pub(crate) const MESSAGE_HEADER_LEN: usize = 4;
 /// of the rest, and the ID of the call or lease.
 pub(crate) const FRAME_HEADER_LEN: usize = 16;
 
-/// Call index of a one-way request, which occupies no slot and gets no answer. Higher than any
-/// index of a slot.
+/// Call index of a one-way request, which occupies no slot of the call table and gets no answer.
+/// Higher than any index of a slot.
 pub(crate) const ONE_WAY: u32 = u32::MAX;
 
 /// Identifier of a call on its connection: the index of its slot in the caller's table, and the
@@ -48,8 +48,8 @@ impl CallId {
     };
 }
 
-/// Identifier of a lease of bulk memory, chosen by the owner of the memory. Frames about bulk
-/// memory contain the lease ID in place of the call ID.
+/// Identifier of a lease, which is the temporary permission of the peer to access a bulk. Chosen by
+/// the owner of the memory. Frames about bulk memory contain the lease ID in place of the call ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct LeaseId(pub(crate) u64);
 
@@ -93,7 +93,7 @@ mod frame_kind {
 }
 
 /// Length in bytes of the prefix of each item in a frame with several items. The prefix contains
-/// the length of the item.
+/// the length of the item; two bytes suffice, because such a frame is not longer than a batch.
 pub(crate) const ITEM_PREFIX_LEN: usize = 2;
 
 /// Maximum length of a message with several frames, in bytes: the length up to which rdma-async
@@ -208,7 +208,8 @@ fn read_u32(bytes: &[u8], at: usize) -> u32 {
     word.map_or(0, |word| u32::from_be_bytes(*word))
 }
 
-/// Splits a range after its first `len` bytes; `None` if the range is shorter.
+/// Splits a range after its first `len` bytes, and returns both parts; `None` if the range is
+/// shorter.
 fn split(range: &Range<usize>, len: usize) -> Option<(Range<usize>, Range<usize>)> {
     let middle = range.start.checked_add(len).filter(|&at| at <= range.end)?;
     Some((range.start..middle, middle..range.end))

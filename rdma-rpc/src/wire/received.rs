@@ -42,14 +42,14 @@ pub(crate) enum Frame {
         codec: u8,
         /// Sequence number of the first item.
         first: u32,
-        /// Number of items, each of which follows its length. 0 if the body is a single item
-        /// without a length.
+        /// Number of items, each preceded by its length. 0 if the body is a single item without a
+        /// length.
         count: u16,
         body: Range<usize>,
     },
     /// The end of the caller's stream, with the total number of its items.
     End { id: CallId, items: u32 },
-    /// Additional items and bytes that the receiver of a stream allows.
+    /// Additional numbers of items and bytes that the receiver of a stream allows its peer to send.
     Window { id: CallId, items: u32, bytes: u32 },
     /// The cancellation of a call by its caller.
     Cancel { id: CallId },
@@ -70,7 +70,7 @@ pub(crate) enum Frame {
 /// the bulk in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BulkFrame {
-    /// A request for a piece of leased memory.
+    /// A request of the borrower for the bytes of a piece of leased memory.
     Read {
         lease: LeaseId,
         tag: u32,
@@ -92,7 +92,7 @@ pub(crate) enum BulkFrame {
         has_ended: bool,
         body: Range<usize>,
     },
-    /// The request of the owner that the borrower stop accessing the memory.
+    /// The owner's request that the borrower stop accessing the memory.
     Revoke { lease: LeaseId },
     /// The confirmation of the borrower that it no longer accesses the memory.
     Release { lease: LeaseId },

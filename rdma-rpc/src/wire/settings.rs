@@ -1,7 +1,7 @@
 //! [`Settings`]: the limits of one end, which are sent to the peer in the first message.
 
-/// Limits of the end that sends this frame, which the other end must observe. In the frame, the
-/// metadata of the connection follows.
+/// Limits that one end of a connection sends and that the other end must observe. In a settings
+/// frame, the metadata of the connection follows these limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// Maximum length of a message in bytes that the sender of the settings accepts.

@@ -72,7 +72,8 @@ pub enum End {
     /// The end that connects. With a [`PreparedRdma`](crate::PreparedRdma), the end with the lesser
     /// nonce.
     Connecting,
-    /// The end that listens.
+    /// The end that listens. With a [`PreparedRdma`](crate::PreparedRdma), the end with the greater
+    /// nonce.
     Accepting,
 }
 

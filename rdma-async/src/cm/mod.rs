@@ -209,10 +209,11 @@ fn attach(
 pub struct CmListener {
     devices: Devices,
     half_open: HalfOpen,
-    /// Connect request whose handshake begins when another handshake has ended. Dropped before the
-    /// event channel.
+    /// Connect request whose handshake begins when another handshake has ended. Declared before
+    /// `events`, because the request must be dropped before its event channel.
     waiting: Option<ConnectionRequest>,
-    /// Dropped before its event channel.
+    /// Identifier that listens. Declared before `events`, because the identifier must be dropped
+    /// before its event channel.
     id: ConnectionId,
     events: AsyncEventChannel,
 }

@@ -21,8 +21,9 @@ use crate::observe::OpenConnection;
 /// connection, because the peer keeps its queue pair for the same time.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Interval between two checks of the operations in flight, while a connection ends or the window
-/// of dropped memory is being bound. Short, because the end of the connection waits for the check.
+/// Interval between two checks of the operations in flight, while a connection ends, or while a
+/// memory window is being bound whose memory the application has dropped. Short, because the end of
+/// the connection waits for the check.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// State of the control task of a connection. The task answers requests for memory, ends expired

@@ -85,7 +85,8 @@ impl Connection {
     }
 
     /// Lends memory for [`Rdma::reserve`](crate::Rdma::reserve), and waits until the peer can
-    /// access the memory. Sends no message to the peer.
+    /// access the memory. Sends no message to the peer. The memory returns to `reservation` when
+    /// the lease ends by the peer.
     pub(crate) async fn lend_for(
         &self,
         region: LocalMr,
@@ -284,8 +285,8 @@ impl Connection {
         self.send_control(Kind::Release { lease });
     }
 
-    /// Waits for memory that the peer offers, and returns the region. The credit of the offer is
-    /// then owed to the peer.
+    /// Waits for memory that the peer offers, and returns the region. Then this end owes the peer
+    /// the credit that the offer has used.
     pub(crate) async fn receive_offer(&self) -> Result<RemoteMr> {
         let region = self
             .wait(self.offers.waiters(), || self.offers.pop())
@@ -332,7 +333,7 @@ impl Drop for EndUnlessSent<'_> {
 }
 
 /// Guard of an offer of reserved memory ([`Rdma::reserve`](crate::Rdma::reserve)). If it is dropped
-/// before the offer was sent, the memory counts as not offered again.
+/// before the offer was sent, the reservation is reset to "not offered".
 struct WithdrawUnlessSent<'c> {
     connection: &'c Connection,
     lease: u64,

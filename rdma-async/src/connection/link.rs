@@ -77,7 +77,7 @@ impl Link {
     }
 
     /// Returns whether the control message that announces the close of this end may still be in
-    /// flight. The connection must not end before.
+    /// flight. Until the peer has acknowledged that message, the connection must not end.
     pub(super) fn is_busy(&self, connection: &Connection) -> bool {
         matches!(self, Self::InBand(_)) && !connection.has_delivered_all()
     }

@@ -58,7 +58,8 @@ impl Connection {
     }
 
     /// Submits a message that fits into one receive of the peer, and returns the number of its
-    /// request, by which the caller can wait for its completion. Returns `None` if no credit or no
+    /// request, by which the caller can wait for its completion. `how` states whether a future
+    /// waits for the completion, and when the request is posted. Returns `None` if no credit or no
     /// room in the send queue is available.
     pub(super) fn try_begin_send(
         &self,
@@ -169,7 +170,8 @@ impl Connection {
     }
 
     /// Submits a message of this kind to the send queue, and returns the number of its request. The
-    /// header returns the credits that this end owes to the peer. The payload is unchanged if the
+    /// header returns the credits that this end owes to the peer. `how` states whether a future
+    /// waits for the completion, and when the request is posted. The payload is unchanged if the
     /// message is not accepted.
     pub(super) fn submit_frame(
         &self,

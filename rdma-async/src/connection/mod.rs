@@ -585,7 +585,7 @@ impl Connection {
     }
 
     /// Counts a poll of one of the connection's futures. Returns whether the caller must charge
-    /// this poll to tokio's cooperative budget: one of [`POLLS_PER_UNIT`] polls is charged.
+    /// this poll to tokio's cooperative budget: one of every [`POLLS_PER_UNIT`] polls is charged.
     #[inline]
     fn count_poll(&self) -> bool {
         // Two threads may lose a count, which does no harm: the number is approximate.

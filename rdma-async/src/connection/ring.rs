@@ -23,13 +23,15 @@ use crate::memory::{Charge, LocalMr, LocalMrWriteAccess, claim_read};
 use crate::observe::{LentBytes, report_failed_end};
 
 /// Length of a slot of a ring in bytes, and thus the maximum length of a piece that is written to a
-/// ring.
+/// ring. Longer slots need fewer messages for a long write, and more memory.
 pub(super) const SLOT_LEN: usize = 64 << 10;
-/// Number of slots of the ring that this end advertises.
+/// Number of slots of the ring that this end advertises, 1 MiB in total. The sender can write this
+/// number of pieces ahead of the reader.
 const SLOTS: usize = 16;
 /// Maximum number of slots of the peer's ring: the number of bits in [`Kind::Returned`].
 const MAX_SLOTS: u64 = 64;
 /// Number of slots that are returned by one message, except if the peer requests an earlier return.
+/// A quarter of the ring: few messages, and the sender still has free slots meanwhile.
 const RETURN_AT: u32 = SLOTS as u32 / 4;
 
 /// Ring that this end has advertised to the peer.
@@ -167,7 +169,8 @@ impl PeerRing {
         self.in_use.load(Ordering::Acquire).count_ones() as usize * SLOT_LEN
     }
 
-    /// Returns the first `len` bytes of a slot. `len` must not exceed [`SLOT_LEN`].
+    /// Returns the address, length and key of the first `len` bytes of a slot, to which a piece is
+    /// written. `len` must not exceed [`SLOT_LEN`].
     fn place(&self, slot: u32, len: usize) -> RemoteMemory {
         RemoteMemory {
             address: self
@@ -272,7 +275,8 @@ impl Connection {
         written
     }
 
-    /// Writes `bytes` into the slot `slot` of the peer's ring, like [`Self::try_write_to_slot`].
+    /// Writes `bytes` into the slot `slot` of the peer's ring. Called by
+    /// [`Self::try_write_to_slot`], which has taken the slot and a credit.
     fn write_slot(
         &self,
         ring: &PeerRing,

@@ -357,7 +357,7 @@ impl RdmaDevice {
     }
 }
 
-/// Converts the error of a registration that returns the owner of the memory.
+/// Returns the owner of memory that could not be registered, and the error of this crate.
 fn refused<O>(refused: Refused<O>) -> (O, Error) {
     (refused.value, refused.error.into())
 }

@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::handshake::{HELLO_LEN, Hello, LocalEnd, READY};
 use crate::rdma::Rdma;
 
-/// One end of a connection that is not yet connected, and whose endpoints the program exchanges
-/// itself. Created by [`RdmaBuilder::prepare`].
+/// One end of a connection that is not yet connected, and whose endpoints (the addresses of the two
+/// queue pairs) the program exchanges itself. Created by [`RdmaBuilder::prepare`].
 ///
 /// The connection uses no TCP connection. An end that closes the connection sends a message to the
 /// peer. If the peer's program or host fails, the next request is not acknowledged, which ends the
@@ -56,7 +56,8 @@ struct OwnProof {
     nonce: [u8; NONCE_LEN],
 }
 
-/// Bytes that distinguish the transcripts of this exchange from those of other handshakes.
+/// Label in the transcript of each [`PreparedRdma`]. A token of another kind of handshake, whose
+/// transcripts have no such label, is not valid here.
 const TRANSCRIPT_LABEL: &[u8] = b"exchanged";
 
 impl RdmaBuilder {

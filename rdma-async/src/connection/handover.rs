@@ -85,8 +85,8 @@ impl Connection {
     }
 
     /// Lends memory for [`Rdma::reserve`](crate::Rdma::reserve), and waits until the peer can
-    /// access the memory. Sends no message to the peer. The memory returns to `reservation` when
-    /// the lease ends by the peer.
+    /// access the memory. Sends no message to the peer. If the peer returns or releases the memory,
+    /// `reservation` gets the memory back.
     pub(crate) async fn lend_for(
         &self,
         region: LocalMr,

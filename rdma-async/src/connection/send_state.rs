@@ -207,7 +207,8 @@ impl<Q: Posted> SendState<Q> {
     }
 
     /// Assigns the next number to an accepted request, and records whether a future waits for it,
-    /// whether it holds memory, and its result slot.
+    /// whether it holds memory, and its result slot. Returns the number, and whether the caller
+    /// must schedule the post of the request.
     #[inline]
     pub(super) fn count(
         &mut self,
@@ -278,7 +279,8 @@ impl<Q: Posted> SendState<Q> {
         self.request(self.ended).slot
     }
 
-    /// Returns whether at most one request has a waiting future.
+    /// Returns whether at most one request has a waiting future, so that this future can poll for
+    /// its request without delaying another one.
     pub(super) fn has_one_waiter(&self) -> bool {
         self.awaited <= 1
     }

@@ -29,7 +29,8 @@ use crate::observe::report_failed_end;
 /// Maximum number of times that a window is bound. The keys of a window repeat after this number of
 /// bindings, and a peer may still have an old key.
 const MAX_BINDINGS: u16 = 256;
-/// Maximum number of unbound windows that a connection keeps.
+/// Maximum number of unbound windows that a connection keeps for later leases. Windows above this
+/// number are freed, and must be allocated again.
 const MAX_FREE: usize = 16;
 
 /// Region of local memory that the peer may access through a memory window, with the other parts of

@@ -21,7 +21,8 @@ use super::{hello, io_error, read_magic, read_rest, refused, rejection};
 use crate::authentication::{Authenticator, End, MAX_TOKEN_LEN, NONCE_LEN, Transcript, nonce};
 use crate::error::Result;
 
-/// First bytes of a challenge (magic number).
+/// First bytes of a challenge (magic number), which distinguish it from a hello and from a
+/// rejection.
 const MAGIC: [u8; 8] = *b"RDMAauth";
 
 type Nonce = [u8; NONCE_LEN];

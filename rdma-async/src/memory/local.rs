@@ -357,12 +357,12 @@ pub(crate) mod sealed {
 ///
 /// [`SharedLocalMr`]: crate::SharedLocalMr
 pub trait LocalMrReadAccess: sealed::RegionAccess {
-    /// Returns the length in bytes.
+    /// Returns the length of the memory in bytes.
     fn length(&self) -> usize {
         self.buffer_and_range().1.len()
     }
 
-    /// Returns the bytes.
+    /// Returns the bytes of the memory.
     ///
     /// # Panics
     ///

@@ -225,7 +225,8 @@ impl KeptBytes {
         }
     }
 
-    /// Adds `bytes`, before the memory can be taken.
+    /// Adds `bytes` to the kept bytes. Called before other threads can take the memory, because its
+    /// removal subtracts the same number.
     pub(super) fn add(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }

@@ -44,7 +44,8 @@ use crate::rdma::Rdma;
 const SLOTS: usize = 4;
 /// Length of the header of a slot, in bytes: four words of 8 bytes.
 const HEADER_LEN: usize = 32;
-/// Length of the headers of all slots, in bytes.
+/// Length of the headers of all slots, in bytes, and thus the offset of the first value in the
+/// published memory.
 const HEADERS_LEN: usize = SLOTS * HEADER_LEN;
 /// Maximum length of the published memory, in bytes, that a reader reads completely by one request,
 /// which takes one round trip. Of longer memory, a reader reads the headers first, and then only

@@ -204,7 +204,8 @@ impl<C: Connector> Reconnect<C> {
         join_all(self.paths.iter().map(|path| self.maintain_path(path))).await;
     }
 
-    /// Keeps a connection open over one path. Never returns.
+    /// Keeps a connection open over one path: connects, waits until the connection ends, pauses,
+    /// and connects again. Never returns.
     async fn maintain_path(&self, path: &Path<C>) {
         let mut pauses = self.backoff.begin_unlimited();
         loop {
@@ -221,7 +222,8 @@ impl<C: Connector> Reconnect<C> {
         }
     }
 
-    /// Returns the next open connection in turn.
+    /// Returns the open connection of the next path in turn, or `None` if no path has an open
+    /// connection.
     fn next_open(&self) -> Option<Arc<Rdma>> {
         let count = self.paths.len();
         let first = self.next.fetch_add(1, Ordering::Relaxed);

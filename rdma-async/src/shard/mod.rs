@@ -39,7 +39,8 @@ use crate::error::{Error, Result};
 use crate::memory::PieceLender;
 
 /// Maximum number of completions that one call takes from the completion queue: the length of an
-/// array in the poller.
+/// array in the poller. A longer array needs fewer calls after a burst, and more memory for each
+/// shard.
 const BATCH: usize = 32;
 /// Maximum number of batches of [`BATCH`] completions that one poll handles. Bounds the time for
 /// which a poll occupies its thread.

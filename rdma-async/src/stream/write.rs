@@ -49,7 +49,8 @@ impl OwnedWriteHalf {
         }
     }
 
-    /// Returns the connection of the stream.
+    /// Returns the connection of the stream. [`RdmaStream::rdma`](crate::RdmaStream::rdma)
+    /// describes which operations a program must not use.
     pub fn rdma(&self) -> &Rdma {
         &self.rdma
     }

@@ -97,7 +97,7 @@ const CONTROL_DEPTH: u16 = 32;
 
 impl Settings {
     /// Returns the numbers of data and control messages that this end accepts before it returns
-    /// credits.
+    /// credits (permissions to send).
     pub(crate) fn depths(&self) -> Depths {
         Depths {
             data: self.receive_depth,

@@ -134,7 +134,8 @@ impl ControlTask {
         sender
     }
 
-    /// Performs the work of the control task, until the connection is freed.
+    /// Runs the control task until the connection is freed: answers requests for memory, ends
+    /// expired leases, probes the peer, and ends the connection when the peer closes it.
     async fn run(&mut self) {
         let mut peer_closed: Option<PeerClosed> = None;
         loop {
@@ -317,7 +318,7 @@ async fn end_of_grant(granting: &mut Option<JoinHandle<()>>) {
     }
 }
 
-/// Waits until `time`, or forever if it is `None`, for use as a branch of `select!`.
+/// Waits until `time`, or forever for `None`. Used as a branch of `select!`.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time.into()).await,

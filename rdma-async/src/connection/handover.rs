@@ -127,8 +127,8 @@ impl Connection {
         })
     }
 
-    /// Returns an unbound memory window, with the number of times that it was bound, or `None` if
-    /// the device has no further windows.
+    /// Returns an unbound memory window for a new lease, with the number of times that it was
+    /// bound, or `None` if the device has no further windows.
     fn unbound_window(&self) -> Option<(MemoryWindow, u16)> {
         let window = self.windows.unbound_window(self.device.protection_domain());
         window
@@ -218,7 +218,7 @@ impl Connection {
     }
 
     /// Begins to end a lease like [`Self::end_lease`]. The access of the peer has ended when
-    /// [`Self::finish_end`] returns.
+    /// [`Self::finish_end`], which gets the returned value, returns.
     pub(crate) fn begin_end_lease(&self, lease: u64, is_offered: bool) -> Option<EndedAccess> {
         let ended = self.begin_end(self.leases.remove(lease, is_offered)?.region);
         if is_offered {

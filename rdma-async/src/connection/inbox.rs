@@ -40,13 +40,13 @@ impl<T> Inbox<T> {
         fits
     }
 
-    /// Removes and returns the oldest item.
+    /// Removes and returns the oldest item, or `None` if the queue is empty.
     #[inline]
     pub(super) fn pop(&self) -> Option<T> {
         self.queue.lock().pop_front()
     }
 
-    /// Returns the list of the tasks that wait for items.
+    /// Returns the list of the tasks that wait for items, for example to add the calling task.
     pub(super) fn waiters(&self) -> &Waiters {
         &self.arrived
     }

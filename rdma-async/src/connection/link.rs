@@ -82,7 +82,8 @@ impl Link {
         matches!(self, Self::InBand(_)) && !connection.has_delivered_all()
     }
 
-    /// Returns whether this end must probe an idle peer.
+    /// Returns whether this end must probe an idle peer, because the link does not detect that the
+    /// peer has failed.
     pub(super) fn needs_probes(&self) -> bool {
         !matches!(self, Self::Tcp(_))
     }

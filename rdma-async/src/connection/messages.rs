@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::memory::{LocalMrReadAccess, claim_read};
 use crate::observe;
 
-/// Bytes that follow the header of a message.
+/// Bytes that follow the header of a message: nothing, a copy, or memory of the application.
 #[derive(Debug)]
 pub(super) enum Payload<'a> {
     Nothing,
@@ -257,8 +257,8 @@ impl Connection {
     }
 }
 
-/// Takes all credits that this end owes the peer from `counter`, so that a header can return them.
-/// Returns their number, at most `u16::MAX`.
+/// Takes all credits (permissions to send) that this end owes the peer from `counter`, so that the
+/// header of a message can return them. Returns their number, at most `u16::MAX`.
 fn take_owed(counter: &AtomicU32) -> u16 {
     if counter.load(Ordering::Relaxed) == 0 {
         return 0;

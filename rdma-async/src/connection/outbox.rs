@@ -13,11 +13,13 @@ use super::messages::Payload;
 use super::send_state::{AwaitedBy, NotAccepted, PostTime};
 use crate::error::Result;
 
-/// Maximum number of replies to requests for memory that wait for credits. Bounds the memory that a
-/// peer can use: the connection of a peer that causes more replies ends.
+/// Maximum number of queued replies to the peer's requests for memory, which wait for credits
+/// (permissions to send). Bounds the memory that a peer can use: the connection of a peer that
+/// causes more replies ends.
 const MAX_QUEUED_REPLIES: usize = 4096;
 
-/// Queue of control messages that wait for a credit or for room in the send queue.
+/// Queue of control messages that wait for a credit (permission to send) or for room in the send
+/// queue, and for which no future waits.
 #[derive(Debug)]
 pub(super) struct Outbox {
     queue: Mutex<Queue>,
@@ -60,7 +62,7 @@ impl Outbox {
         }
     }
 
-    /// Returns whether the outbox is empty.
+    /// Returns whether no control message is queued.
     pub(super) fn is_empty(&self) -> bool {
         !self.has_messages.load(Ordering::Acquire)
     }
@@ -134,8 +136,8 @@ impl Connection {
         self.flush_outbox_into_room();
     }
 
-    /// Sends messages like [`Self::flush_outbox`], but without a fence. The caller must have made
-    /// room under the lock of the send queue, which orders that change before the check of the
+    /// Sends messages like [`Self::flush_outbox`], but without a memory fence. The caller must have
+    /// made room under the lock of the send queue, which orders that change before the check of the
     /// outbox.
     #[inline]
     pub(super) fn flush_outbox_into_room(&self) {
@@ -146,7 +148,8 @@ impl Connection {
         }
     }
 
-    /// Sends queued messages while credits and room are available, under the lock of the queue.
+    /// Sends queued messages in order, while credits and room in the send queue are available.
+    /// Holds the lock of the outbox, so that two threads do not change the order.
     #[cold]
     fn send_queued(&self) -> Result<()> {
         let mut queue = self.outbox.queue.lock();

@@ -22,7 +22,7 @@ pub(super) struct Results {
     values: OnceLock<Box<[AtomicU64; SLOTS]>>,
 }
 
-/// Index of a slot for the result of an atomic operation.
+/// Index of a slot in [`Results`], in which the result of an atomic operation is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ResultSlot(u8);
 

@@ -34,7 +34,8 @@ const MAX_SLOTS: u64 = 64;
 /// A quarter of the ring: few messages, and the sender still has free slots meanwhile.
 const RETURN_AT: u32 = SLOTS as u32 / 4;
 
-/// Ring that this end has advertised to the peer.
+/// Ring that this end has advertised to the peer: memory, divided into slots, into which the peer
+/// writes long pieces of a stream.
 #[derive(Debug)]
 pub(super) struct OwnRing {
     /// Memory of the slots. `None` only while the ring is dropped.
@@ -71,7 +72,7 @@ impl RingPiece {
     }
 }
 
-/// Immediate data of the RDMA write of a piece.
+/// Immediate data of the RDMA write of a piece into a ring, by which the receiver finds the piece.
 ///
 /// ```text
 /// bits 0..17   17        18..24   24..32
@@ -91,7 +92,8 @@ impl Announcement {
         self.slot << 18 | u32::from(self.returns) << 17 | self.len
     }
 
-    /// Decodes immediate data. Returns `None` if the data is invalid.
+    /// Decodes the immediate data of an RDMA write of the peer. Returns `None` if the slot or the
+    /// length is invalid.
     fn decode(immediate: u32) -> Option<Self> {
         let (slot, len) = (immediate >> 18, immediate & 0x1_ffff);
         let is_valid = slot < MAX_SLOTS as u32 && (1..=SLOT_LEN as u32).contains(&len);
@@ -113,7 +115,8 @@ impl Drop for OwnRing {
     }
 }
 
-/// Ring that the peer has advertised.
+/// Ring that the peer has advertised: memory of the peer, divided into slots, into which this end
+/// writes long pieces of a stream.
 #[derive(Debug)]
 pub(super) struct PeerRing {
     memory: RemoteMemory,
@@ -149,8 +152,8 @@ impl PeerRing {
         })
     }
 
-    /// Marks slots as free. Returns `false`, and changes nothing, if any of these slots is not in
-    /// use.
+    /// Marks the slots in the bit mask `slots`, which the peer has returned, as free. Returns
+    /// `false`, and changes nothing, if any of these slots is not in use.
     #[must_use = "a peer that returns a free slot violates the protocol"]
     pub(super) fn put_back(&self, slots: u64) -> bool {
         let without = |in_use: u64| (in_use & slots == slots).then_some(in_use & !slots);
@@ -159,12 +162,13 @@ impl PeerRing {
             .is_ok()
     }
 
-    /// Returns whether any slot is free.
+    /// Returns whether any slot of the peer's ring is free, so that a piece can be written.
     pub(super) fn has_free(&self) -> bool {
         self.in_use.load(Ordering::Acquire) != self.slots
     }
 
-    /// Returns the length of all slots in use, in bytes.
+    /// Returns the length of all slots in use, in bytes. A slot counts completely, even if its
+    /// piece is shorter.
     pub(super) fn bytes_in_use(&self) -> usize {
         self.in_use.load(Ordering::Acquire).count_ones() as usize * SLOT_LEN
     }

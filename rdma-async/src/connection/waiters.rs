@@ -54,7 +54,8 @@ impl Waiters {
     }
 }
 
-/// Guard that counts a task as waiting, so that it is woken, until the guard is dropped.
+/// Guard that counts a task as waiting until the guard is dropped, so that [`Waiters::wake`] wakes
+/// the task.
 struct Counted<'a>(&'a AtomicU32);
 
 impl<'a> Counted<'a> {

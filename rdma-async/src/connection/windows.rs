@@ -34,7 +34,7 @@ const MAX_BINDINGS: u16 = 256;
 const MAX_FREE: usize = 16;
 
 /// Region of local memory that the peer may access through a memory window, with the other parts of
-/// its registered buffer.
+/// its registered buffer, to which the region is joined again when the access ends.
 #[derive(Debug)]
 pub(super) struct WindowedRegion {
     lease: WindowLease,
@@ -103,7 +103,8 @@ impl NotEnded {
     }
 }
 
-/// Memory windows of a connection.
+/// Memory windows of a connection: unbound windows for later leases, and regions whose access has
+/// not yet ended.
 #[derive(Debug)]
 pub(super) struct Windows {
     /// Unbound windows, each with the number of times that it was bound.
@@ -199,7 +200,8 @@ impl Windows {
         }
     }
 
-    /// Keeps an unbound window for its next use.
+    /// Keeps an unbound window, which was bound `bindings` times, for a later lease. Frees the
+    /// window if [`MAX_FREE`] windows are kept.
     fn keep(&self, window: MemoryWindow, bindings: u16) {
         let mut free = self.free.lock();
         if free.len() < MAX_FREE {
@@ -222,7 +224,7 @@ impl Windows {
 }
 
 impl Drop for Windows {
-    /// Returns the memory of the abandoned regions to its pool.
+    /// Returns the memory of the abandoned regions, for whose requests no owner waits, to its pool.
     fn drop(&mut self) {
         self.end_abandoned();
     }
@@ -245,7 +247,7 @@ impl PendingWindow {
             .lease
     }
 
-    /// Returns the region after the window was bound.
+    /// Returns the region after its window was bound, so that the peer can access it.
     fn into_region(mut self) -> Box<WindowedRegion> {
         self.region
             .take()
@@ -278,7 +280,8 @@ impl Drop for PendingWindow {
     }
 }
 
-/// Access of the peer that this end has ended, or is ending.
+/// Access of the peer to a region that this end has ended or is ending. [`Connection::finish_end`]
+/// waits for the end.
 #[derive(Debug)]
 pub(crate) enum EndedAccess {
     /// The access has ended. Contains the memory, or the error of the device.

@@ -49,7 +49,8 @@ pub struct PreparedRdma {
     own_proof: Option<OwnProof>,
 }
 
-/// Authenticator of this end, and the nonce of this end.
+/// Authenticator of this end, and the nonce (random bytes) of this end, from which tokens are
+/// computed.
 #[derive(Debug)]
 struct OwnProof {
     authenticator: Arc<dyn Authenticator>,
@@ -261,7 +262,8 @@ impl OwnProof {
     }
 }
 
-/// Returns the address in the GID of a hello, with port 0.
+/// Returns the IP address in the GID of a hello, with port 0, which stands for the address of the
+/// end that has sent the hello.
 fn address(hello: &Hello) -> SocketAddr {
     SocketAddr::new(hello.endpoint.gid.to_ip(), 0)
 }
@@ -318,7 +320,8 @@ where
     F: Fn(Vec<u8>) -> Fut + Send + Sync,
     Fut: Future<Output = io::Result<Vec<u8>>> + Send,
 {
-    /// Connects within the time limit of connecting.
+    /// Connects to the peer by the function of the program. Fails after the time limit of
+    /// connecting.
     async fn establish(&self) -> Result<Rdma> {
         let limit = self.builder.connect_limit();
         let what = "connecting";

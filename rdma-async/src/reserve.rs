@@ -211,7 +211,8 @@ struct Inner {
 }
 
 impl GrantState {
-    /// Creates a state without a time limit, which [`Self::set_limit`] sets.
+    /// Creates the state of memory that is not yet lent. [`Self::set_limit`] sets the time limit
+    /// later.
     pub(crate) fn new() -> Self {
         Self {
             inner: Mutex::new(Inner {
@@ -230,7 +231,8 @@ impl GrantState {
         self.inner.lock().deadline = Instant::now().checked_add(limit);
     }
 
-    /// Waits until the time limit has expired.
+    /// Waits until the time limit of the reservation, which other tasks may renew meanwhile, has
+    /// expired.
     async fn expired(&self) {
         loop {
             let changed = self.changed.notified();
@@ -248,7 +250,8 @@ impl GrantState {
         }
     }
 
-    /// Waits until the peer has returned the region, and returns the region.
+    /// Waits until the region, whose lease the peer has ended, is stored by [`Self::put_back`], and
+    /// returns the region.
     async fn returned_region(&self) -> EndedAccess {
         self.wait_for(|inner| inner.region.take()).await
     }

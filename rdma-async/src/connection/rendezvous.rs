@@ -53,7 +53,7 @@ pub(crate) enum IncomingMessage {
     InRing(RingPiece),
 }
 
-/// Received piece (contiguous bytes) of a stream, by the place at which it arrived.
+/// Received piece (contiguous bytes) of a stream, by the way in which it arrived.
 #[derive(Debug)]
 pub(crate) enum StreamPiece {
     /// Piece that arrived as a message.

@@ -142,9 +142,9 @@ impl Connection {
         });
     }
 
-    /// Allocates memory that the peer has requested, and lends it to the peer until the time limit
-    /// of the settings. `charge` counts the memory towards the peer's limits. Returns the id of the
-    /// lease, and the address, length and key of the memory.
+    /// Allocates memory that the peer has requested, and lends it to the peer, for at most the time
+    /// limit of the settings. `charge` counts the memory towards the peer's limits. Returns the id
+    /// of the lease, and the address, length and key of the memory.
     fn lend_requested(
         &self,
         layout: Layout,

@@ -152,8 +152,8 @@ impl PeerRing {
         })
     }
 
-    /// Marks the slots in the bit mask `slots`, which the peer has returned, as free. Returns
-    /// `false`, and changes nothing, if any of these slots is not in use.
+    /// Marks the slots in the bit mask `slots` as free, so that pieces can be written to them.
+    /// Returns `false`, and changes nothing, if any of these slots is not in use.
     #[must_use = "a peer that returns a free slot violates the protocol"]
     pub(super) fn put_back(&self, slots: u64) -> bool {
         let without = |in_use: u64| (in_use & slots == slots).then_some(in_use & !slots);

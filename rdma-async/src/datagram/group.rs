@@ -22,7 +22,7 @@ pub struct GroupMember {
 }
 
 impl GroupMember {
-    /// Returns the IP address of the group.
+    /// Returns the IP address of the multicast group.
     pub fn group(&self) -> IpAddr {
         self.group
     }

@@ -28,7 +28,7 @@ impl EndLimits {
     /// Length of the encoded limits, in bytes, with the magic number and the version.
     pub(crate) const ENCODED_LEN: usize = 18;
 
-    /// Returns the encoding of the limits, with the magic number and the version.
+    /// Returns the limits as bytes, after the magic number and the version.
     pub(crate) fn encode(&self) -> [u8; Self::ENCODED_LEN] {
         let mut bytes = [0; Self::ENCODED_LEN];
         bytes[..8].copy_from_slice(&MAGIC);

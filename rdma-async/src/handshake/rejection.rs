@@ -37,7 +37,7 @@ pub(super) fn send_now(stream: &TcpStream, reason: &str) {
     drop(SockRef::from(stream).shutdown(Shutdown::Write));
 }
 
-/// Returns the encoding of a rejection with this reason.
+/// Returns a rejection with this reason as bytes: magic number, length and reason.
 fn encode(reason: &str) -> Vec<u8> {
     let reason = &reason.as_bytes()[..reason.len().min(MAX_REASON_LEN)];
     let len = u16::try_from(reason.len()).expect("the limit has 16 bits");

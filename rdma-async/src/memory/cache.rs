@@ -55,7 +55,7 @@ pub struct RegistrationCache {
     entries: Mutex<Entries>,
 }
 
-/// Statistics of a [`RegistrationCache`].
+/// Statistics of a [`RegistrationCache`], by which a program can choose the limit of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheStatistics {
@@ -155,7 +155,7 @@ impl RegistrationCache {
         drop(regions);
     }
 
-    /// Returns the statistics of the cache.
+    /// Returns the statistics of the cache, such as the number of kept bytes and of evictions.
     pub fn statistics(&self) -> CacheStatistics {
         let entries = self.entries.lock();
         CacheStatistics {

@@ -35,7 +35,8 @@ struct Accounts {
     pool_bytes: usize,
 }
 
-/// Sizes of a region that a peer requests.
+/// Sizes, in bytes, with which a requested region counts towards the limit of its peer, and towards
+/// the limit of all peers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Amount {
     /// Number of bytes that count towards the limit of the peer.

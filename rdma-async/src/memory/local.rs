@@ -296,7 +296,8 @@ pub(crate) struct RegionParts {
 }
 
 impl RegionParts {
-    /// Returns whether memory windows can be bound to the buffer.
+    /// Returns whether memory windows can be bound to the buffer, which depends on the access
+    /// rights of its registration.
     pub(crate) fn allows_windows(&self) -> bool {
         self.buffer.access().contains(AccessFlags::WINDOW_BIND)
     }

@@ -73,7 +73,7 @@ impl Pool {
         self.usage.statistics(self.kept())
     }
 
-    /// Returns the number of bytes of the kept pieces.
+    /// Returns the number of bytes of the kept pieces, which were returned and stay registered.
     fn kept(&self) -> usize {
         let kept = |lender: &Arc<PieceLender>| lender.kept.lock().len() * lender.size;
         self.sizes.iter().map(kept).sum()
@@ -99,7 +99,8 @@ impl Pool {
         freed
     }
 
-    /// Returns the number of bytes that a region with this size and alignment uses.
+    /// Returns the number of bytes of the pool that a region with this size and alignment uses: the
+    /// size of its piece.
     pub(crate) fn piece_len(&self, layout: Layout) -> Result<usize> {
         Ok(self.lender_of(layout)?.1.size())
     }
@@ -119,7 +120,8 @@ impl Pool {
         }
     }
 
-    /// Returns memory of [`Self::take_header`] to the pool.
+    /// Takes back memory that [`Self::take_header`] has lent, and keeps the memory for the next
+    /// header.
     pub(crate) fn put_back_header(&self, piece: SharedBuffer) {
         self.sizes[0].keep(piece);
     }
@@ -226,7 +228,7 @@ impl PieceLender {
         }
     }
 
-    /// Returns a kept piece, or registers further memory if no piece is kept.
+    /// Lends a piece: takes a kept piece, or registers further memory if no piece is kept.
     pub(crate) fn take(&self) -> Result<SharedBuffer> {
         if let Some(piece) = self.take_kept() {
             return Ok(piece);
@@ -329,7 +331,8 @@ impl PieceLender {
         registered.map_err(|refused| rdma_core::Error::from(refused).into())
     }
 
-    /// Registers further memory. Returns one piece of the memory, and keeps the other pieces.
+    /// Registers further memory, because no piece is kept. Returns one piece of the memory, and
+    /// keeps the other pieces.
     fn grow(&self) -> Result<SharedBuffer> {
         let chunk = match self.huge_pages {
             HugePages::No => CHUNK,

@@ -203,7 +203,8 @@ pub struct PublishedReader<'c> {
     version: u64,
 }
 
-/// Header of a slot, as a reader has read it. Not valid if the owner was writing the slot.
+/// Header of a slot of the published memory, as a reader has read it. Not valid if the owner was
+/// writing the slot meanwhile.
 #[derive(Debug, Clone, Copy)]
 struct Header {
     slot: usize,
@@ -317,8 +318,8 @@ impl<'c> PublishedReader<'c> {
             }))
     }
 
-    /// Reads the newest value once. Returns `false` if the owner has overwritten its slot
-    /// meanwhile.
+    /// Reads the headers and the newest value once. Returns `false` if the owner has overwritten
+    /// the slot of the value meanwhile, so that the caller reads again.
     async fn try_read(&mut self) -> Result<bool> {
         if self.local.length() <= MAX_SINGLE_READ_LEN {
             self.rdma.read(&mut self.local, &self.remote).await?;

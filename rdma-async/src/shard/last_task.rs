@@ -12,7 +12,8 @@ pub(super) struct LastTask {
 }
 
 impl LastTask {
-    /// Stores the task of `waker`, and returns whether the task was stored before.
+    /// Stores the identity of the task of `waker`. Returns whether the same task was already
+    /// stored, so that the task may poll.
     pub(super) fn replace(&self, waker: &Waker) -> bool {
         // Two tasks have different addresses while both exist. `Waker::will_wake` also compares the
         // addresses of the virtual tables, which can differ for the same task.

@@ -107,7 +107,7 @@ pub(crate) struct Shard {
     counts: driver::Counts,
 }
 
-/// State that the thread that polls the completion queue needs, locked during a poll: the table of
+/// State of the polling of the completion queue, locked by the polling thread: the table of
 /// connections by queue pair number, and buffers.
 #[derive(Debug)]
 struct Poller {
@@ -119,8 +119,8 @@ struct Poller {
     detached: Vec<Arc<Connection>>,
 }
 
-/// Change of the table of connections to which completions are dispatched, applied by the next
-/// poll.
+/// Change of the table of connections to which completions are dispatched. Queued, and applied by
+/// the next poll.
 #[derive(Debug)]
 enum Change {
     Attach(Arc<Connection>),
@@ -187,7 +187,8 @@ impl Shard {
         self.runtime == runtime && self.profile == profile && !self.has_ended()
     }
 
-    /// Returns whether the driver has ended.
+    /// Returns whether the driver, the task of this shard, has ended, so that new connections need
+    /// another shard.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Acquire)
     }
@@ -236,7 +237,8 @@ impl Shard {
         self.receives.shrink(messages);
     }
 
-    /// Attaches a connection, so that completions of its queue pair are dispatched to it.
+    /// Attaches a connection to the shard, so that the next polls dispatch the completions of its
+    /// queue pair to it.
     pub(crate) fn attach(&self, connection: &Arc<Connection>) {
         self.changes.push(Change::Attach(Arc::clone(connection)));
     }
@@ -289,7 +291,8 @@ impl Shard {
         }
     }
 
-    /// Wakes the tasks whose operations have completed, in order of completion.
+    /// Wakes the tasks whose operations have completed, in order of completion. Called without the
+    /// lock of the poller, because waking a task can run code that polls.
     #[inline(never)]
     fn wake_all(&self, mut wakes: Vec<Waker>) {
         wakes.drain(..).for_each(Waker::wake);
@@ -418,14 +421,15 @@ impl Shard {
         self.polls_briefly && self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns whether the task of `waker` may poll for its own result: whether no other task has
-    /// called this function since its last call.
+    /// Returns whether the task of `waker` may poll for its own result: `false` at the task's first
+    /// call, and if another task has called this function since the task's last call, because two
+    /// tasks that poll in turn would delay each other.
     pub(crate) fn is_lone_task(&self, waker: &Waker) -> bool {
         self.last_task.replace(waker)
     }
 
-    /// Polls until `attempt` returns a value, for at most `limit`. Calls `attempt` after each poll
-    /// that has found completions. Returns `None` if the time has passed.
+    /// Polls the completion queue until `attempt` returns a value, for at most `limit`. Calls
+    /// `attempt` after each poll that has found completions. Returns `None` if the time has passed.
     #[inline]
     pub(crate) fn poll_briefly<T>(
         &self,
@@ -547,7 +551,8 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves room in the completion queue for `requests`, and posts receives for `messages`.
+    /// Reserves room in the completion queue of the shard for the completions of `requests`
+    /// requests, and posts receives for `messages` messages of the peer.
     pub(crate) fn new(shard: Arc<Shard>, requests: usize, messages: usize) -> Result<Self> {
         shard.reserve(requests, messages)?;
         Ok(Self {
@@ -568,7 +573,8 @@ impl Drop for Reservation {
     }
 }
 
-/// Guard that counts a future as waiting until the guard is dropped.
+/// Guard that counts a future as waiting until the guard is dropped, so that other futures do not
+/// poll meanwhile.
 #[derive(Debug)]
 pub(crate) struct WaitingFuture<'s>(&'s AtomicU32);
 
@@ -578,7 +584,8 @@ impl Drop for WaitingFuture<'_> {
     }
 }
 
-/// Ends all connections of the table with this error, and wakes their waiting futures.
+/// Ends all connections of a shard with this error, because its completion queue cannot be polled,
+/// and wakes their waiting futures.
 #[cold]
 fn fail_all(connections: &QueuePairMap<Arc<Connection>>, error: &Error) {
     for connection in connections.values() {
@@ -588,7 +595,8 @@ fn fail_all(connections: &QueuePairMap<Arc<Connection>>, error: &Error) {
     }
 }
 
-/// Creates a completion channel that is registered with the current runtime.
+/// Creates a completion channel that is registered with the current runtime, so that the driver can
+/// wait for its events.
 fn registered_channel(domain: &ProtectionDomain) -> Result<AsyncFd<CompletionChannel>> {
     let channel = domain.context().completion_channel()?;
     // The replacement of `new` is unsafe, because an implementation of `AsRawFd` may return

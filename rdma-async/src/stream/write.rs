@@ -117,7 +117,8 @@ impl OwnedWriteHalf {
         }
     }
 
-    /// Ends this direction of the stream, unless it has ended.
+    /// Ends this direction of the stream, unless it has ended: the peer then reads the end of the
+    /// stream after the last byte.
     fn end(&mut self) {
         if !self.has_ended {
             self.has_ended = true;

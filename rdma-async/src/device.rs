@@ -357,7 +357,8 @@ impl RdmaDevice {
     }
 }
 
-/// Returns the owner of memory that could not be registered, and the error of this crate.
+/// Converts the error of a failed registration: returns the owner of the memory, so that the caller
+/// can return it to the program, and the error of this crate.
 fn refused<O>(refused: Refused<O>) -> (O, Error) {
     (refused.value, refused.error.into())
 }

@@ -148,9 +148,10 @@ impl Grant {
     /// Returns whether only the peer of this connection can access the memory. Otherwise the token
     /// gives access to every peer that is connected to the [device value](crate::RdmaDevice).
     ///
-    /// The access is exclusive if the device has memory windows of type 2, limits the access to the
-    /// bytes of a window, and refuses a window to other queue pairs, which is tested, unless
-    /// [`RdmaBuilder::exclusive_grants`] or the registration of the memory forbids windows.
+    /// The access is exclusive if the device has memory windows of type 2, and a test has shown
+    /// that the device limits the access to the bytes of a window and refuses the access of other
+    /// queue pairs. [`RdmaBuilder::exclusive_grants`] and the registration of the memory can forbid
+    /// windows; the access is then not exclusive.
     ///
     /// [`RdmaBuilder::exclusive_grants`]: crate::RdmaBuilder::exclusive_grants
     pub fn is_exclusive(&self) -> bool {

@@ -132,7 +132,8 @@ impl Connector for CmConnector {
 }
 
 impl CmConnector {
-    /// Connects without a limit on the total time. `limit` bounds each step of rdma_cm.
+    /// Connects without a limit on the total time. `limit` bounds the resolution of the address,
+    /// and then the resolution of the route.
     async fn connect_unbounded(&self, limit: Duration) -> Result<Rdma> {
         let peer = self.address;
         let events = AsyncEventChannel::new()?;

@@ -200,8 +200,9 @@ impl ControlTask {
         }
     }
 
-    /// Sends a probe, which detects whether the peer still exists, if the link does not detect this
-    /// itself and the probe is due. The connection ends if the peer does not acknowledge the probe.
+    /// Sends a probe (a message without a body) if the next probe is due and the link does not
+    /// detect by itself that the peer has failed. The connection ends if the peer does not
+    /// acknowledge the probe.
     fn probe(&mut self, connection: &Connection) {
         let now = Instant::now();
         if now >= self.next_probe && self.link.as_ref().is_some_and(Link::needs_probes) {
@@ -309,8 +310,8 @@ impl Drop for ControlTask {
     }
 }
 
-/// Waits until the blocking task has allocated the requested memory and has sent the reply. Never
-/// completes for `None`.
+/// Waits until the blocking task `granting` has allocated the requested memory and has sent the
+/// reply. Never completes if there is no such task.
 async fn end_of_grant(granting: &mut Option<JoinHandle<()>>) {
     match granting {
         Some(granting) => drop(granting.await),

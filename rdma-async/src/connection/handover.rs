@@ -347,7 +347,8 @@ impl Drop for WithdrawUnlessSent<'_> {
     }
 }
 
-/// Runs `work`. Returns a timeout error with the name `what` if `work` takes longer than `limit`.
+/// Waits for the future `work`, and returns its result. Fails with [`Error::Timeout`], which
+/// contains the name `what`, if `work` takes longer than `limit`.
 async fn in_time<T>(
     what: &'static str,
     limit: Duration,

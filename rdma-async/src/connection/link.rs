@@ -88,7 +88,8 @@ impl Link {
         !matches!(self, Self::Tcp(_))
     }
 
-    /// Returns whether the peer has not closed the link. Can be called without a runtime.
+    /// Returns whether the link is open, that is, the peer has not closed the link. Can be called
+    /// after the runtime has ended.
     pub(super) fn is_open(&self) -> bool {
         match self {
             Self::Tcp(stream) => {

@@ -104,7 +104,8 @@ pub(crate) struct Depths {
     pub(crate) control: u16,
 }
 
-/// Arguments of [`Connection::new`].
+/// Arguments of [`Connection::new`]: the connected queue pair, its device and reserved room, the
+/// settings, and the limits and the address of the peer.
 pub(crate) struct ConnectionParts {
     pub(crate) queue_pair: QueuePair,
     pub(crate) device: RdmaDevice,
@@ -414,8 +415,8 @@ impl Connection {
         self.failure().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Submits an RDMA write, and returns the future of its completion. Returns `None`, and submits
-    /// no request, if the send queue is full.
+    /// Submits an RDMA write of the bytes of `local` to `remote`, and returns the future of its
+    /// completion. Returns `None`, and submits no request, if the send queue is full.
     #[inline]
     pub(crate) fn try_write(
         &self,
@@ -436,8 +437,8 @@ impl Connection {
         self.operation_of(submitted.map_err(|(not_accepted, _)| not_accepted))
     }
 
-    /// Submits an RDMA read, and returns the future of its completion. Returns `None`, and submits
-    /// no request, if the send queue is full.
+    /// Submits an RDMA read from `remote` into `local`, and returns the future of its completion.
+    /// Returns `None`, and submits no request, if the send queue is full.
     #[inline]
     pub(crate) fn try_read(
         &self,

@@ -104,7 +104,8 @@ impl Connection {
     }
 
     /// Queues a message that returns credits, if this end owes the peer at least half of its data
-    /// credits or control credits. Fewer credits are returned by other messages.
+    /// credits or control credits. A smaller number of credits waits for the header of the next
+    /// message.
     pub(super) fn return_credits(&self) {
         let own = self.settings.depths();
         let half = |owed: u32, depth: u16| owed * 2 >= u32::from(depth);

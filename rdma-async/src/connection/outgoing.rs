@@ -407,7 +407,8 @@ impl Connection {
         }
     }
 
-    /// Allocates registered memory for a piece of `len` bytes.
+    /// Allocates registered memory for a piece (contiguous bytes) of a stream, without zeroing it.
+    /// `len` is the number of bytes.
     pub(super) fn alloc_piece(&self, len: usize) -> Result<LocalMr> {
         let layout = Layout::from_size_align(len, 1)
             .map_err(|_| Error::invalid("piece of a stream", "the length is too large"))?;

@@ -74,8 +74,8 @@ impl fmt::Debug for Pipeline<'_> {
 }
 
 impl<'c> Pipeline<'c> {
-    /// Creates a pipeline of `depth` requests. The depth is at least 1, and at most the depth of
-    /// the send queue.
+    /// Creates a pipeline with up to `depth` requests in flight. The depth is at least 1, and at
+    /// most the depth of the send queue.
     pub(crate) fn new(connection: &'c Connection, depth: usize) -> Self {
         let depth = depth.clamp(1, connection.settings.send_depth.max(1) as usize);
         Self {

@@ -65,8 +65,8 @@ impl Results {
         }
     }
 
-    /// Stores the result of an atomic operation in its slot. The future reads it by [`Self::value`]
-    /// after the end of the request was published.
+    /// Stores the result of an atomic operation in its slot. Must be called before the end of the
+    /// request is published to its future, which then reads the result by [`Self::value`].
     pub(super) fn set(&self, slot: ResultSlot, value: u64) {
         self.values()[usize::from(slot.0)].store(value, Ordering::Relaxed);
     }

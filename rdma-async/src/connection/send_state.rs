@@ -484,7 +484,7 @@ impl SendState {
     }
 }
 
-/// Returns the request with the flag for a completion of its own (signaled) set to `signaled`.
+/// Returns `request`, which gets a completion of its own only if `signaled` is set.
 #[inline]
 fn signaled_if<T>(signaled: bool, request: SendRequest<T>) -> SendRequest<T> {
     if signaled {

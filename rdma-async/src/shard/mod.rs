@@ -487,7 +487,7 @@ impl Shard {
         key
     }
 
-    /// Cancels a deadline. Does nothing if the deadline has passed.
+    /// Cancels a deadline. Does nothing if the deadline has passed or was already cancelled.
     pub(crate) fn cancel_deadline(&self, key: DeadlineKey) {
         self.deadlines.cancel(key);
     }

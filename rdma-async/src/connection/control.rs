@@ -49,8 +49,8 @@ pub(crate) struct ControlTask {
     _attached: Attached,
 }
 
-/// Guard that keeps a connection attached to its shard: while attached, the shard dispatches the
-/// completions of the queue pair to the connection.
+/// Guard that keeps a connection attached to its shard (the shared queues and their task): while
+/// attached, the shard dispatches the completions of the queue pair to the connection.
 #[derive(Debug)]
 pub(crate) struct Attached(Arc<Connection>);
 

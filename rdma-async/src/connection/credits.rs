@@ -25,8 +25,8 @@ pub(super) struct CreditCounter {
 }
 
 impl CreditCounter {
-    /// Creates a counter with `limit` available credits, the number of messages that the peer
-    /// accepts at first.
+    /// Creates a counter with `limit` available credits: the number of messages that the peer
+    /// accepts before it returns credits.
     pub(super) fn new(limit: u16) -> Self {
         let limit = u32::from(limit);
         Self {

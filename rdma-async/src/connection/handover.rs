@@ -62,7 +62,8 @@ impl Connection {
         }
     }
 
-    /// Lends memory of the application to the peer, and sends an offer with its address and key.
+    /// Lends memory of the application to the peer, and sends the peer an offer with the address
+    /// and key of the memory. Waits until the peer's device has acknowledged the offer.
     pub(crate) async fn offer(&self, region: LocalMr) -> Result<()> {
         let credit = self.data_credit().await?;
         let (lease, memory) = self
@@ -279,8 +280,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Queues a message by which the peer can free the memory of the lease `lease`. Returns without
-    /// waiting.
+    /// Queues a message that releases the lease `lease` of peer memory, so that the peer can free
+    /// the memory. Returns without waiting.
     pub(crate) fn release_remote(&self, lease: u64) {
         self.send_control(Kind::Release { lease });
     }

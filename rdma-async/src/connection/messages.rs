@@ -119,8 +119,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for a credit (permission of the peer) to send one control message, and leaves
-    /// [`CREDIT_RESERVE`] credits.
+    /// Waits for a credit (permission of the peer) to send one control message. Leaves
+    /// [`CREDIT_RESERVE`] credits for messages that return credits to the peer.
     pub(super) async fn control_credit(&self) -> Result<Credit<'_>> {
         let attempt = || {
             let take = || self.control_credits.try_take(CREDIT_RESERVE);

@@ -410,7 +410,7 @@ impl Connection {
         self.failure().map(|error| Err(error.clone()))
     }
 
-    /// Returns an error, the reason for the end, if the connection has ended.
+    /// Fails, with the error that ended the connection, if the connection has ended.
     fn check_open(&self) -> Result<()> {
         self.failure().map_or(Ok(()), |error| Err(error.clone()))
     }

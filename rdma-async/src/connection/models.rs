@@ -145,7 +145,8 @@ fn spawn(act: impl FnOnce() + 'static) -> JoinHandle<()> {
     thread::spawn(act)
 }
 
-/// Runs `act` with `requests` on another thread of the loom model.
+/// Runs `act` with `requests` on another thread of the loom model. Returns the handle by which the
+/// thread is joined.
 fn spawn_with(requests: &Arc<Requests>, act: impl FnOnce(&Requests) + 'static) -> JoinHandle<()> {
     let requests = Arc::clone(requests);
     spawn(move || act(&requests))

@@ -128,7 +128,8 @@ impl Connection {
     /// Sends queued control messages in order, while credits and room in the send queue are
     /// available.
     ///
-    /// Must be called after control credits become available, without the lock of the send queue.
+    /// Must be called after control credits become available. The caller must not hold the lock of
+    /// the send queue.
     pub(super) fn flush_outbox(&self) {
         // Orders the caller's change before the check of the outbox. A thread that queues a message
         // checks for credits and room afterwards, so at least one of the two threads sees the

@@ -263,8 +263,8 @@ impl Connection {
     /// Posts the queued pieces of the stream while credits and room in the send queue are
     /// available.
     ///
-    /// Must be called after data credits or room in the send queue become available, without the
-    /// lock of the send queue.
+    /// Must be called after data credits or room in the send queue become available. The caller
+    /// must not hold the lock of the send queue.
     #[inline]
     pub(super) fn flush_outgoing(&self) {
         if let Some(outgoing) = self.outgoing.get() {

@@ -227,8 +227,8 @@ impl Connection {
         }
     }
 
-    /// Returns whether this end has advertised a ring, so that immediate data of the peer announces
-    /// a piece.
+    /// Returns whether this end has advertised a ring, so that the immediate data of a write of the
+    /// peer announces a piece of a stream.
     pub(super) fn has_own_ring(&self) -> bool {
         self.own_ring.get().is_some()
     }
@@ -332,8 +332,8 @@ impl Connection {
         Ok(region)
     }
 
-    /// Frees the slot of a piece that was read, and returns free slots to the peer once there are
-    /// [`RETURN_AT`], or if the peer waits for them.
+    /// Frees the slot of a piece that was read. Returns the free slots to the peer if there are
+    /// [`RETURN_AT`] of them, or if the peer waits for a slot.
     pub(crate) fn free_slot(&self, piece: RingPiece) {
         let Some(ring) = self.own_ring.get() else {
             return;
@@ -365,8 +365,8 @@ impl Connection {
         }
     }
 
-    /// Frees slots that the peer has returned, and wakes the writer. Ends the connection if any of
-    /// these slots was not in use.
+    /// Frees the slots of the peer's ring that the peer has returned, as a bit mask, and wakes the
+    /// writer of the stream. Ends the connection if any of these slots was not in use.
     pub(super) fn take_back_slots(&self, slots: u64) {
         let ring = self.peer_ring.get();
         if slots == 0 || !ring.is_some_and(|ring| ring.put_back(slots)) {

@@ -127,8 +127,8 @@ impl Windows {
         }
     }
 
-    /// Returns an unbound window, and the number of times that it was bound. Fails if the device
-    /// has no further windows.
+    /// Returns an unbound window (a kept window or a new window), and the number of times that it
+    /// was bound. Fails if the device has no further windows.
     pub(super) fn unbound_window(
         &self,
         domain: &ProtectionDomain,
@@ -209,8 +209,9 @@ impl Windows {
         }
     }
 
-    /// Ends the abandoned regions whose requests have completed, so that their memory returns to
-    /// its pool. Returns whether any region is left.
+    /// Ends the access to the abandoned regions (without a waiting owner) whose requests have
+    /// completed, so that their memory returns to its pool. Returns whether any such region is
+    /// left.
     pub(super) fn end_abandoned(&self) -> bool {
         let abandoned = mem::take(&mut *self.abandoned.lock());
         for region in abandoned {

@@ -80,8 +80,8 @@ impl Pool {
     }
 
     /// Frees kept pieces until at most `target` bytes are kept, and returns the number of freed
-    /// bytes. Large pieces are freed before small ones, but a piece that is larger than necessary
-    /// only if the smaller pieces do not suffice.
+    /// bytes. Frees large pieces first. Frees a piece that is larger than the remaining excess only
+    /// if smaller pieces do not suffice.
     pub(crate) fn trim(&self, target: usize) -> usize {
         for lender in &self.sizes {
             lender.collect_claimed();
@@ -307,8 +307,8 @@ impl PieceLender {
         bytes
     }
 
-    /// Checks the returned pieces that operations were still using, and keeps those whose
-    /// operations have completed meanwhile.
+    /// Checks the pieces that were returned while operations were using them, and keeps the pieces
+    /// whose operations have completed, so that they can be lent again.
     fn collect_claimed(&self) {
         let claimed = std::mem::take(&mut *self.claimed.lock());
         for piece in claimed {

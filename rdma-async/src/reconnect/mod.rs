@@ -67,7 +67,7 @@ impl<C> fmt::Debug for Reconnect<C> {
 
 impl<C: Connector> Reconnect<C> {
     /// Creates a `Reconnect` with one path to the peer, over which `connector` connects. Does not
-    /// connect yet; the first operation does.
+    /// connect yet: the first operation connects.
     pub fn new(connector: C, backoff: Backoff) -> Self {
         Self::over([connector], backoff)
     }
@@ -104,8 +104,9 @@ impl<C: Connector> Reconnect<C> {
         self.paths.iter().map(Path::made).sum()
     }
 
-    /// Returns the next open connection in turn. If no connection is open, tries the paths in order
-    /// until an attempt succeeds, with the pauses of the [`Backoff`] between rounds.
+    /// Returns an open connection: the connections of all paths are used in turn. If no connection
+    /// is open, tries the paths in order until an attempt succeeds, with the pauses of the
+    /// [`Backoff`] between rounds.
     ///
     /// # Errors
     ///

@@ -60,8 +60,8 @@ const POLLS_PER_CLOCK: usize = 8;
 /// connections. The queue grows with the number of connections.
 const INITIAL_ENTRIES: u32 = 4096;
 
-/// Settings that all connections of a shard have in common. Connections with another profile use
-/// another shard.
+/// Settings that all connections of a shard (shared queues and their task) have in common.
+/// Connections with another profile use another shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Profile {
     /// Method by which futures are notified of completions.
@@ -139,7 +139,8 @@ pub(crate) enum Polled {
 }
 
 impl Shard {
-    /// Creates a shard on the current runtime, and spawns its driver.
+    /// Creates a shard on the current runtime, and spawns its driver, the task that polls its
+    /// completion queue.
     pub(crate) fn start(domain: &ProtectionDomain, profile: Profile) -> Result<Arc<Self>> {
         let channel = registered_channel(domain)?;
         let context = domain.context();

@@ -102,8 +102,8 @@ impl OwnedReadHalf {
         }
     }
 
-    /// Polls like [`Self::poll_fill`]. Copies unread bytes that are in the ring to a region of
-    /// their own, which only this end can access.
+    /// Polls until `unread` has bytes or the stream has ended, like [`Self::poll_fill`]. Copies
+    /// unread bytes that are in the ring to a region of their own, which only this end can access.
     fn poll_fill_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_fill(cx))?;
         if let Some(Unread::InRing(piece, start)) = &self.unread {

@@ -317,8 +317,8 @@ pub(crate) struct Loan {
     pub(crate) is_exclusive: bool,
 }
 
-/// Guard of an offer of memory to the peer. If it is dropped before the offer was sent, the lease
-/// ends and the memory is dropped.
+/// Guard of an offer of memory to the peer. If the guard is dropped before the offer was sent, the
+/// lease ends and the memory is dropped.
 struct EndUnlessSent<'c> {
     connection: &'c Connection,
     lease: u64,
@@ -333,8 +333,8 @@ impl Drop for EndUnlessSent<'_> {
     }
 }
 
-/// Guard of an offer of reserved memory ([`Rdma::reserve`](crate::Rdma::reserve)). If it is dropped
-/// before the offer was sent, the reservation is reset to "not offered".
+/// Guard of an offer of reserved memory ([`Rdma::reserve`](crate::Rdma::reserve)). If the guard is
+/// dropped before the offer was sent, the reservation is reset to "not offered".
 struct WithdrawUnlessSent<'c> {
     connection: &'c Connection,
     lease: u64,

@@ -166,7 +166,7 @@ impl Leases {
     }
 
     /// Sets the time at which a lease expires. Returns `true` if no other lease has an expiry, so
-    /// that the control task must begin to wait for this one.
+    /// that the control task must begin to wait for this expiry.
     pub(super) fn set_expiry(&self, id: u64, end: Instant) -> bool {
         let table = &mut *self.table.lock();
         // Removes leases that ended before their expiry, so that the list stays short.

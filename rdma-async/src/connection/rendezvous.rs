@@ -74,8 +74,8 @@ impl StreamPiece {
     }
 }
 
-/// Queue of the messages that the application receives before those in the inbox: messages that are
-/// read ahead, and messages whose receive future was dropped.
+/// Queue of the messages that the application receives before the messages in the inbox: messages
+/// that are read ahead, and messages whose receive future was dropped.
 #[derive(Debug, Default)]
 pub(super) struct FrontQueue {
     queue: Mutex<VecDeque<IncomingMessage>>,

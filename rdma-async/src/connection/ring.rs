@@ -365,8 +365,8 @@ impl Connection {
         }
     }
 
-    /// Frees the slots of the peer's ring that the peer has returned, as a bit mask, and wakes the
-    /// writer of the stream. Ends the connection if any of these slots was not in use.
+    /// Frees the slots of the peer's ring in the bit mask `slots`, which the peer has returned, and
+    /// wakes the writer of the stream. Ends the connection if any of these slots was not in use.
     pub(super) fn take_back_slots(&self, slots: u64) {
         let ring = self.peer_ring.get();
         if slots == 0 || !ring.is_some_and(|ring| ring.put_back(slots)) {

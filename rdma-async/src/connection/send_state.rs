@@ -24,7 +24,7 @@ const MAX_STAGED: usize = 32;
 /// the completion of a later request.
 const SIGNALED_LEN: usize = 16 << 10;
 
-/// Waiter for the end of an accepted request: a future, or nothing.
+/// Choice of the waiter for the end of an accepted request: a future, or nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AwaitedBy {
     /// A future waits for the request.

@@ -201,9 +201,9 @@ impl<Q: Posted> Sender<Q> {
         }
     }
 
-    /// Ends requests by calling `end`, and publishes the number of ended requests to the futures.
-    /// `is_success` is clear if the last of these requests has failed. Returns whether any request
-    /// has ended.
+    /// Calls `end`, which ends requests in the state of the send queue, and publishes the number of
+    /// ended requests to the futures. `is_success` is `false` if the last ended request has failed.
+    /// Returns whether any request has ended.
     #[inline]
     pub(super) fn end(
         &self,

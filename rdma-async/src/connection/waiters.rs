@@ -15,7 +15,7 @@ pub(super) struct Waiters {
 }
 
 impl Waiters {
-    /// Wakes all waiting tasks. Each of them then repeats its attempt, such as taking a credit.
+    /// Wakes all waiting tasks. Each woken task then repeats its attempt, such as taking a credit.
     pub(super) fn wake(&self) {
         // Orders the caller's change before the read of the count. A task increments the count
         // before its last attempt, so either this thread sees the task or the task sees the change.

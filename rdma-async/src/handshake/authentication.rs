@@ -64,8 +64,8 @@ pub(super) async fn challenge(
     })
 }
 
-/// Returns the reply of the accepting end to the peer's hello: its own hello `own` and, if `proved`
-/// contains the data of an authenticated peer, its token.
+/// Returns the reply of the accepting end to the peer's hello: the hello `own` of this end and, if
+/// `proved` contains the data of an authenticated peer, the token of this end.
 pub(super) fn reply(
     peer: SocketAddr,
     own: &[u8; HELLO_LEN],

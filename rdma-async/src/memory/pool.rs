@@ -249,7 +249,9 @@ impl PieceLender {
         Some(piece)
     }
 
-    /// Takes back memory of a dropped region. Frees the memory if it is only a part of a piece.
+    /// Takes back memory of a dropped region, and keeps the memory for its next use. Frees memory
+    /// that is only a part of a piece. Trims the pool if the kept memory exceeds the high
+    /// watermark.
     pub(crate) fn put_back(&self, piece: SharedBuffer) {
         if let Some(usage) = &self.usage {
             usage.release(piece.len());

@@ -101,7 +101,7 @@ pub struct PoolStatistics {
     pub waiting: usize,
 }
 
-/// Counters of the bytes that are lent from one pool, with the limit of these bytes.
+/// Counters of the bytes that one pool lends, with the limit of the bytes in use.
 #[derive(Debug)]
 pub(super) struct Usage {
     in_use: AtomicUsize,

@@ -406,7 +406,7 @@ fn checksum(version: u64, value: &[u8]) -> u64 {
 }
 
 /// Returns the length of the published memory for values of at most `capacity` bytes: all headers
-/// and slots. Fails if it is too long.
+/// and slots. Fails if the length exceeds the address space.
 fn region_len(capacity: usize) -> Result<usize> {
     capacity
         .checked_mul(SLOTS)

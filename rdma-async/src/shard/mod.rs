@@ -244,9 +244,9 @@ impl Shard {
         self.changes.push(Change::Attach(Arc::clone(connection)));
     }
 
-    /// Detaches a connection after its remaining completions were dispatched. Polls them first,
-    /// because completions that are still queued when the queue pair is destroyed are lost, with
-    /// the memory of their receives.
+    /// Detaches a connection after its remaining completions were dispatched. Polls for the
+    /// remaining completions first, because completions that are still queued when the queue pair
+    /// is destroyed are lost, with the memory of their receives.
     pub(crate) fn detach(&self, connection: &Connection) {
         // In the error state, the queue pair takes no further receives from the shared queue, and
         // flushes those that it has taken.
@@ -519,9 +519,9 @@ impl Shard {
     }
 
     /// Schedules the connection's staged requests, and the buffered bytes of its stream, to be
-    /// posted at the end of the driver's current round, like [`Self::post_at_turn_end`]. Wakes the
-    /// driver if it sleeps. Returns `false` if the driver has ended, so that the caller must post
-    /// them itself.
+    /// posted at the end of the driver's current round, like [`Self::post_at_turn_end`]. Wakes a
+    /// sleeping driver. Returns `false` if the driver has ended, so that the caller must post the
+    /// requests and bytes itself.
     pub(crate) fn flush_at_turn_end(&self, connection: &Connection) -> bool {
         let Some(connection) = connection.to_arc() else {
             return false;

@@ -58,7 +58,8 @@ impl Receives {
         builder.shared_receive_queue(&self.queue)
     }
 
-    /// Adds `messages` to the number of messages that may arrive, and posts receives for them.
+    /// Adds `messages` to the number of messages that may arrive, and posts receives until enough
+    /// are posted for this number.
     pub(super) fn grow(&self, messages: usize) -> Result<()> {
         {
             let mut allowed = self.allowed.lock();

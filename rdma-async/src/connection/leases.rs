@@ -213,8 +213,8 @@ impl Leases {
         Ok((self.insert(region, charge, reservation, device), remote))
     }
 
-    /// Adds a lease of a region that the peer can access, and returns the id of the lease. The
-    /// other arguments are those of [`Self::lend`].
+    /// Adds a lease of a region that the peer can access, and returns the id of the lease.
+    /// [`Self::lend`] describes the other arguments.
     pub(super) fn insert(
         &self,
         region: LentRegion,

@@ -441,8 +441,9 @@ impl Connection {
         }
     }
 
-    /// Posts queued pieces of the stream, the open piece if the turn has ended, and the end of the
-    /// stream after the last piece, while credits and room in the send queue are available.
+    /// Posts queued pieces of the stream, the open piece (to which writes are copied) if it is due,
+    /// and the end of the stream after the last piece, while credits and room in the send queue are
+    /// available.
     fn send_pieces(&self, outgoing: &Outgoing, pieces: &mut Pieces) -> Result<()> {
         let mut outcome = Ok(true);
         loop {

@@ -45,8 +45,8 @@ pub(super) enum PostTime {
 /// Mode of most operations: a future waits for the request, which is posted at the end of the turn
 /// (round of the driver task), or immediately if no other request is in flight.
 pub(super) const AWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Future, PostTime::AtTurnEnd);
-/// Mode of requests for which no future waits, posted at the same time as those of [`AWAITED`]. A
-/// failure of such a request ends the connection.
+/// Mode of requests for which no future waits, posted at the same time as in the mode [`AWAITED`].
+/// A failure of such a request ends the connection.
 pub(super) const UNAWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
 
 /// Reason why the send queue has not accepted a request.

@@ -74,7 +74,7 @@ impl<C: Connector> Reconnect<C> {
 
     /// Creates a `Reconnect` with several paths to one peer: different devices, ports or addresses.
     /// Each path has one connection. Open connections are used in turn, and the end of a connection
-    /// does not affect the others.
+    /// does not affect the other connections.
     ///
     /// A path whose connection has ended connects again only while [`Self::maintain`] runs, or when
     /// no path has an open connection.
@@ -98,8 +98,8 @@ impl<C: Connector> Reconnect<C> {
         self.paths.iter().filter_map(Path::open).count()
     }
 
-    /// Returns the number of connections that were established so far, including those that have
-    /// ended.
+    /// Returns the number of connections that were established so far, including connections that
+    /// have ended.
     pub fn connections_made(&self) -> u64 {
         self.paths.iter().map(Path::made).sum()
     }

@@ -48,7 +48,7 @@ pub(crate) struct DeadlineKey {
     generation: u32,
 }
 
-/// Entry of one deadline on the timer wheel, reused for another deadline after this one has passed
+/// Entry of one deadline on the timer wheel, reused for another deadline after the first has passed
 /// or was cancelled.
 #[derive(Debug)]
 struct Entry {

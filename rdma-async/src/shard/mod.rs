@@ -249,7 +249,7 @@ impl Shard {
     /// is destroyed are lost, with the memory of their receives.
     pub(crate) fn detach(&self, connection: &Connection) {
         // In the error state, the queue pair takes no further receives from the shared queue, and
-        // flushes those that it has taken.
+        // flushes the receives that it has taken.
         if let Err(error) = connection.queue_pair().fail() {
             tracing::warn!(%error, "the queue pair could not be moved to the error state");
         }

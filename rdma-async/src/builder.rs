@@ -301,9 +301,9 @@ impl RdmaBuilder {
     }
 
     /// Sets the buffer size of an [`RdmaStream`](crate::RdmaStream), in bytes: writers wait while
-    /// this number of written bytes have not reached the peer's memory, or are unread in the peer's
-    /// ring, the memory into which this end writes long pieces. Each piece in the ring counts as 64
-    /// KiB. The default is 1 MiB, the minimum 64 KiB.
+    /// this number of written bytes is in transit, that is, not yet in the peer's memory, or unread
+    /// in the peer's ring (memory into which this end writes long pieces). Each piece in the ring
+    /// counts as 64 KiB. The default is 1 MiB, the minimum 64 KiB.
     pub fn stream_buffer(mut self, bytes: usize) -> Self {
         self.settings.stream_buffer = bytes.max(64 << 10);
         self

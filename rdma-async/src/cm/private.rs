@@ -65,7 +65,8 @@ const REJECTION: [u8; 8] = *b"RDMAdeny";
 /// of a rejection has at most 148 bytes (REJ: IBTA volume 1, 12.6.7).
 const MAX_REASON_LEN: usize = 128;
 
-/// Returns the private data of a rejection, which contain the reason for the peer.
+/// Returns the private data of a rejection as bytes: the magic number, followed by the reason,
+/// which the peer reports.
 pub(super) fn rejection(reason: &str) -> Vec<u8> {
     let reason = &reason.as_bytes()[..reason.len().min(MAX_REASON_LEN)];
     [&REJECTION[..], reason].concat()

@@ -218,8 +218,8 @@ impl Connection {
         Some(ended)
     }
 
-    /// Begins to end a lease like [`Self::end_lease`]. The access of the peer has ended when
-    /// [`Self::finish_end`], which gets the returned value, returns.
+    /// Begins to end a lease like [`Self::end_lease`]. The caller passes the returned value to
+    /// [`Self::finish_end`], which waits until the access of the peer has ended.
     pub(crate) fn begin_end_lease(&self, lease: u64, is_offered: bool) -> Option<EndedAccess> {
         let ended = self.begin_end(self.leases.remove(lease, is_offered)?.region);
         if is_offered {

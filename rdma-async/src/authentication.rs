@@ -66,13 +66,14 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
     fn check(&self, transcript: &Transcript, token: &[u8]) -> Result<(), String>;
 }
 
-/// Role of an end of a connection in the handshake.
+/// Role of an end of a connection in the handshake: connecting or accepting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum End {
     /// The end that connects. With a [`PreparedRdma`](crate::PreparedRdma), the end with the lesser
     /// nonce.
     Connecting,
-    /// The end that listens.
+    /// The end that listens. With a [`PreparedRdma`](crate::PreparedRdma), the end with the greater
+    /// nonce.
     Accepting,
 }
 

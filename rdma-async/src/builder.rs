@@ -82,9 +82,11 @@ pub(crate) struct GrantLimits {
 /// peer's memory before the program receives them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReadAhead {
-    /// Maximum number of messages. Bounds the number of their requests in the send queue.
+    /// Maximum number of messages that are read ahead at a time. Bounds the number of their
+    /// requests in the send queue.
     pub(crate) messages: u16,
-    /// Maximum number of bytes. Bounds the memory that is in use while the program is slow.
+    /// Maximum number of bytes that are read ahead at a time. Bounds the memory that is in use
+    /// while the program is slow.
     pub(crate) bytes: usize,
 }
 
@@ -95,7 +97,7 @@ const CONTROL_DEPTH: u16 = 32;
 
 impl Settings {
     /// Returns the numbers of data and control messages that this end accepts before it returns
-    /// credits.
+    /// credits (permissions to send).
     pub(crate) fn depths(&self) -> Depths {
         Depths {
             data: self.receive_depth,
@@ -179,8 +181,8 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets a device that is already open. The new connections share memory and a completion queue
-    /// with the other connections of the device. [`RdmaDevice::builder`] calls this function.
+    /// Selects a device that is already open. The new connections share memory and a completion
+    /// queue with the other connections of the device. [`RdmaDevice::builder`] calls this function.
     pub fn on(mut self, device: &RdmaDevice) -> Self {
         self.device = DeviceChoice::Open(device.clone());
         self
@@ -298,9 +300,10 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the maximum number of written bytes of an [`RdmaStream`](crate::RdmaStream) that have
-    /// not reached the peer's memory or are unread in the peer's ring, where each piece counts as
-    /// 64 KiB. At the maximum, writers wait. The default is 1 MiB, the minimum 64 KiB.
+    /// Sets the buffer size of an [`RdmaStream`](crate::RdmaStream), in bytes: writers wait while
+    /// this number of written bytes is in transit, that is, not yet in the peer's memory, or unread
+    /// in the peer's ring (memory into which this end writes long pieces). Each piece in the ring
+    /// counts as 64 KiB. The default is 1 MiB, the minimum 64 KiB.
     pub fn stream_buffer(mut self, bytes: usize) -> Self {
         self.settings.stream_buffer = bytes.max(64 << 10);
         self
@@ -367,8 +370,9 @@ impl RdmaBuilder {
     ///
     /// At the maximum, if another peer waits, the listener ends the oldest handshake whose peer has
     /// not yet sent a valid hello and, if required, a valid token. Such a handshake gets at least
-    /// 100 ms. If all peers have sent valid ones, the listener ends the oldest handshake, which
-    /// gets at least 500 ms. Over TCP, the peer of an ended handshake gets the reason.
+    /// 100 ms. If all peers have sent a valid hello and token, the listener ends the oldest
+    /// handshake, which gets at least 500 ms. Over TCP, the peer of an ended handshake gets the
+    /// reason.
     pub fn half_open_limit(mut self, handshakes: usize) -> Self {
         self.settings.half_open_limit = handshakes.max(1);
         self
@@ -455,9 +459,9 @@ impl RdmaBuilder {
         self.settings.half_open_limit
     }
 
-    /// Returns the template for a connection on the device `name`, which the route to the peer
-    /// uses. Takes the device from `open`, or opens the device and adds it to `open`. Fails if the
-    /// builder sets another device.
+    /// Returns the [`Template`] (device and settings) for a connection on the device `name`, which
+    /// the route to the peer uses. Takes the device from `open`, or opens the device and adds it to
+    /// `open`. Fails if the builder sets another device.
     pub(crate) fn template_on(&self, name: &str, open: &mut Vec<RdmaDevice>) -> Result<Template> {
         let is_named = |device: &&RdmaDevice| device.context().name() == name;
         let wanted = match &self.device {

@@ -357,7 +357,8 @@ impl RdmaDevice {
     }
 }
 
-/// Converts the error of a registration that returns the owner of the memory.
+/// Converts the error of a failed registration: returns the owner of the memory, so that the caller
+/// can return it to the program, and the error of this crate.
 fn refused<O>(refused: Refused<O>) -> (O, Error) {
     (refused.value, refused.error.into())
 }

@@ -212,7 +212,8 @@ impl Error {
         }
     }
 
-    /// Creates [`Self::InvalidArgument`] for the argument `what`.
+    /// Creates [`Self::InvalidArgument`] for the argument `what`, whose value is not allowed for
+    /// `reason`.
     pub(crate) fn invalid(what: &'static str, reason: impl Into<String>) -> Self {
         Self::InvalidArgument {
             what,

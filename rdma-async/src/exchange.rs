@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::handshake::{HELLO_LEN, Hello, LocalEnd, READY};
 use crate::rdma::Rdma;
 
-/// One end of a connection that is not yet connected, and whose endpoints the program exchanges
-/// itself. Created by [`RdmaBuilder::prepare`].
+/// One end of a connection that is not yet connected, and whose endpoints (the addresses of the two
+/// queue pairs) the program exchanges itself. Created by [`RdmaBuilder::prepare`].
 ///
 /// The connection uses no TCP connection. An end that closes the connection sends a message to the
 /// peer. If the peer's program or host fails, the next request is not acknowledged, which ends the
@@ -49,14 +49,16 @@ pub struct PreparedRdma {
     own_proof: Option<OwnProof>,
 }
 
-/// Authenticator of this end, and the nonce of this end.
+/// Authenticator of this end, and the nonce (random bytes) of this end, from which tokens are
+/// computed.
 #[derive(Debug)]
 struct OwnProof {
     authenticator: Arc<dyn Authenticator>,
     nonce: [u8; NONCE_LEN],
 }
 
-/// Bytes that distinguish the transcripts of this exchange from those of other handshakes.
+/// Label in the transcript of each [`PreparedRdma`]. A token of another kind of handshake, whose
+/// transcripts have no such label, is not valid here.
 const TRANSCRIPT_LABEL: &[u8] = b"exchanged";
 
 impl RdmaBuilder {
@@ -260,7 +262,8 @@ impl OwnProof {
     }
 }
 
-/// Returns the address in the GID of a hello, with port 0.
+/// Returns the IP address in the GID of a hello, with port 0, which stands for the address of the
+/// end that has sent the hello.
 fn address(hello: &Hello) -> SocketAddr {
     SocketAddr::new(hello.endpoint.gid.to_ip(), 0)
 }
@@ -317,7 +320,8 @@ where
     F: Fn(Vec<u8>) -> Fut + Send + Sync,
     Fut: Future<Output = io::Result<Vec<u8>>> + Send,
 {
-    /// Connects within the time limit of connecting.
+    /// Connects to the peer by the function of the program. Fails after the time limit of
+    /// connecting.
     async fn establish(&self) -> Result<Rdma> {
         let limit = self.builder.connect_limit();
         let what = "connecting";

@@ -36,7 +36,8 @@ pub(crate) struct HalfOpen {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// A handshake in progress: its task, and the data that determine how long it may last.
+/// A handshake in progress: its task, its start time and its state, which determine when the
+/// listener may end it.
 #[derive(Debug)]
 struct Entry {
     task: AbortHandle,

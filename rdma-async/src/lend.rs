@@ -57,8 +57,8 @@ impl Rdma {
         self.lend_with(region, AccessFlags::REMOTE_READ)
     }
 
-    /// Lends a region to the peer. The peer gets those access rights in `allowed` that the settings
-    /// of the connection also allow.
+    /// Lends a region to the peer. The peer gets the access rights in `allowed`, except rights that
+    /// the settings of the connection do not allow.
     fn lend_with(&self, region: LocalMr, allowed: AccessFlags) -> Result<Lent, (LocalMr, Error)> {
         let connection = self.connection_arc();
         let state = Arc::new(GrantState::new());

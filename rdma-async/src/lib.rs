@@ -65,7 +65,7 @@
 //! - **Datagrams** go to any number of peers and multicast groups from one [`DatagramSocket`].
 //! - **A task can keep many reads and writes in flight** without a future for each of them:
 //!   [`Rdma::pipeline`].
-//! - **No task starves the others**: operations count against tokio's cooperative budget, even if
+//! - **No task starves other tasks**: operations count against tokio's cooperative budget, even if
 //!   they complete immediately.
 //! - **No operation allocates on the heap**, except requests for memory, transfers of memory, and
 //!   messages longer than [`RdmaBuilder::message_length`], whose memory is lent to the peer until

@@ -17,7 +17,7 @@ use crate::rdma::Rdma;
 ///
 /// Handshakes run concurrently, up to
 /// [`RdmaBuilder::half_open_limit`](crate::RdmaBuilder::half_open_limit): a slow, silent or faulty
-/// peer does not delay the others.
+/// peer does not delay other peers.
 #[derive(Debug)]
 pub struct RdmaListener {
     listener: TcpListener,

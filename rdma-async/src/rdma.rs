@@ -592,7 +592,8 @@ impl Rdma {
 
 impl Drop for Rdma {
     /// Passes the connection to its task, which keeps the connection until the peer has received
-    /// the last messages. If the runtime has ended, the task has already waited for them.
+    /// the last messages. If the runtime has ended, the task has already waited until the peer has
+    /// received them.
     fn drop(&mut self) {
         if let Some(task) = self.task.take() {
             drop(task.send(Arc::clone(&self.connection)));

@@ -148,9 +148,10 @@ impl Grant {
     /// Returns whether only the peer of this connection can access the memory. Otherwise the token
     /// gives access to every peer that is connected to the [device value](crate::RdmaDevice).
     ///
-    /// The access is exclusive if the device has memory windows of type 2, limits the access to the
-    /// bytes of a window, and refuses a window to other queue pairs, which is tested, unless
-    /// [`RdmaBuilder::exclusive_grants`] or the registration of the memory forbids windows.
+    /// The access is exclusive if the device has memory windows of type 2, and a test has shown
+    /// that the device limits the access to the bytes of a window and refuses the access of other
+    /// queue pairs. [`RdmaBuilder::exclusive_grants`] and the registration of the memory can forbid
+    /// windows; the access is then not exclusive.
     ///
     /// [`RdmaBuilder::exclusive_grants`]: crate::RdmaBuilder::exclusive_grants
     pub fn is_exclusive(&self) -> bool {
@@ -211,7 +212,8 @@ struct Inner {
 }
 
 impl GrantState {
-    /// Creates a state without a time limit, which [`Self::set_limit`] sets.
+    /// Creates the state of memory that is not yet lent. [`Self::set_limit`] sets the time limit
+    /// later.
     pub(crate) fn new() -> Self {
         Self {
             inner: Mutex::new(Inner {
@@ -230,7 +232,8 @@ impl GrantState {
         self.inner.lock().deadline = Instant::now().checked_add(limit);
     }
 
-    /// Waits until the time limit has expired.
+    /// Waits until the time limit of the reservation, which other tasks may renew meanwhile, has
+    /// expired.
     async fn expired(&self) {
         loop {
             let changed = self.changed.notified();
@@ -248,7 +251,8 @@ impl GrantState {
         }
     }
 
-    /// Waits until the peer has returned the region, and returns the region.
+    /// Waits until the region, whose lease the peer has ended, is stored by [`Self::put_back`], and
+    /// returns the region.
     async fn returned_region(&self) -> EndedAccess {
         self.wait_for(|inner| inner.region.take()).await
     }

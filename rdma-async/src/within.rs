@@ -10,8 +10,8 @@ use crate::connection::Connection;
 use crate::error::Result;
 use crate::shard::DeadlineKey;
 
-/// Future of an operation with a time limit. If the limit is exceeded, the connection ends, and so
-/// does the operation.
+/// Future of an operation with a time limit. If the limit is exceeded, the connection ends, and the
+/// operation fails with `Error::DeadlineExceeded`.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub(crate) struct Within<F> {

@@ -7,7 +7,7 @@
 //!
 //! The owner publishes each line of its standard input in place of the line before. A reader never
 //! sees a part of a notice, and the owner does nothing for a read. Each reader has a right of its
-//! own, which ends when the reader has gone.
+//! own, which ends when the reader has disconnected.
 
 mod owner;
 mod reader;

@@ -11,7 +11,7 @@ use crate::client::{Values, change, connect};
 
 /// Number of keys that are read in turn. Many keys, so that the reads are spread over the buckets.
 const KEYS: usize = 256;
-/// Number of bytes of each value.
+/// Number of bytes of each value. Few, so that a bucket has room for several entries.
 const VALUE: usize = 64;
 /// Number of reads between two readings of the clock, so that reading the clock does not affect the
 /// rate.

@@ -42,7 +42,8 @@ impl Store {
     }
 }
 
-/// Serves a store until standard input ends or, if `once` is set, until the first client has gone.
+/// Serves a store until standard input ends or, if `once` is set, until the first client has
+/// disconnected.
 pub(crate) async fn serve(address: &str, once: bool) -> anyhow::Result<()> {
     let device = RdmaDevice::open_default()?;
     let mut listener = device.builder().bind(address).await?;

@@ -35,7 +35,7 @@ pub(crate) async fn fill(server: &str, byte: u8) -> anyhow::Result<()> {
 pub(crate) async fn keep(server: &str, ignore_end: bool) -> anyhow::Result<()> {
     let (rdma, mut borrowed) = borrow(server).await?;
     let sources = [filled(&rdma, 1)?, filled(&rdma, 2)?];
-    // This process does not learn of the end of memory that it knows by a token.
+    // For memory from a token, this process is not notified of the end of the loan.
     let mut by_token = RemoteMr::from_token(borrowed.token());
     let memory = match ignore_end {
         true => &mut by_token,

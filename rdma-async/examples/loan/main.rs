@@ -7,7 +7,7 @@
 //!
 //! The server lends memory to each client. A client fills the memory and returns it. When the
 //! client has returned the memory or the time is over, the access ends at the device of the server,
-//! and only then the server looks at the memory.
+//! and only then the server reads the memory.
 
 mod borrower;
 mod owner;
@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-/// Number of bytes of the memory that the server lends to a client.
+/// Number of bytes of the memory that the server lends to a client. Many, so that the loan can end
+/// in the middle of a write.
 const SIZE: usize = 64 << 10;
 
 /// Memory that another process may write for a limited time.

@@ -61,7 +61,7 @@ impl<'a> Lock<'a> {
         let mut seen = (0, Instant::now());
         loop {
             // The lease is measured from before the attempt, so that it ends at this worker before
-            // it ends at the others.
+            // it ends at the other workers.
             let begun = Instant::now();
             let has_expired = seen.1.elapsed() >= self.lease;
             let expected = if has_expired { seen.0 } else { 0 };

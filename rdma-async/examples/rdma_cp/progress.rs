@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 /// Minimum time between two updates of the bar: ten updates per second look smooth.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Length of the full bar, in characters.
+/// Length of the full bar, in characters. Short, so that the line with the file name and the rate
+/// fits into most terminals.
 const WIDTH: usize = 30;
 
 /// A progress bar on standard error, which shows the copied part of a file.

@@ -77,7 +77,8 @@ impl Drop for EndUnlessAuthenticated<'_> {
 }
 
 impl Identity {
-    /// Returns the private data, the IP address and the queue pair number of this end. Both ends
+    /// Returns the private data, the IP address and the queue pair number of the identified end as
+    /// bytes, from which tokens are computed. Returns `None` if the address is unknown. Both ends
     /// compute the same bytes. The bytes differ for an attacker between two connections, so that
     /// relayed tokens are not valid.
     fn encode(&self, queue_pair: u32) -> Option<Vec<u8>> {

@@ -55,8 +55,9 @@ impl AsyncEventChannel {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// Waits for an event for which `pick` returns `Ok`, and returns that value. Among the other
-    /// events, returns an error for an event that ends the connection, and ignores the rest.
+    /// Waits for the first event that `pick` converts to a value (`Ok`), and returns the value.
+    /// Fails if an event reports that the connection could not be made or has ended. Ignores all
+    /// other events. The error and the log name `peer`.
     pub(super) async fn wait_for<T>(
         &self,
         peer: SocketAddr,

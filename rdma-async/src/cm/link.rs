@@ -9,7 +9,8 @@ use super::events::AsyncEventChannel;
 /// this value disconnects from the peer.
 #[derive(Debug)]
 pub(crate) struct CmLink {
-    /// Dropped before its event channel.
+    /// Identifier of this connection. The first field, because the identifier must be dropped
+    /// before its event channel.
     id: ConnectionId,
     events: AsyncEventChannel,
 }
@@ -41,7 +42,8 @@ impl CmLink {
         }
     }
 
-    /// Returns whether the peer has not disconnected.
+    /// Returns `false` if the peer has disconnected, the device was removed or the event channel
+    /// has failed. Does not wait.
     pub(crate) fn is_open(&self) -> bool {
         match self.events.channel().try_next() {
             Ok(Some(event)) => close_reason(&event.kind).is_none(),
@@ -57,7 +59,8 @@ impl Drop for CmLink {
     }
 }
 
-/// Returns why an event means that the connection is closed. Returns `None` for other events.
+/// Returns the reason if the event reports that the connection is closed. Returns `None` for other
+/// events.
 fn close_reason(kind: &ConnectionEventKind) -> Option<&'static str> {
     match kind {
         ConnectionEventKind::Disconnected | ConnectionEventKind::TimewaitExit => {

@@ -132,7 +132,8 @@ impl Connector for CmConnector {
 }
 
 impl CmConnector {
-    /// Connects without a limit on the total time. `limit` bounds each step of rdma_cm.
+    /// Connects without a limit on the total time. `limit` bounds the resolution of the address,
+    /// and then the resolution of the route.
     async fn connect_unbounded(&self, limit: Duration) -> Result<Rdma> {
         let peer = self.address;
         let events = AsyncEventChannel::new()?;
@@ -209,10 +210,11 @@ fn attach(
 pub struct CmListener {
     devices: Devices,
     half_open: HalfOpen,
-    /// Connect request whose handshake begins when another handshake has ended. Dropped before the
-    /// event channel.
+    /// Connect request whose handshake begins when another handshake has ended. Declared before
+    /// `events`, because the request must be dropped before its event channel.
     waiting: Option<ConnectionRequest>,
-    /// Dropped before its event channel.
+    /// Identifier that listens. Declared before `events`, because the identifier must be dropped
+    /// before its event channel.
     id: ConnectionId,
     events: AsyncEventChannel,
 }

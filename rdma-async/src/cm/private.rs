@@ -12,7 +12,8 @@ pub(super) struct PrivateData {
     pub(super) authenticates: bool,
 }
 
-/// Length, in bytes, of the private data of a request or an acceptance.
+/// Length, in bytes, of the private data of a request or an acceptance: the limits, and one byte
+/// for [`PrivateData::authenticates`].
 const LEN: usize = EndLimits::ENCODED_LEN + 1;
 
 impl PrivateData {
@@ -57,13 +58,15 @@ impl PrivateData {
     }
 }
 
-/// First bytes of the private data of a rejection (magic number).
+/// First bytes of the private data of a rejection (magic number), which the rejections of other
+/// programs do not have.
 const REJECTION: [u8; 8] = *b"RDMAdeny";
-/// Maximum length, in bytes, of the reason in a rejection. The private data of a rejection has at
-/// most 148 bytes (REJ: IBTA volume 1, 12.6.7).
+/// Maximum length, in bytes, of the reason in a rejection; a longer reason is cut. The private data
+/// of a rejection has at most 148 bytes (REJ: IBTA volume 1, 12.6.7).
 const MAX_REASON_LEN: usize = 128;
 
-/// Returns the private data of a rejection, by which the peer gets the reason.
+/// Returns the private data of a rejection as bytes: the magic number, followed by the reason,
+/// which the peer reports.
 pub(super) fn rejection(reason: &str) -> Vec<u8> {
     let reason = &reason.as_bytes()[..reason.len().min(MAX_REASON_LEN)];
     [&REJECTION[..], reason].concat()

@@ -8,7 +8,8 @@ use tokio::sync::Notify;
 use super::Connection;
 use super::frame::Kind;
 
-/// State of the close notices of both ends: which of them was sent or has arrived.
+/// State of the close notices of both ends: whether this end has sent its notice, and whether the
+/// notice of the peer has arrived.
 #[derive(Debug, Default)]
 pub(super) struct CloseNotice {
     is_sent: AtomicBool,
@@ -17,7 +18,7 @@ pub(super) struct CloseNotice {
 }
 
 impl CloseNotice {
-    /// Records that the close notice of the peer has arrived.
+    /// Records that the close notice of the peer has arrived, and wakes the task in [`Self::wait`].
     pub(super) fn record_arrival(&self) {
         self.has_arrived.store(true, Ordering::Release);
         self.arrived.notify_one();

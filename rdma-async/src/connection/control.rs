@@ -21,8 +21,9 @@ use crate::observe::OpenConnection;
 /// connection, because the peer keeps its queue pair for the same time.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Interval between two checks of the operations in flight, while a connection ends or the window
-/// of dropped memory is being bound. Short, because the end of the connection waits for the check.
+/// Interval between two checks of the operations in flight, while a connection ends, or while a
+/// memory window is being bound whose memory the application has dropped. Short, because the end of
+/// the connection waits for the check.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// State of the control task of a connection. The task answers requests for memory, ends expired
@@ -48,8 +49,8 @@ pub(crate) struct ControlTask {
     _attached: Attached,
 }
 
-/// Guard that keeps a connection attached to its shard: while attached, the shard dispatches the
-/// completions of the queue pair to the connection.
+/// Guard that keeps a connection attached to its shard (the shared queues and their task): while
+/// attached, the shard dispatches the completions of the queue pair to the connection.
 #[derive(Debug)]
 pub(crate) struct Attached(Arc<Connection>);
 
@@ -133,7 +134,8 @@ impl ControlTask {
         sender
     }
 
-    /// Performs the work of the control task, until the connection is freed.
+    /// Runs the control task until the connection is freed: answers requests for memory, ends
+    /// expired leases, probes the peer, and ends the connection when the peer closes it.
     async fn run(&mut self) {
         let mut peer_closed: Option<PeerClosed> = None;
         loop {
@@ -198,8 +200,9 @@ impl ControlTask {
         }
     }
 
-    /// Sends a probe, which detects whether the peer still exists, if the link does not detect this
-    /// itself and the probe is due. The connection ends if the peer does not acknowledge the probe.
+    /// Sends a probe (a message without a body) if the next probe is due and the link does not
+    /// detect by itself that the peer has failed. The connection ends if the peer does not
+    /// acknowledge the probe.
     fn probe(&mut self, connection: &Connection) {
         let now = Instant::now();
         if now >= self.next_probe && self.link.as_ref().is_some_and(Link::needs_probes) {
@@ -307,8 +310,8 @@ impl Drop for ControlTask {
     }
 }
 
-/// Waits until the blocking task has allocated the requested memory and has sent the reply. Never
-/// completes for `None`.
+/// Waits until the blocking task `granting` has allocated the requested memory and has sent the
+/// reply. Never completes if there is no such task.
 async fn end_of_grant(granting: &mut Option<JoinHandle<()>>) {
     match granting {
         Some(granting) => drop(granting.await),
@@ -316,7 +319,7 @@ async fn end_of_grant(granting: &mut Option<JoinHandle<()>>) {
     }
 }
 
-/// Waits until `time`, or forever if it is `None`, for use as a branch of `select!`.
+/// Waits until `time`, or forever for `None`. Used as a branch of `select!`.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time.into()).await,

@@ -10,12 +10,13 @@ use super::Connection;
 use super::sync::AtomicU32;
 use super::waiters::Waiters;
 
-/// Number of control credits that are reserved for messages that return credits. Without this
-/// reserve, both ends could wait for credits of each other forever.
+/// Number of control credits (permissions to send one control message each) that are reserved for
+/// messages that return credits. Without this reserve, both ends could wait for credits of each
+/// other forever.
 pub(super) const CREDIT_RESERVE: u32 = 1;
 
-/// Counter of the available credits for one class of messages, data or control. Tasks take credits
-/// without a lock, and can wait for credits.
+/// Counter of the available credits (permissions of the peer to send one message each) for one
+/// class of messages, data or control. Tasks take credits without a lock, and can wait for credits.
 #[derive(Debug)]
 pub(super) struct CreditCounter {
     available: AtomicU32,
@@ -24,8 +25,8 @@ pub(super) struct CreditCounter {
 }
 
 impl CreditCounter {
-    /// Creates a counter with `limit` available credits, the number of messages that the peer
-    /// accepts at first.
+    /// Creates a counter with `limit` available credits: the number of messages that the peer
+    /// accepts before it returns credits.
     pub(super) fn new(limit: u16) -> Self {
         let limit = u32::from(limit);
         Self {

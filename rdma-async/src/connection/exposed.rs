@@ -8,8 +8,9 @@ use rdma_core::{AccessFlags, Buffer, ExposedMemory};
 
 use crate::memory::{LocalMr, PieceLender, RegionParts};
 
-/// Region of local memory that the peer may access, with the other parts of its registered buffer.
-/// The region has a memory registration of its own, so that deregistration ends the peer's access.
+/// Region of local memory that the peer may access, with the other parts of its registered buffer,
+/// to which the region is joined again when the access ends. The region has a memory registration
+/// of its own, so that deregistration ends the peer's access.
 #[derive(Debug)]
 pub(super) struct ExposedRegion {
     memory: ExposedMemory,
@@ -22,7 +23,7 @@ pub(super) struct ExposedRegion {
 
 impl ExposedRegion {
     /// Registers a region for accesses of the peer with the rights in `access`. Returns the region
-    /// on an error.
+    /// if an operation is using it, or if the device cannot register it.
     pub(super) fn new(
         region: LocalMr,
         access: AccessFlags,
@@ -65,7 +66,8 @@ impl ExposedRegion {
     }
 }
 
-/// Splits `buffer` into the part before `range`, the part in `range`, and the part after `range`.
+/// Splits `buffer` into the part before `range`, the part in `range`, and the part after `range`,
+/// so that the peer gets access only to the bytes in `range`.
 pub(super) fn split_around(
     buffer: Buffer,
     range: Range<usize>,

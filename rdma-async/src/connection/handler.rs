@@ -29,8 +29,9 @@ pub struct Poster<'c> {
 
 impl Poster<'_> {
     /// Posts a message without waiting. Returns `false`, and posts nothing, if the peer cannot
-    /// accept another message or the send queue is full. The message is posted to the device at the
-    /// end of the driver's current turn, together with other messages.
+    /// accept another message or the send queue is full. The message is posted to the device,
+    /// together with other messages, at the end of the current turn (round) of the task that polls
+    /// for completions.
     ///
     /// # Errors
     ///
@@ -43,7 +44,7 @@ impl Poster<'_> {
 }
 
 /// Function of the program that is called for each message that arrives in one piece. Returns the
-/// message if it does not handle the message, which is then delivered to the inbox.
+/// message if it does not handle the message. The program then gets the message from a receive.
 type HandlerFn = dyn Fn(Message, &Poster<'_>) -> Option<Message> + Send + Sync;
 
 /// Message handler of a connection, unset until the program sets a function.

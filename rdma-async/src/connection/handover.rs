@@ -62,7 +62,8 @@ impl Connection {
         }
     }
 
-    /// Lends memory of the application to the peer, and sends an offer with its address and key.
+    /// Lends memory of the application to the peer, and sends the peer an offer with the address
+    /// and key of the memory. Waits until the peer's device has acknowledged the offer.
     pub(crate) async fn offer(&self, region: LocalMr) -> Result<()> {
         let credit = self.data_credit().await?;
         let (lease, memory) = self
@@ -85,7 +86,8 @@ impl Connection {
     }
 
     /// Lends memory for [`Rdma::reserve`](crate::Rdma::reserve), and waits until the peer can
-    /// access the memory. Sends no message to the peer.
+    /// access the memory. Sends no message to the peer. If the peer returns or releases the memory,
+    /// `reservation` gets the memory back.
     pub(crate) async fn lend_for(
         &self,
         region: LocalMr,
@@ -126,8 +128,8 @@ impl Connection {
         })
     }
 
-    /// Returns an unbound memory window, with the number of times that it was bound, or `None` if
-    /// the device has no further windows.
+    /// Returns an unbound memory window for a new lease, with the number of times that it was
+    /// bound, or `None` if the device has no further windows.
     fn unbound_window(&self) -> Option<(MemoryWindow, u16)> {
         let window = self.windows.unbound_window(self.device.protection_domain());
         window
@@ -216,8 +218,8 @@ impl Connection {
         Some(ended)
     }
 
-    /// Begins to end a lease like [`Self::end_lease`]. The access of the peer has ended when
-    /// [`Self::finish_end`] returns.
+    /// Begins to end a lease like [`Self::end_lease`]. The caller passes the returned value to
+    /// [`Self::finish_end`], which waits until the access of the peer has ended.
     pub(crate) fn begin_end_lease(&self, lease: u64, is_offered: bool) -> Option<EndedAccess> {
         let ended = self.begin_end(self.leases.remove(lease, is_offered)?.region);
         if is_offered {
@@ -278,14 +280,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Queues a message by which the peer can free the memory of the lease `lease`. Returns without
-    /// waiting.
+    /// Queues a message that releases the lease `lease` of peer memory, so that the peer can free
+    /// the memory. Returns without waiting.
     pub(crate) fn release_remote(&self, lease: u64) {
         self.send_control(Kind::Release { lease });
     }
 
-    /// Waits for memory that the peer offers, and returns the region. The credit of the offer is
-    /// then owed to the peer.
+    /// Waits for memory that the peer offers, and returns the region. Then this end owes the peer
+    /// the credit that the offer has used.
     pub(crate) async fn receive_offer(&self) -> Result<RemoteMr> {
         let region = self
             .wait(self.offers.waiters(), || self.offers.pop())
@@ -315,8 +317,8 @@ pub(crate) struct Loan {
     pub(crate) is_exclusive: bool,
 }
 
-/// Guard of an offer of memory to the peer. If it is dropped before the offer was sent, the lease
-/// ends and the memory is dropped.
+/// Guard of an offer of memory to the peer. If the guard is dropped before the offer was sent, the
+/// lease ends and the memory is dropped.
 struct EndUnlessSent<'c> {
     connection: &'c Connection,
     lease: u64,
@@ -331,8 +333,8 @@ impl Drop for EndUnlessSent<'_> {
     }
 }
 
-/// Guard of an offer of reserved memory ([`Rdma::reserve`](crate::Rdma::reserve)). If it is dropped
-/// before the offer was sent, the memory counts as not offered again.
+/// Guard of an offer of reserved memory ([`Rdma::reserve`](crate::Rdma::reserve)). If the guard is
+/// dropped before the offer was sent, the reservation is reset to "not offered".
 struct WithdrawUnlessSent<'c> {
     connection: &'c Connection,
     lease: u64,
@@ -346,7 +348,8 @@ impl Drop for WithdrawUnlessSent<'_> {
     }
 }
 
-/// Runs `work`. Returns a timeout error with the name `what` if `work` takes longer than `limit`.
+/// Waits for the future `work`, and returns its result. Fails with [`Error::Timeout`], which
+/// contains the name `what`, if `work` takes longer than `limit`.
 async fn in_time<T>(
     what: &'static str,
     limit: Duration,

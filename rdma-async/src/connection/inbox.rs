@@ -23,7 +23,8 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// Adds an item, and wakes the waiting tasks. Returns `false` if the queue is full.
+    /// Adds an item, and wakes the waiting tasks. Returns `false`, and drops the item, if the queue
+    /// is full.
     #[must_use = "a peer that sends more messages than it has credits for violates the protocol"]
     pub(super) fn push(&self, item: T) -> bool {
         let fits = {
@@ -40,13 +41,13 @@ impl<T> Inbox<T> {
         fits
     }
 
-    /// Removes and returns the oldest item.
+    /// Removes and returns the oldest item, or `None` if the queue is empty.
     #[inline]
     pub(super) fn pop(&self) -> Option<T> {
         self.queue.lock().pop_front()
     }
 
-    /// Returns the list of the tasks that wait for items.
+    /// Returns the list of the tasks that wait for items, for example to add the calling task.
     pub(super) fn waiters(&self) -> &Waiters {
         &self.arrived
     }

@@ -43,7 +43,7 @@ struct LeaseTable {
 }
 
 impl LeaseTable {
-    /// Returns an id that no lease and no revoked lease uses.
+    /// Returns an id for a new lease, which no lease and no revoked lease uses.
     fn next_id(&mut self) -> u64 {
         loop {
             self.last_id = self.last_id.wrapping_add(1);
@@ -55,7 +55,7 @@ impl LeaseTable {
     }
 
     /// Removes a lease that has not ended, and subtracts its memory from the amount that the peer
-    /// has requested.
+    /// has requested. Returns `None` if no such lease exists.
     fn remove(&mut self, id: u64) -> Option<Lease> {
         let lease = self.leases.remove(&id)?;
         if let Some(charge) = &lease.charge {
@@ -73,7 +73,7 @@ impl LeaseTable {
     }
 }
 
-/// Memory that is lent to the peer.
+/// Memory that is lent to the peer, with the data that are needed when the lease ends.
 #[derive(Debug)]
 pub(super) struct Lease {
     pub(super) region: LentRegion,
@@ -102,7 +102,8 @@ impl LentRegion {
         }
     }
 
-    /// Ends the peer's access at the device, without waiting for a request, and returns the memory.
+    /// Ends the peer's access at the device immediately, by deregistration or deallocation instead
+    /// of a request of the send queue, and returns the memory.
     pub(super) fn end(self) -> Result<LocalMr, rdma_core::Error> {
         match self {
             Self::Registered(region) => region.end(),
@@ -165,7 +166,7 @@ impl Leases {
     }
 
     /// Sets the time at which a lease expires. Returns `true` if no other lease has an expiry, so
-    /// that the control task must begin to wait for this one.
+    /// that the control task must begin to wait for this expiry.
     pub(super) fn set_expiry(&self, id: u64, end: Instant) -> bool {
         let table = &mut *self.table.lock();
         // Removes leases that ended before their expiry, so that the list stays short.
@@ -212,8 +213,8 @@ impl Leases {
         Ok((self.insert(region, charge, reservation, device), remote))
     }
 
-    /// Adds a lease of a region that the peer can access, and returns the id of the lease. The
-    /// other arguments are those of [`Self::lend`].
+    /// Adds a lease of a region that the peer can access, and returns the id of the lease.
+    /// [`Self::lend`] describes the other arguments.
     pub(super) fn insert(
         &self,
         region: LentRegion,
@@ -239,9 +240,9 @@ impl Leases {
         id
     }
 
-    /// Ends a lease that the peer returns or releases. Returns `None` for an id of which the peer
-    /// cannot know, a violation of the protocol. Calls `begin_end` to end the access to memory that
-    /// belongs to a reservation.
+    /// Ends a lease that the peer returns or releases. Returns `None` for an id that the peer
+    /// cannot know, which is a violation of the protocol. Calls `begin_end` to end the access to
+    /// memory that belongs to a reservation.
     pub(super) fn end_by_peer(
         &self,
         id: u64,
@@ -270,8 +271,8 @@ impl Leases {
         })
     }
 
-    /// Removes a lease from the revoked leases, because it was never offered to the peer, which
-    /// thus cannot return it.
+    /// Removes a lease from the revoked leases. Called for a lease that was never offered to the
+    /// peer, and that the peer thus cannot return.
     pub(super) fn forget_revoked(&self, id: u64) {
         self.table.lock().forget_revoked(id);
     }

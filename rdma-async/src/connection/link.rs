@@ -77,17 +77,19 @@ impl Link {
     }
 
     /// Returns whether the control message that announces the close of this end may still be in
-    /// flight. The connection must not end before.
+    /// flight. Until the peer has acknowledged that message, the connection must not end.
     pub(super) fn is_busy(&self, connection: &Connection) -> bool {
         matches!(self, Self::InBand(_)) && !connection.has_delivered_all()
     }
 
-    /// Returns whether this end must probe an idle peer.
+    /// Returns whether this end must probe an idle peer, because the link does not detect that the
+    /// peer has failed.
     pub(super) fn needs_probes(&self) -> bool {
         !matches!(self, Self::Tcp(_))
     }
 
-    /// Returns whether the peer has not closed the link. Can be called without a runtime.
+    /// Returns whether the link is open, that is, the peer has not closed the link. Can be called
+    /// after the runtime has ended.
     pub(super) fn is_open(&self) -> bool {
         match self {
             Self::Tcp(stream) => {

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::memory::{LocalMrReadAccess, claim_read};
 use crate::observe;
 
-/// Bytes that follow the header of a message.
+/// Bytes that follow the header of a message: nothing, a copy, or memory of the application.
 #[derive(Debug)]
 pub(super) enum Payload<'a> {
     Nothing,
@@ -58,7 +58,8 @@ impl Connection {
     }
 
     /// Submits a message that fits into one receive of the peer, and returns the number of its
-    /// request, by which the caller can wait for its completion. Returns `None` if no credit or no
+    /// request, by which the caller can wait for its completion. `how` states whether a future
+    /// waits for the completion, and when the request is posted. Returns `None` if no credit or no
     /// room in the send queue is available.
     pub(super) fn try_begin_send(
         &self,
@@ -118,8 +119,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for a credit (permission of the peer) to send one control message, and leaves
-    /// [`CREDIT_RESERVE`] credits.
+    /// Waits for a credit (permission of the peer) to send one control message. Leaves
+    /// [`CREDIT_RESERVE`] credits for messages that return credits to the peer.
     pub(super) async fn control_credit(&self) -> Result<Credit<'_>> {
         let attempt = || {
             let take = || self.control_credits.try_take(CREDIT_RESERVE);
@@ -169,7 +170,8 @@ impl Connection {
     }
 
     /// Submits a message of this kind to the send queue, and returns the number of its request. The
-    /// header returns the credits that this end owes to the peer. The payload is unchanged if the
+    /// header returns the credits that this end owes to the peer. `how` states whether a future
+    /// waits for the completion, and when the request is posted. The payload is unchanged if the
     /// message is not accepted.
     pub(super) fn submit_frame(
         &self,
@@ -255,8 +257,8 @@ impl Connection {
     }
 }
 
-/// Takes all credits that this end owes the peer from `counter`, so that a header can return them.
-/// Returns their number, at most `u16::MAX`.
+/// Takes all credits (permissions to send) that this end owes the peer from `counter`, so that the
+/// header of a message can return them. Returns their number, at most `u16::MAX`.
 fn take_owed(counter: &AtomicU32) -> u16 {
     if counter.load(Ordering::Relaxed) == 0 {
         return 0;

@@ -95,7 +95,7 @@ use crate::shard::{BRIEF_POLL, Reservation, Shard};
 const POLLS_PER_UNIT: u32 = 4;
 
 /// Receive depths: the number of messages of each class that an end accepts before it returns
-/// credits.
+/// credits (permissions to send).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Depths {
     /// Maximum number of data messages, which wait for the application.
@@ -104,7 +104,8 @@ pub(crate) struct Depths {
     pub(crate) control: u16,
 }
 
-/// Arguments of [`Connection::new`].
+/// Arguments of [`Connection::new`]: the connected queue pair, its device and reserved room, the
+/// settings, and the limits and the address of the peer.
 pub(crate) struct ConnectionParts {
     pub(crate) queue_pair: QueuePair,
     pub(crate) device: RdmaDevice,
@@ -270,7 +271,7 @@ impl Connection {
         self.withholds_memory.store(false, Ordering::Release);
     }
 
-    /// Returns the tracing span of the connection.
+    /// Returns the tracing span of the connection, the parent of its log events.
     pub(crate) fn span(&self) -> &Span {
         &self.span
     }
@@ -309,7 +310,9 @@ impl Connection {
         }
     }
 
-    /// Ends all waits of the connection, whose failure was just set.
+    /// Performs the actions that follow the failure of the connection, which was just set: moves
+    /// the queue pair to the error state, cancels the requests that are not posted, and wakes all
+    /// waiting tasks.
     fn end_after_failure(&self) {
         tracing::debug!(parent: &self.span, queue_pair = self.queue_pair.number(), error = ?self.failure(), "connection ended");
         let moved = self.queue_pair.fail();
@@ -374,8 +377,8 @@ impl Connection {
         self.outbox.is_empty() && !has_outgoing && self.sender.lock().is_idle()
     }
 
-    /// Waits until the peer has received all messages, and has read the messages that were sent by
-    /// rendezvous.
+    /// Waits until the peer has received all messages, and has read the long messages that were
+    /// sent by rendezvous (lent to the peer). Fails after the response timeout of the settings.
     pub(crate) async fn wait_until_delivered(&self) -> Result<()> {
         self.post_staged();
         let limit = self.settings.response_timeout;
@@ -407,13 +410,13 @@ impl Connection {
         self.failure().map(|error| Err(error.clone()))
     }
 
-    /// Returns the error that ended the connection, if it has ended.
+    /// Fails, with the error that ended the connection, if the connection has ended.
     fn check_open(&self) -> Result<()> {
         self.failure().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Submits an RDMA write, and returns the future of its completion. Returns `None`, and submits
-    /// no request, if the send queue is full.
+    /// Submits an RDMA write of the bytes of `local` to `remote`, and returns the future of its
+    /// completion. Returns `None`, and submits no request, if the send queue is full.
     #[inline]
     pub(crate) fn try_write(
         &self,
@@ -434,8 +437,8 @@ impl Connection {
         self.operation_of(submitted.map_err(|(not_accepted, _)| not_accepted))
     }
 
-    /// Submits an RDMA read, and returns the future of its completion. Returns `None`, and submits
-    /// no request, if the send queue is full.
+    /// Submits an RDMA read from `remote` into `local`, and returns the future of its completion.
+    /// Returns `None`, and submits no request, if the send queue is full.
     #[inline]
     pub(crate) fn try_read(
         &self,
@@ -477,8 +480,9 @@ impl Connection {
         self.operation(number, None).await.map(drop)
     }
 
-    /// Writes with immediate data. First waits for a credit, because immediate data consumes a
-    /// receive of the peer.
+    /// Performs the RDMA write `push`, which has immediate data, with the bytes of `local`. First
+    /// waits for a credit (permission to send), because immediate data consumes a receive of the
+    /// peer.
     pub(crate) async fn write_with_immediate(
         &self,
         local: &impl LocalMrReadAccess,
@@ -508,15 +512,16 @@ impl Connection {
         self.perform_held(work, claim_write(local)?.into()).await
     }
 
-    /// Performs an operation that claims memory of the application until it has completed, and
-    /// waits for its completion.
+    /// Performs the operation `work`, whose request holds the claim on the application's memory
+    /// until it completes, and waits for its completion.
     async fn perform_held(&self, work: Work, claim: Claim) -> Result<()> {
         let number = self.begin_held(work, claim).await?;
         self.operation(number, None).await.map(drop)
     }
 
-    /// Submits an operation that claims memory of the application, and returns the number of the
-    /// request. Waits while the send queue is full.
+    /// Submits the operation `work`, whose request holds the claim on the application's memory
+    /// until it completes. Returns the number of the request, by which the caller can wait for its
+    /// completion. Waits while the send queue is full.
     pub(crate) async fn begin_held(&self, work: Work, claim: Claim) -> Result<u64> {
         self.check_open()?;
         let mut memory = Some((None, Some(claim)));
@@ -554,7 +559,8 @@ impl Connection {
             })
     }
 
-    /// Performs an atomic operation, and returns the previous value of the remote memory.
+    /// Performs the atomic operation `work`, and returns the previous value of the remote memory.
+    /// Waits while all slots for results are in use or the send queue is full.
     pub(crate) async fn perform_atomic(&self, work: Work) -> Result<u64> {
         let slot = self.reserve_result().await?;
         let guard = ReleaseUnlessUsed {
@@ -585,7 +591,7 @@ impl Connection {
     }
 
     /// Counts a poll of one of the connection's futures. Returns whether the caller must charge
-    /// this poll to tokio's cooperative budget: one of [`POLLS_PER_UNIT`] polls is charged.
+    /// this poll to tokio's cooperative budget: one of every [`POLLS_PER_UNIT`] polls is charged.
     #[inline]
     fn count_poll(&self) -> bool {
         // Two threads may lose a count, which does no harm: the number is approximate.
@@ -605,10 +611,10 @@ impl Connection {
         self.post_and_poll_briefly(attempt)
     }
 
-    /// Posts the staged requests, and polls for a short time until `attempt` returns a value.
-    /// Returns `None` immediately if [`Shard::may_poll_briefly`] returns `false`. Posts here
-    /// because the driver, which posts staged requests at the end of the turn, does not run during
-    /// the poll.
+    /// Posts the staged requests (accepted, but not yet posted), and polls for a short time until
+    /// `attempt` returns a value. Returns `None` immediately if [`Shard::may_poll_briefly`] returns
+    /// `false`. Posts the requests here because the driver task, which otherwise posts them, does
+    /// not run during the poll.
     pub(super) fn post_and_poll_briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
         if !self.shard.may_poll_briefly() {
             return None;
@@ -617,8 +623,9 @@ impl Connection {
         self.shard.poll_briefly(BRIEF_POLL, attempt)
     }
 
-    /// Polls like [`Self::post_and_poll_briefly`], for at most `limit`, if the task of `cx` was the
-    /// last one to call this function for a connection of the shard.
+    /// Polls like [`Self::post_and_poll_briefly`], for at most `limit`, if the task of `cx` was
+    /// also the last task to call this function for a connection of the shard. Otherwise returns
+    /// `None` immediately, because two tasks that poll in turn would delay each other.
     pub(crate) fn poll_as_lone_task<T>(
         &self,
         cx: &Context<'_>,
@@ -667,7 +674,8 @@ impl Connection {
     }
 }
 
-/// Guard that releases the result slot of an atomic operation unless the request was accepted.
+/// Guard that releases the reserved slot for the result of an atomic operation unless the request
+/// was accepted.
 struct ReleaseUnlessUsed<'c> {
     sender: &'c Sender,
     slot: ResultSlot,

@@ -22,8 +22,8 @@ use super::send_state::{AwaitedBy, Posted, SendState};
 use super::sender::Sender;
 use super::waiters::Waiters;
 
-/// Number of requests in flight. Replaces the send queue of a device. Changed only under the lock
-/// of the sender.
+/// Number of requests in flight, which replaces the send queue of a device in the loom models.
+/// Changed only under the lock of the sender.
 #[derive(Debug, Clone, Default)]
 struct InFlight(std::sync::Arc<AtomicUsize>);
 
@@ -58,8 +58,8 @@ impl Requests {
         Arc::new(Self { sender, device })
     }
 
-    /// Accepts a request that a future waits for. Returns its number, or `None` if the queue has no
-    /// room.
+    /// Accepts a request that a future waits for, with the slot for the result if the request is an
+    /// atomic operation. Returns the number of the request, or `None` if the queue has no room.
     fn begin(&self, slot: Option<ResultSlot>) -> Option<u64> {
         let mut state = self.lock();
         state.has_room().then(|| {
@@ -139,12 +139,14 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Runs `act` on another thread of the loom model.
+/// Runs `act` on another thread of the loom model. Returns the handle by which the thread is
+/// joined.
 fn spawn(act: impl FnOnce() + 'static) -> JoinHandle<()> {
     thread::spawn(act)
 }
 
-/// Runs `act` with `requests` on another thread of the loom model.
+/// Runs `act` with `requests` on another thread of the loom model. Returns the handle by which the
+/// thread is joined.
 fn spawn_with(requests: &Arc<Requests>, act: impl FnOnce(&Requests) + 'static) -> JoinHandle<()> {
     let requests = Arc::clone(requests);
     spawn(move || act(&requests))

@@ -60,8 +60,9 @@ impl<'c> Operation<'c> {
         Some(outcome)
     }
 
-    /// Polls the completion queue for a short time, and then registers the task to be woken when
-    /// the operation ends.
+    /// Polls the completion queue for a short time, and then registers the task of `cx` to be woken
+    /// when the operation ends. Returns the result if the operation ends before, or if the
+    /// connection ends its waits.
     #[inline(never)]
     fn wait(&mut self, cx: &Context<'_>) -> Poll<Result<u64>> {
         let connection = self.connection;

@@ -13,11 +13,13 @@ use super::messages::Payload;
 use super::send_state::{AwaitedBy, NotAccepted, PostTime};
 use crate::error::Result;
 
-/// Maximum number of replies to requests for memory that wait for credits. Bounds the memory that a
-/// peer can use: the connection of a peer that causes more replies ends.
+/// Maximum number of queued replies to the peer's requests for memory, which wait for credits
+/// (permissions to send). Bounds the memory that a peer can use: the connection of a peer that
+/// causes more replies ends.
 const MAX_QUEUED_REPLIES: usize = 4096;
 
-/// Queue of control messages that wait for a credit or for room in the send queue.
+/// Queue of control messages that wait for a credit (permission to send) or for room in the send
+/// queue, and for which no future waits.
 #[derive(Debug)]
 pub(super) struct Outbox {
     queue: Mutex<Queue>,
@@ -60,7 +62,7 @@ impl Outbox {
         }
     }
 
-    /// Returns whether the outbox is empty.
+    /// Returns whether no control message is queued.
     pub(super) fn is_empty(&self) -> bool {
         !self.has_messages.load(Ordering::Acquire)
     }
@@ -102,7 +104,8 @@ impl Connection {
     }
 
     /// Queues a message that returns credits, if this end owes the peer at least half of its data
-    /// credits or control credits. Fewer credits are returned by other messages.
+    /// credits or control credits. A smaller number of credits waits for the header of the next
+    /// message.
     pub(super) fn return_credits(&self) {
         let own = self.settings.depths();
         let half = |owed: u32, depth: u16| owed * 2 >= u32::from(depth);
@@ -125,7 +128,8 @@ impl Connection {
     /// Sends queued control messages in order, while credits and room in the send queue are
     /// available.
     ///
-    /// Must be called after control credits become available, without the lock of the send queue.
+    /// Must be called after control credits become available. The caller must not hold the lock of
+    /// the send queue.
     pub(super) fn flush_outbox(&self) {
         // Orders the caller's change before the check of the outbox. A thread that queues a message
         // checks for credits and room afterwards, so at least one of the two threads sees the
@@ -134,8 +138,8 @@ impl Connection {
         self.flush_outbox_into_room();
     }
 
-    /// Sends messages like [`Self::flush_outbox`], but without a fence. The caller must have made
-    /// room under the lock of the send queue, which orders that change before the check of the
+    /// Sends messages like [`Self::flush_outbox`], but without a memory fence. The caller must have
+    /// made room under the lock of the send queue, which orders that change before the check of the
     /// outbox.
     #[inline]
     pub(super) fn flush_outbox_into_room(&self) {
@@ -146,7 +150,8 @@ impl Connection {
         }
     }
 
-    /// Sends queued messages while credits and room are available, under the lock of the queue.
+    /// Sends queued messages in order, while credits and room in the send queue are available.
+    /// Holds the lock of the outbox, so that two threads do not change the order.
     #[cold]
     fn send_queued(&self) -> Result<()> {
         let mut queue = self.outbox.queue.lock();

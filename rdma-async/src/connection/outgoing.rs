@@ -93,7 +93,8 @@ impl Outgoing {
         !self.has_any.load(Ordering::Acquire)
     }
 
-    /// Returns the tasks that wait until the stream accepts more bytes.
+    /// Returns the list of the tasks that wait until the stream accepts more bytes, for example to
+    /// wake them.
     pub(super) fn waiters(&self) -> &Waiters {
         &self.room
     }
@@ -120,7 +121,8 @@ impl Pieces {
         self.queue.is_empty() && self.open.is_none()
     }
 
-    /// Appends the open piece to the queue, so that it is sent and gets no further bytes.
+    /// Appends the open piece, to which writes of this turn are copied, to the queue of pieces, so
+    /// that it is sent and gets no further bytes.
     fn close(&mut self) {
         if let Some((piece, len)) = self.open.take() {
             self.queue.push_back(piece.truncated(len));
@@ -232,8 +234,8 @@ impl Connection {
         self.post_staged();
     }
 
-    /// Returns the error that ended the connection, if accepted bytes of the stream were not posted
-    /// before.
+    /// Returns the error that ended the connection, if the connection has ended before all accepted
+    /// bytes of the stream were posted. Otherwise returns `None`.
     pub(crate) fn lost_bytes(&self) -> Option<&Error> {
         let error = self.failure()?;
         let outgoing = self.outgoing();
@@ -258,10 +260,11 @@ impl Connection {
         })
     }
 
-    /// Posts the queued pieces while credits and room are available.
+    /// Posts the queued pieces of the stream while credits and room in the send queue are
+    /// available.
     ///
-    /// Must be called after data credits or room in the send queue become available, without the
-    /// lock of the send queue.
+    /// Must be called after data credits or room in the send queue become available. The caller
+    /// must not hold the lock of the send queue.
     #[inline]
     pub(super) fn flush_outgoing(&self) {
         if let Some(outgoing) = self.outgoing.get() {
@@ -269,7 +272,8 @@ impl Connection {
         }
     }
 
-    /// Posts the queued pieces and the open piece while credits and room are available.
+    /// Posts the queued pieces of the stream, and the open piece to which writes of this turn were
+    /// copied, while credits and room in the send queue are available.
     #[inline]
     pub(super) fn flush_outgoing_and_open(&self) {
         if let Some(outgoing) = self.outgoing.get() {
@@ -403,14 +407,16 @@ impl Connection {
         }
     }
 
-    /// Allocates registered memory for a piece of `len` bytes.
+    /// Allocates registered memory for a piece (contiguous bytes) of a stream, without zeroing it.
+    /// `len` is the number of bytes.
     pub(super) fn alloc_piece(&self, len: usize) -> Result<LocalMr> {
         let layout = Layout::from_size_align(len, 1)
             .map_err(|_| Error::invalid("piece of a stream", "the length is too large"))?;
         self.device.alloc_local_mr_stale(layout)
     }
 
-    /// Posts queued pieces while credits and room are available. Includes the open piece if
+    /// Posts queued pieces of the stream while credits and room in the send queue are available,
+    /// and wakes the waiting writers. Includes the open piece, to which writes are still copied, if
     /// `includes_open` is set.
     fn flush_pieces(&self, outgoing: &Outgoing, includes_open: bool) {
         // Orders the caller's change before the check of the queue. A thread that adds a piece
@@ -435,8 +441,9 @@ impl Connection {
         }
     }
 
-    /// Posts queued pieces, the open piece if it is due, and the end of the stream after the last
-    /// piece, while credits and room are available.
+    /// Posts queued pieces of the stream, the open piece (to which writes are copied) if it is due,
+    /// and the end of the stream after the last piece, while credits and room in the send queue are
+    /// available.
     fn send_pieces(&self, outgoing: &Outgoing, pieces: &mut Pieces) -> Result<()> {
         let mut outcome = Ok(true);
         loop {
@@ -495,8 +502,8 @@ impl Connection {
         self.try_submit(credit, Kind::Data, Payload::Nothing)
     }
 
-    /// Submits a message and spends its credit. Returns `false`, and returns the credit to the
-    /// counter, if the send queue is full.
+    /// Submits a message of the stream and spends its credit. Returns `false`, and returns the
+    /// credit to the counter, if the send queue is full.
     fn try_submit(&self, credit: Credit<'_>, kind: Kind, mut payload: Payload<'_>) -> Result<bool> {
         match self.submit_frame(kind, &mut payload, None, UNAWAITED) {
             Ok(_) => {
@@ -510,7 +517,8 @@ impl Connection {
 }
 
 impl Outgoing {
-    /// Adds `bytes`, which were added to the pieces, to the number of buffered bytes.
+    /// Adds the length `bytes` of data that was appended to the pieces to the number of buffered
+    /// bytes.
     fn count_added(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.has_any.store(true, Ordering::Release);

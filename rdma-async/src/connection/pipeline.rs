@@ -74,8 +74,8 @@ impl fmt::Debug for Pipeline<'_> {
 }
 
 impl<'c> Pipeline<'c> {
-    /// Creates a pipeline of `depth` requests. The depth is at least 1, and at most the depth of
-    /// the send queue.
+    /// Creates a pipeline with up to `depth` requests in flight. The depth is at least 1, and at
+    /// most the depth of the send queue.
     pub(crate) fn new(connection: &'c Connection, depth: usize) -> Self {
         let depth = depth.clamp(1, connection.settings.send_depth.max(1) as usize);
         Self {
@@ -174,7 +174,8 @@ impl<'c> Pipeline<'c> {
         Ok(())
     }
 
-    /// Submits a request that holds a claim on memory until the request completes.
+    /// Submits a request for the operation `work` that holds the claim on its local memory until
+    /// the request completes. No future waits for the request.
     async fn submit_held(&mut self, work: Work, claim: Claim) -> Result<()> {
         let connection = self.connection;
         let mut memory: Option<Memory> = Some((None, Some(claim)));
@@ -182,8 +183,8 @@ impl<'c> Pipeline<'c> {
             .await
     }
 
-    /// Submits a request by calling `attempt`. Repeats the call while requests of other tasks fill
-    /// the send queue.
+    /// Submits a request by calling `attempt`, and adds its number to the list of requests in
+    /// flight. Repeats the call while requests of other tasks fill the send queue.
     async fn submit(
         &mut self,
         mut attempt: impl FnMut() -> Result<u64, NotAccepted>,

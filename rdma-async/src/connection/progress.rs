@@ -19,8 +19,9 @@ use crate::memory::{LocalMr, RemoteMr};
 
 impl Connection {
     /// Handles the completion of a receive with the memory `memory`: decodes the message, takes the
-    /// credits that it returns, and delivers or handles the message. Returns the memory, so that
-    /// the caller posts it as a new receive, or `None` if the application gets the memory.
+    /// credits (permissions to send) that its header returns, and delivers a data message to the
+    /// application or handles a control message. Returns the memory, so that the caller posts it as
+    /// a new receive, or `None` if the application gets the memory.
     pub(crate) fn handle_receive(
         &self,
         completion: &WorkCompletion,

@@ -53,7 +53,7 @@ pub(crate) enum IncomingMessage {
     InRing(RingPiece),
 }
 
-/// Received piece of a stream.
+/// Received piece (contiguous bytes) of a stream, by the way in which it arrived.
 #[derive(Debug)]
 pub(crate) enum StreamPiece {
     /// Piece that arrived as a message.
@@ -74,8 +74,8 @@ impl StreamPiece {
     }
 }
 
-/// Queue of the messages that the application receives before those in the inbox: messages that are
-/// read ahead, and messages whose receive future was dropped.
+/// Queue of the messages that the application receives before the messages in the inbox: messages
+/// that are read ahead, and messages whose receive future was dropped.
 #[derive(Debug, Default)]
 pub(super) struct FrontQueue {
     queue: Mutex<VecDeque<IncomingMessage>>,
@@ -93,7 +93,8 @@ impl FrontQueue {
         message
     }
 
-    /// Calls `change` with the locked queue, and updates `has_any`.
+    /// Calls `change` with the locked queue, for example to add a message, and updates `has_any`,
+    /// which readers check without the lock.
     fn change(&self, change: impl FnOnce(&mut VecDeque<IncomingMessage>)) {
         let mut queue = self.queue.lock();
         change(&mut queue);
@@ -335,7 +336,8 @@ impl Connection {
 }
 
 impl IncomingMessage {
-    /// Converts a long message that is being read into one whose read has ended with `outcome`.
+    /// Converts a long message that is being read to a message whose read has ended with `outcome`.
+    /// Returns other messages unchanged.
     fn finish_read(self, outcome: Result<()>) -> Self {
         match self {
             Self::BeingRead {

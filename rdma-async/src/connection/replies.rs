@@ -98,8 +98,8 @@ impl PendingReplies {
         self.lent.load(Ordering::Relaxed)
     }
 
-    /// Drops lent memory, which ends the peer's access, and subtracts its length from the lent
-    /// bytes.
+    /// Drops the memory of a long message, which ends the peer's access, and subtracts its length
+    /// from the lent bytes.
     fn unlend(&self, lent: Option<LentMemory>) {
         if let Some(lent) = lent {
             self.lent.fetch_sub(lent.len(), Ordering::Relaxed);
@@ -122,7 +122,8 @@ impl PendingReplies {
 }
 
 impl PendingReply<'_> {
-    /// Waits for the reply. Returns `None` if the entry was removed before the reply arrived.
+    /// Waits for the reply of the peer, or for the error that ends the connection. Returns `None`
+    /// if the entry was removed from the table before.
     pub(super) async fn wait(&mut self) -> Option<Result<Reply>> {
         (&mut self.receiver).await.ok()
     }

@@ -65,8 +65,9 @@ impl Connection {
         self.control_wakeup.notify_one();
     }
 
-    /// Answers a request of the peer. If the memory is large, the answer is sent by a thread for
-    /// blocking tasks, and the returned handle waits for that thread.
+    /// Answers a request of the peer for memory: grants the memory, or sends the reason for the
+    /// refusal. If the memory is large, the answer is sent by a thread for blocking tasks, and the
+    /// returned handle waits for that thread.
     pub(super) fn answer(self: &Arc<Self>, request: Request) -> Option<JoinHandle<()>> {
         let Request { id, size, align } = request;
         if self.failure().is_some() {
@@ -141,8 +142,9 @@ impl Connection {
         });
     }
 
-    /// Allocates memory and lends it to the peer. Returns the id of the lease, and the address,
-    /// length and key of the memory.
+    /// Allocates memory that the peer has requested, and lends it to the peer, for at most the time
+    /// limit of the settings. `charge` counts the memory towards the peer's limits. Returns the id
+    /// of the lease, and the address, length and key of the memory.
     fn lend_requested(
         &self,
         layout: Layout,

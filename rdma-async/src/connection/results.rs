@@ -22,7 +22,7 @@ pub(super) struct Results {
     values: OnceLock<Box<[AtomicU64; SLOTS]>>,
 }
 
-/// Index of a slot for the result of an atomic operation.
+/// Index of a slot in [`Results`], in which the result of an atomic operation is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ResultSlot(u8);
 
@@ -65,8 +65,8 @@ impl Results {
         }
     }
 
-    /// Stores the result of an atomic operation in its slot. The future reads it by [`Self::value`]
-    /// after the end of the request was published.
+    /// Stores the result of an atomic operation in its slot. Must be called before the end of the
+    /// request is published to its future, which then reads the result by [`Self::value`].
     pub(super) fn set(&self, slot: ResultSlot, value: u64) {
         self.values()[usize::from(slot.0)].store(value, Ordering::Relaxed);
     }

@@ -23,16 +23,19 @@ use crate::memory::{Charge, LocalMr, LocalMrWriteAccess, claim_read};
 use crate::observe::{LentBytes, report_failed_end};
 
 /// Length of a slot of a ring in bytes, and thus the maximum length of a piece that is written to a
-/// ring.
+/// ring. Longer slots need fewer messages for a long write, and more memory.
 pub(super) const SLOT_LEN: usize = 64 << 10;
-/// Number of slots of the ring that this end advertises.
+/// Number of slots of the ring that this end advertises, 1 MiB in total. The sender can write this
+/// number of pieces ahead of the reader.
 const SLOTS: usize = 16;
 /// Maximum number of slots of the peer's ring: the number of bits in [`Kind::Returned`].
 const MAX_SLOTS: u64 = 64;
 /// Number of slots that are returned by one message, except if the peer requests an earlier return.
+/// A quarter of the ring: few messages, and the sender still has free slots meanwhile.
 const RETURN_AT: u32 = SLOTS as u32 / 4;
 
-/// Ring that this end has advertised to the peer.
+/// Ring that this end has advertised to the peer: memory, divided into slots, into which the peer
+/// writes long pieces of a stream.
 #[derive(Debug)]
 pub(super) struct OwnRing {
     /// Memory of the slots. `None` only while the ring is dropped.
@@ -69,7 +72,7 @@ impl RingPiece {
     }
 }
 
-/// Immediate data of the RDMA write of a piece.
+/// Immediate data of the RDMA write of a piece into a ring, by which the receiver finds the piece.
 ///
 /// ```text
 /// bits 0..17   17        18..24   24..32
@@ -89,7 +92,8 @@ impl Announcement {
         self.slot << 18 | u32::from(self.returns) << 17 | self.len
     }
 
-    /// Decodes immediate data. Returns `None` if the data is invalid.
+    /// Decodes the immediate data of an RDMA write of the peer. Returns `None` if the slot or the
+    /// length is invalid.
     fn decode(immediate: u32) -> Option<Self> {
         let (slot, len) = (immediate >> 18, immediate & 0x1_ffff);
         let is_valid = slot < MAX_SLOTS as u32 && (1..=SLOT_LEN as u32).contains(&len);
@@ -111,7 +115,8 @@ impl Drop for OwnRing {
     }
 }
 
-/// Ring that the peer has advertised.
+/// Ring that the peer has advertised: memory of the peer, divided into slots, into which this end
+/// writes long pieces of a stream.
 #[derive(Debug)]
 pub(super) struct PeerRing {
     memory: RemoteMemory,
@@ -147,8 +152,8 @@ impl PeerRing {
         })
     }
 
-    /// Marks slots as free. Returns `false`, and changes nothing, if any of these slots is not in
-    /// use.
+    /// Marks the slots in the bit mask `slots` as free, so that pieces can be written to them.
+    /// Returns `false`, and changes nothing, if any of these slots is not in use.
     #[must_use = "a peer that returns a free slot violates the protocol"]
     pub(super) fn put_back(&self, slots: u64) -> bool {
         let without = |in_use: u64| (in_use & slots == slots).then_some(in_use & !slots);
@@ -157,17 +162,19 @@ impl PeerRing {
             .is_ok()
     }
 
-    /// Returns whether any slot is free.
+    /// Returns whether any slot of the peer's ring is free, so that a piece can be written.
     pub(super) fn has_free(&self) -> bool {
         self.in_use.load(Ordering::Acquire) != self.slots
     }
 
-    /// Returns the length of all slots in use, in bytes.
+    /// Returns the length of all slots in use, in bytes. A slot counts completely, even if its
+    /// piece is shorter.
     pub(super) fn bytes_in_use(&self) -> usize {
         self.in_use.load(Ordering::Acquire).count_ones() as usize * SLOT_LEN
     }
 
-    /// Returns the first `len` bytes of a slot. `len` must not exceed [`SLOT_LEN`].
+    /// Returns the address, length and key of the first `len` bytes of a slot, to which a piece is
+    /// written. `len` must not exceed [`SLOT_LEN`].
     fn place(&self, slot: u32, len: usize) -> RemoteMemory {
         RemoteMemory {
             address: self
@@ -220,8 +227,8 @@ impl Connection {
         }
     }
 
-    /// Returns whether this end has advertised a ring, so that immediate data of the peer announces
-    /// a piece.
+    /// Returns whether this end has advertised a ring, so that the immediate data of a write of the
+    /// peer announces a piece of a stream.
     pub(super) fn has_own_ring(&self) -> bool {
         self.own_ring.get().is_some()
     }
@@ -272,7 +279,8 @@ impl Connection {
         written
     }
 
-    /// Writes `bytes` into the slot `slot` of the peer's ring, like [`Self::try_write_to_slot`].
+    /// Writes `bytes` into the slot `slot` of the peer's ring. Called by
+    /// [`Self::try_write_to_slot`], which has taken the slot and a credit.
     fn write_slot(
         &self,
         ring: &PeerRing,
@@ -324,8 +332,8 @@ impl Connection {
         Ok(region)
     }
 
-    /// Frees the slot of a piece that was read, and returns free slots to the peer once there are
-    /// [`RETURN_AT`], or if the peer waits for them.
+    /// Frees the slot of a piece that was read. Returns the free slots to the peer if there are
+    /// [`RETURN_AT`] of them, or if the peer waits for a slot.
     pub(crate) fn free_slot(&self, piece: RingPiece) {
         let Some(ring) = self.own_ring.get() else {
             return;
@@ -357,8 +365,8 @@ impl Connection {
         }
     }
 
-    /// Frees slots that the peer has returned, and wakes the writer. Ends the connection if any of
-    /// these slots was not in use.
+    /// Frees the slots of the peer's ring in the bit mask `slots`, which the peer has returned, and
+    /// wakes the writer of the stream. Ends the connection if any of these slots was not in use.
     pub(super) fn take_back_slots(&self, slots: u64) {
         let ring = self.peer_ring.get();
         if slots == 0 || !ring.is_some_and(|ring| ring.put_back(slots)) {

@@ -16,14 +16,15 @@ use super::work::{Memory, Push, Work};
 use crate::error::{Error, Result};
 
 /// Number of staged requests (accepted, but not yet posted) at which they are posted without
-/// waiting for the end of the driver's turn. Limits the delay of the first request.
+/// waiting for the end of the turn, one round of the driver task. Limits the delay of the first
+/// request.
 const MAX_STAGED: usize = 32;
 /// Number of claimed bytes from which a staged request (posted with others in a batch) is signaled,
 /// so that its own completion releases its memory. The memory of a smaller request is released by
 /// the completion of a later request.
 const SIGNALED_LEN: usize = 16 << 10;
 
-/// Waiter for the end of an accepted request: a future, or nothing.
+/// Choice of the waiter for the end of an accepted request: a future, or nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AwaitedBy {
     /// A future waits for the request.
@@ -41,11 +42,11 @@ pub(super) enum PostTime {
     AtTurnEnd,
 }
 
-/// Mode of most operations: a future waits for the request, which is posted at the end of the
-/// driver's turn, or immediately if no other request is in flight.
+/// Mode of most operations: a future waits for the request, which is posted at the end of the turn
+/// (round of the driver task), or immediately if no other request is in flight.
 pub(super) const AWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Future, PostTime::AtTurnEnd);
-/// Mode of requests for which no future waits, posted at the same time as those of [`AWAITED`]. A
-/// failure of such a request ends the connection.
+/// Mode of requests for which no future waits, posted at the same time as in the mode [`AWAITED`].
+/// A failure of such a request ends the connection.
 pub(super) const UNAWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
 
 /// Reason why the send queue has not accepted a request.
@@ -71,8 +72,8 @@ impl<M> From<PostError<M>> for NotAccepted {
     }
 }
 
-/// Number of a request that the send queue has accepted, and whether the caller must schedule its
-/// post.
+/// Result of accepting a request: its number, and whether the caller must schedule its post to the
+/// device.
 #[derive(Debug)]
 pub(super) struct Accepted {
     pub(super) number: u64,
@@ -164,14 +165,15 @@ impl<Q: Posted> SendState<Q> {
         }
     }
 
-    /// Returns the state of the request with this number.
+    /// Returns the state of the request with this number, which must not have ended.
     #[inline]
     fn request(&mut self, number: u64) -> &mut RequestState {
         let mask = self.states.len() - 1;
         &mut self.states[number as usize & mask]
     }
 
-    /// Returns whether the send queue has room for another request.
+    /// Returns whether the send queue has room for another request: fewer requests than the limit
+    /// have not ended.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         self.accepted - self.ended < self.limit as u64
@@ -196,18 +198,20 @@ impl<Q: Posted> SendState<Q> {
         self.is_closed
     }
 
-    /// Returns whether every accepted request has ended.
+    /// Returns whether every accepted request has ended, so that a new request can be posted
+    /// immediately.
     pub(super) fn is_idle(&self) -> bool {
         self.accepted == self.ended
     }
 
-    /// Returns whether any request that has not ended has a waiting future.
+    /// Returns whether a future waits for any request that has not ended.
     pub(super) fn is_awaited(&self) -> bool {
         self.awaited > 0
     }
 
     /// Assigns the next number to an accepted request, and records whether a future waits for it,
-    /// whether it holds memory, and its result slot.
+    /// whether it holds memory, and its result slot. Returns the number, and whether the caller
+    /// must schedule the post of the request.
     #[inline]
     pub(super) fn count(
         &mut self,
@@ -272,13 +276,14 @@ impl<Q: Posted> SendState<Q> {
         }
     }
 
-    /// Returns the result slot of the next request that ends.
+    /// Returns the result slot of the oldest request that has not ended, which ends next.
     #[cfg(all(test, loom_models))]
     pub(super) fn next_slot(&mut self) -> Option<ResultSlot> {
         self.request(self.ended).slot
     }
 
-    /// Returns whether at most one request has a waiting future.
+    /// Returns whether at most one request has a waiting future, so that this future can poll for
+    /// its request without delaying another one.
     pub(super) fn has_one_waiter(&self) -> bool {
         self.awaited <= 1
     }
@@ -479,7 +484,7 @@ impl SendState {
     }
 }
 
-/// Returns the request with the flag for a completion of its own (signaled) set to `signaled`.
+/// Returns `request`, which gets a completion of its own only if `signaled` is set.
 #[inline]
 fn signaled_if<T>(signaled: bool, request: SendRequest<T>) -> SendRequest<T> {
     if signaled {

@@ -54,7 +54,8 @@ impl Sender {
 }
 
 impl<Q: Posted> Sender<Q> {
-    /// Creates the send side of a connection with this state of its send queue.
+    /// Creates the send side of a connection from the state of its send queue. Used directly only
+    /// by the loom models.
     pub(super) fn with(state: SendState<Q>) -> Self {
         Self {
             state: Mutex::new(state),
@@ -70,7 +71,7 @@ impl<Q: Posted> Sender<Q> {
         }
     }
 
-    /// Locks the state of the send queue.
+    /// Locks the state of the send queue, and returns the guard.
     pub(super) fn lock(&self) -> MutexGuard<'_, SendState<Q>> {
         self.state.lock()
     }
@@ -81,7 +82,8 @@ impl<Q: Posted> Sender<Q> {
         [&self.room, &self.result_free]
     }
 
-    /// Returns whether a request has completed or was cancelled.
+    /// Returns whether the request with this number has completed or was cancelled, so that its
+    /// future can return the result.
     #[inline]
     pub(super) fn has_ended(&self, number: u64) -> bool {
         number < self.ended.load(Ordering::Acquire)
@@ -103,19 +105,20 @@ impl<Q: Posted> Sender<Q> {
             .store(state.first_staged(), Ordering::Relaxed);
     }
 
-    /// Returns whether a request that has ended was successful.
+    /// Returns whether the request with this number, which must have ended, was successful.
     #[inline]
     pub(super) fn has_succeeded(&self, number: u64) -> bool {
         number < self.failed_from.load(Ordering::Acquire)
     }
 
-    /// Returns whether a request was cancelled before it was posted.
+    /// Returns whether the request with this number was cancelled before it was posted, so that the
+    /// peer has not executed it.
     pub(super) fn was_cancelled(&self, number: u64) -> bool {
         number >= self.cancelled_from.load(Ordering::Acquire)
     }
 
-    /// Returns the error of this request. Returns `None` if the request did not fail, or was only
-    /// flushed.
+    /// Returns the error that the device reported for the request with this number. Returns `None`
+    /// if the request did not fail, or was only flushed after the failure of another request.
     pub(super) fn own_failure(&self, number: u64) -> Option<WorkError> {
         let (failed, error) = self.first_failure.get()?;
         (*failed == number).then_some(*error)
@@ -138,7 +141,8 @@ impl<Q: Posted> Sender<Q> {
         self.result_free.wake();
     }
 
-    /// Cancels the requests that were not posted to the device, and wakes their futures.
+    /// Cancels the staged requests, which were accepted and not posted to the device, and wakes
+    /// their futures. Called when the connection has failed.
     pub(super) fn cancel_staged(&self) {
         let mut wakes = Vec::new();
         {
@@ -159,7 +163,7 @@ impl<Q: Posted> Sender<Q> {
     }
 
     /// Registers `waker` like [`Self::register`]. Returns `None`, and registers nothing, if no
-    /// other future waits for a request.
+    /// other future waits for a request: the caller may then poll for its request instead.
     pub(super) fn register_unless_alone(&self, number: u64, waker: &Waker) -> Option<bool> {
         let state = self.lock();
         (!state.has_one_waiter()).then(|| self.register_in(state, number, waker))
@@ -197,9 +201,9 @@ impl<Q: Posted> Sender<Q> {
         }
     }
 
-    /// Ends requests by calling `end`, and publishes the number of ended requests to the futures.
-    /// `is_success` is clear if the last of these requests has failed. Returns whether any request
-    /// has ended.
+    /// Calls `end`, which ends requests in the state of the send queue, and publishes the number of
+    /// ended requests to the futures. `is_success` is `false` if the last ended request has failed.
+    /// Returns whether any request has ended.
     #[inline]
     pub(super) fn end(
         &self,
@@ -302,8 +306,9 @@ impl Connection {
         }
     }
 
-    /// Schedules the staged requests to be posted at the end of the driver's current turn. Posts
-    /// them immediately if [`SendState::is_batch_full`] returns `true` or the driver sleeps.
+    /// Schedules the staged requests (accepted, but not yet posted) to be posted at the end of the
+    /// current turn (round) of the driver task. Posts them immediately if
+    /// [`SendState::is_batch_full`] returns `true` or the driver sleeps.
     #[inline(never)]
     fn schedule_post(&self, mut state: MutexGuard<'_, SendState>) {
         let waits = !state.is_batch_full() && self.shard.post_at_turn_end(self);
@@ -397,8 +402,8 @@ impl Connection {
         self.sender.room.wake_without_fence();
     }
 
-    /// Returns the header memory of a completed request to the pool, and drops the claim on the
-    /// application's memory.
+    /// Releases the memory of a completed request: returns the memory of the header or the result
+    /// to the pool, and drops the claim on the application's memory.
     pub(super) fn recycle(&self, (own, _claim): Memory) {
         if let Some(own) = own
             && let Ok(piece) = own.into_shared()

@@ -1,6 +1,6 @@
-//! Atomics, locks and notifications that futures share with the polling thread. The types are those
-//! of the standard library, `parking_lot` and tokio. Loom models use the types of loom, which
-//! explores every interleaving of the threads.
+//! Atomics, locks and notifications that futures share with the polling thread. The types come from
+//! the standard library, `parking_lot` and tokio. Loom models use the types of loom, which explores
+//! every interleaving of the threads.
 
 pub(super) use choice::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Notify, fence};
 

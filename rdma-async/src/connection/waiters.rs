@@ -15,7 +15,7 @@ pub(super) struct Waiters {
 }
 
 impl Waiters {
-    /// Wakes all waiting tasks. Each of them then repeats its attempt, such as taking a credit.
+    /// Wakes all waiting tasks. Each woken task then repeats its attempt, such as taking a credit.
     pub(super) fn wake(&self) {
         // Orders the caller's change before the read of the count. A task increments the count
         // before its last attempt, so either this thread sees the task or the task sees the change.
@@ -54,7 +54,8 @@ impl Waiters {
     }
 }
 
-/// Guard that counts a task as waiting, so that it is woken, until the guard is dropped.
+/// Guard that counts a task as waiting until the guard is dropped, so that [`Waiters::wake`] wakes
+/// the task.
 struct Counted<'a>(&'a AtomicU32);
 
 impl<'a> Counted<'a> {

@@ -29,11 +29,12 @@ use crate::observe::report_failed_end;
 /// Maximum number of times that a window is bound. The keys of a window repeat after this number of
 /// bindings, and a peer may still have an old key.
 const MAX_BINDINGS: u16 = 256;
-/// Maximum number of unbound windows that a connection keeps.
+/// Maximum number of unbound windows that a connection keeps for later leases. Windows above this
+/// number are freed, and must be allocated again.
 const MAX_FREE: usize = 16;
 
 /// Region of local memory that the peer may access through a memory window, with the other parts of
-/// its registered buffer.
+/// its registered buffer, to which the region is joined again when the access ends.
 #[derive(Debug)]
 pub(super) struct WindowedRegion {
     lease: WindowLease,
@@ -102,7 +103,8 @@ impl NotEnded {
     }
 }
 
-/// Memory windows of a connection.
+/// Memory windows of a connection: unbound windows for later leases, and regions whose access has
+/// not yet ended.
 #[derive(Debug)]
 pub(super) struct Windows {
     /// Unbound windows, each with the number of times that it was bound.
@@ -125,8 +127,8 @@ impl Windows {
         }
     }
 
-    /// Returns an unbound window, and the number of times that it was bound. Fails if the device
-    /// has no further windows.
+    /// Returns an unbound window (a kept window or a new window), and the number of times that it
+    /// was bound. Fails if the device has no further windows.
     pub(super) fn unbound_window(
         &self,
         domain: &ProtectionDomain,
@@ -198,7 +200,8 @@ impl Windows {
         }
     }
 
-    /// Keeps an unbound window for its next use.
+    /// Keeps an unbound window, which was bound `bindings` times, for a later lease. Frees the
+    /// window if [`MAX_FREE`] windows are kept.
     fn keep(&self, window: MemoryWindow, bindings: u16) {
         let mut free = self.free.lock();
         if free.len() < MAX_FREE {
@@ -206,8 +209,9 @@ impl Windows {
         }
     }
 
-    /// Ends the abandoned regions whose requests have completed, so that their memory returns to
-    /// its pool. Returns whether any region is left.
+    /// Ends the access to the abandoned regions (without a waiting owner) whose requests have
+    /// completed, so that their memory returns to its pool. Returns whether any such region is
+    /// left.
     pub(super) fn end_abandoned(&self) -> bool {
         let abandoned = mem::take(&mut *self.abandoned.lock());
         for region in abandoned {
@@ -221,7 +225,7 @@ impl Windows {
 }
 
 impl Drop for Windows {
-    /// Returns the memory of the abandoned regions to its pool.
+    /// Returns the memory of the abandoned regions, for whose requests no owner waits, to its pool.
     fn drop(&mut self) {
         self.end_abandoned();
     }
@@ -244,7 +248,7 @@ impl PendingWindow {
             .lease
     }
 
-    /// Returns the region after the window was bound.
+    /// Returns the region after its window was bound, so that the peer can access it.
     fn into_region(mut self) -> Box<WindowedRegion> {
         self.region
             .take()
@@ -277,7 +281,8 @@ impl Drop for PendingWindow {
     }
 }
 
-/// Access of the peer that this end has ended, or is ending.
+/// Access of the peer to a region that this end has ended or is ending. [`Connection::finish_end`]
+/// waits for the end.
 #[derive(Debug)]
 pub(crate) enum EndedAccess {
     /// The access has ended. Contains the memory, or the error of the device.

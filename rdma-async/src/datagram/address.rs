@@ -34,7 +34,7 @@ pub struct DatagramAddress {
 }
 
 impl DatagramAddress {
-    /// Number of bytes of [`Self::to_bytes`].
+    /// Length, in bytes, of the encoding that [`Self::to_bytes`] returns.
     pub const ENCODED_LEN: usize = 26;
 
     /// Returns the address as bytes: GID, LID, number of the queue pair and Q_Key, in network byte

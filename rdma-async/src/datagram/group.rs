@@ -22,7 +22,7 @@ pub struct GroupMember {
 }
 
 impl GroupMember {
-    /// Returns the IP address of the group.
+    /// Returns the IP address of the multicast group.
     pub fn group(&self) -> IpAddr {
         self.group
     }
@@ -105,8 +105,8 @@ impl DatagramSocket {
         }
     }
 
-    /// Returns the index of the network interface of this socket's GID, or 0 (any interface) if it
-    /// is unknown.
+    /// Returns the index of the network interface of this socket's GID, or 0 (any interface) if the
+    /// interface is unknown. An IPv6 group is joined on this interface.
     fn interface(&self) -> u32 {
         let local = self.queue_pair.address();
         let context = self.device.context();

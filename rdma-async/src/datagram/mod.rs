@@ -143,7 +143,7 @@ impl DatagramSocket {
         }
     }
 
-    /// Returns the device of the socket.
+    /// Returns the device of the socket, for example to allocate memory for messages.
     pub fn device(&self) -> &RdmaDevice {
         &self.device
     }
@@ -210,7 +210,8 @@ impl DatagramSocket {
         self.send(message, peer, Some(immediate)).await
     }
 
-    /// Checks the length of a datagram, sends it, and waits until the device has sent it.
+    /// Sends a datagram, with immediate data if `immediate` is set, and waits until the device has
+    /// sent it. Fails if the datagram is longer than the MTU of the port.
     async fn send(
         &self,
         message: &impl LocalMrReadAccess,

@@ -79,7 +79,7 @@ pub(super) fn completions(
     Ok((completions, channel))
 }
 
-/// Posts `count` receives to a new receive queue, and returns the queue.
+/// Posts `count` receives, with memory of `lender`, to a new receive queue, and returns the queue.
 pub(super) fn with_receives(
     mut queue: ReceiveQueue<WriteClaim>,
     lender: &PieceLender,
@@ -91,7 +91,8 @@ pub(super) fn with_receives(
     Ok(queue)
 }
 
-/// Posts a receive with memory of `lender`.
+/// Takes memory from `lender`, and posts a receive that uses the memory, so that another datagram
+/// can arrive.
 fn post_receive(queue: &mut ReceiveQueue<WriteClaim>, lender: &PieceLender) -> Result<()> {
     let Ok(memory) = lender.take()?.into_claim(..) else {
         unreachable!("memory from the pool is unclaimed");
@@ -182,8 +183,9 @@ impl Queues {
         }
     }
 
-    /// Handles completions, and returns the result of `attempt`. Returns `None` if the task must
-    /// wait; the completion channel is then armed for the next completion.
+    /// Handles the completions in the queue, wakes the other waiting tasks if there were any, and
+    /// returns the result of `attempt`. Returns `None` if the task must wait; the completion
+    /// channel is then armed for the next completion.
     fn attempt<T>(
         &self,
         attempt: &mut impl FnMut(&mut Inner) -> Option<Result<T>>,
@@ -214,7 +216,7 @@ impl Queues {
 }
 
 impl Inner {
-    /// Handles all completions, and returns their number.
+    /// Takes all completions from the completion queue, handles them, and returns their number.
     fn poll(&mut self) -> Result<usize> {
         let mut buffer = [WorkCompletion::default(); POLL_BATCH];
         let mut handled = 0;

@@ -21,7 +21,8 @@ use super::{hello, io_error, read_magic, read_rest, refused, rejection};
 use crate::authentication::{Authenticator, End, MAX_TOKEN_LEN, NONCE_LEN, Transcript, nonce};
 use crate::error::Result;
 
-/// First bytes of a challenge (magic number).
+/// First bytes of a challenge (magic number), which distinguish it from a hello and from a
+/// rejection.
 const MAGIC: [u8; 8] = *b"RDMAauth";
 
 type Nonce = [u8; NONCE_LEN];
@@ -63,8 +64,8 @@ pub(super) async fn challenge(
     })
 }
 
-/// Returns the reply of the accepting end to the peer's hello: its own hello `own` and, if `proved`
-/// contains the data of an authenticated peer, its token.
+/// Returns the reply of the accepting end to the peer's hello: the hello `own` of this end and, if
+/// `proved` contains the data of an authenticated peer, the token of this end.
 pub(super) fn reply(
     peer: SocketAddr,
     own: &[u8; HELLO_LEN],

@@ -4,7 +4,8 @@ use rdma_core::Endpoint;
 
 use crate::connection::Depths;
 
-/// First bytes of a hello (magic number).
+/// First bytes of a hello (magic number). An end refuses a peer that sends other bytes, because the
+/// peer uses another protocol.
 pub(crate) const MAGIC: [u8; 8] = *b"RDMAsync";
 /// Version of the handshake and of the message format, sent in each hello. Ends with different
 /// versions refuse each other.
@@ -24,10 +25,10 @@ pub(crate) struct EndLimits {
 }
 
 impl EndLimits {
-    /// Length of the encoded limits in bytes.
+    /// Length of the encoded limits, in bytes, with the magic number and the version.
     pub(crate) const ENCODED_LEN: usize = 18;
 
-    /// Returns the encoding of the limits, with the magic number and the version.
+    /// Returns the limits as bytes, after the magic number and the version.
     pub(crate) fn encode(&self) -> [u8; Self::ENCODED_LEN] {
         let mut bytes = [0; Self::ENCODED_LEN];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -73,11 +74,11 @@ pub(crate) struct Hello {
     pub(crate) endpoint: Endpoint,
 }
 
-/// Length of a hello in bytes.
+/// Length of an encoded [`Hello`] in bytes.
 pub(crate) const HELLO_LEN: usize = EndLimits::ENCODED_LEN + Endpoint::ENCODED_LEN;
 
 impl Hello {
-    /// Returns the encoding of the hello.
+    /// Returns the hello as bytes: the encoded limits, followed by the encoded endpoint.
     pub(crate) fn encode(&self) -> [u8; HELLO_LEN] {
         let mut bytes = [0; HELLO_LEN];
         bytes[..EndLimits::ENCODED_LEN].copy_from_slice(&self.limits.encode());

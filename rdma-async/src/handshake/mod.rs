@@ -137,7 +137,8 @@ async fn exchange_hellos(
 /// Disables Nagle's algorithm, and enables TCP keep-alive probes, which detect that the peer's host
 /// has failed.
 fn configure(stream: &TcpStream, keep_alive: Duration) -> io::Result<()> {
-    /// Number of unacknowledged probes after which the kernel closes the connection.
+    /// Number of unacknowledged probes after which the kernel closes the connection. Several, so
+    /// that a lost probe does not end the connection.
     const PROBES: u32 = 4;
     stream.set_nodelay(true)?;
     let quiet = keep_alive / 2;
@@ -173,7 +174,8 @@ enum PrepareError {
 }
 
 impl PrepareError {
-    /// Converts the reason to the error of the handshake with `peer`.
+    /// Converts the reason to an error: an error of the TCP connection becomes the error of the
+    /// handshake with `peer`.
     fn into_error(self, peer: SocketAddr) -> Error {
         match self {
             Self::Tcp(source) => io_error(peer, &source),
@@ -255,7 +257,7 @@ async fn read_rest(
     Ok(bytes)
 }
 
-/// Returns the error of a failed handshake with `peer`.
+/// Returns the error of a failed handshake with `peer`, with the reason for the failure.
 pub(crate) fn refused(peer: SocketAddr, reason: impl Into<String>) -> Error {
     Error::Handshake {
         peer,

@@ -15,9 +15,11 @@ use tokio::net::TcpStream;
 use super::{io_error, refused};
 use crate::error::Error;
 
-/// First bytes of a rejection (magic number).
+/// First bytes of a rejection (magic number), which distinguish it from a hello and from a
+/// challenge.
 pub(super) const MAGIC: [u8; 8] = *b"RDMAdeny";
-/// Maximum length, in bytes, of the reason in a rejection. Bounds the memory that a peer can use.
+/// Maximum length, in bytes, of the reason in a rejection; a longer reason is cut. Bounds the
+/// memory that the reason of a peer can use.
 const MAX_REASON_LEN: usize = 200;
 
 /// Sends a rejection with this reason. Ignores errors, because the caller closes the TCP connection
@@ -35,7 +37,7 @@ pub(super) fn send_now(stream: &TcpStream, reason: &str) {
     drop(SockRef::from(stream).shutdown(Shutdown::Write));
 }
 
-/// Returns the encoding of a rejection with this reason.
+/// Returns a rejection with this reason as bytes: magic number, length and reason.
 fn encode(reason: &str) -> Vec<u8> {
     let reason = &reason.as_bytes()[..reason.len().min(MAX_REASON_LEN)];
     let len = u16::try_from(reason.len()).expect("the limit has 16 bits");

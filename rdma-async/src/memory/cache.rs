@@ -55,7 +55,7 @@ pub struct RegistrationCache {
     entries: Mutex<Entries>,
 }
 
-/// Statistics of a [`RegistrationCache`].
+/// Statistics of a [`RegistrationCache`], by which a program can choose the limit of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheStatistics {
@@ -73,15 +73,16 @@ pub struct CacheStatistics {
     pub evictions: u64,
 }
 
-/// Address and length of memory. While a region keeps memory registered, it keeps the owner of the
-/// memory too, so no other memory has this address.
+/// Address and length of memory, by which a cache recognizes memory that it keeps registered. While
+/// a region keeps memory registered, it keeps the owner of the memory too, so no other memory has
+/// this address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Location {
     address: usize,
     len: usize,
 }
 
-/// Regions that a cache keeps.
+/// Regions that a cache keeps, with the order of their last use, in which they are evicted.
 #[derive(Default)]
 struct Entries {
     regions: HashMap<Location, Entry>,
@@ -154,7 +155,7 @@ impl RegistrationCache {
         drop(regions);
     }
 
-    /// Returns the statistics of the cache.
+    /// Returns the statistics of the cache, such as the number of kept bytes and of evictions.
     pub fn statistics(&self) -> CacheStatistics {
         let entries = self.entries.lock();
         CacheStatistics {
@@ -198,7 +199,8 @@ impl Location {
 }
 
 impl Entries {
-    /// Returns the region at a location, and records its use.
+    /// Returns the region at a location, and records its use, which delays its eviction. Returns
+    /// `None` if the cache does not keep the memory.
     fn find(&mut self, location: Location) -> Option<SharedLocalMr> {
         let entry = self.regions.get_mut(&location)?;
         self.by_use.remove(&entry.last_use);
@@ -244,7 +246,8 @@ impl Entries {
         region
     }
 
-    /// Removes the region at a location.
+    /// Removes and returns the region at a location. Returns `None` if the cache does not keep the
+    /// memory.
     fn remove(&mut self, location: Location) -> Option<SharedLocalMr> {
         let Entry { region, last_use } = self.regions.remove(&location)?;
         self.by_use.remove(&last_use);

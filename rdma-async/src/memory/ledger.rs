@@ -7,8 +7,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 /// Amount of memory that a peer has [requested](crate::Rdma::request_remote_mr) from this end and
-/// not yet returned. The amount of all connections of a host includes memory that the peer has
-/// returned and that the program has not yet [received](crate::Rdma::receive_local_mr).
+/// not yet returned. The amount of a host
+/// ([`RdmaDevice::granted_memory`](crate::RdmaDevice::granted_memory)) also includes memory that
+/// the peer has returned and that the program has not yet
+/// [received](crate::Rdma::receive_local_mr).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GrantedMemory {
@@ -18,7 +20,8 @@ pub struct GrantedMemory {
     pub regions: usize,
 }
 
-/// Amounts of memory that the device has lent to peers at their request.
+/// Amounts of memory that the device has lent to each peer at the peer's request, by which the
+/// limits of the peers are enforced.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     accounts: Mutex<Accounts>,
@@ -32,7 +35,8 @@ struct Accounts {
     pool_bytes: usize,
 }
 
-/// Sizes of a region that a peer requests.
+/// Sizes, in bytes, with which a requested region counts towards the limit of its peer, and towards
+/// the limit of all peers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Amount {
     /// Number of bytes that count towards the limit of the peer.
@@ -41,7 +45,7 @@ pub(crate) struct Amount {
     pub(crate) pool_bytes: usize,
 }
 
-/// A limit that a request would exceed, in bytes.
+/// Limit that a request of a peer for memory would exceed, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exceeded {
     /// Limit of one peer.

@@ -296,7 +296,8 @@ pub(crate) struct RegionParts {
 }
 
 impl RegionParts {
-    /// Returns whether memory windows can be bound to the buffer.
+    /// Returns whether memory windows can be bound to the buffer, which depends on the access
+    /// rights of its registration.
     pub(crate) fn allows_windows(&self) -> bool {
         self.buffer.access().contains(AccessFlags::WINDOW_BIND)
     }
@@ -357,12 +358,12 @@ pub(crate) mod sealed {
 ///
 /// [`SharedLocalMr`]: crate::SharedLocalMr
 pub trait LocalMrReadAccess: sealed::RegionAccess {
-    /// Returns the length in bytes.
+    /// Returns the length of the memory in bytes.
     fn length(&self) -> usize {
         self.buffer_and_range().1.len()
     }
 
-    /// Returns the bytes.
+    /// Returns the bytes of the memory.
     ///
     /// # Panics
     ///

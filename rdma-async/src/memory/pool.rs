@@ -73,15 +73,15 @@ impl Pool {
         self.usage.statistics(self.kept())
     }
 
-    /// Returns the number of bytes of the kept pieces.
+    /// Returns the number of bytes of the kept pieces, which were returned and stay registered.
     fn kept(&self) -> usize {
         let kept = |lender: &Arc<PieceLender>| lender.kept.lock().len() * lender.size;
         self.sizes.iter().map(kept).sum()
     }
 
     /// Frees kept pieces until at most `target` bytes are kept, and returns the number of freed
-    /// bytes. Large pieces are freed before small ones, but a piece that is larger than necessary
-    /// only if the smaller pieces do not suffice.
+    /// bytes. Frees large pieces first. Frees a piece that is larger than the remaining excess only
+    /// if smaller pieces do not suffice.
     pub(crate) fn trim(&self, target: usize) -> usize {
         for lender in &self.sizes {
             lender.collect_claimed();
@@ -99,7 +99,8 @@ impl Pool {
         freed
     }
 
-    /// Returns the number of bytes that a region with this size and alignment uses.
+    /// Returns the number of bytes of the pool that a region with this size and alignment uses: the
+    /// size of its piece.
     pub(crate) fn piece_len(&self, layout: Layout) -> Result<usize> {
         Ok(self.lender_of(layout)?.1.size())
     }
@@ -119,7 +120,8 @@ impl Pool {
         }
     }
 
-    /// Returns memory of [`Self::take_header`] to the pool.
+    /// Takes back memory that [`Self::take_header`] has lent, and keeps the memory for the next
+    /// header.
     pub(crate) fn put_back_header(&self, piece: SharedBuffer) {
         self.sizes[0].keep(piece);
     }
@@ -226,7 +228,7 @@ impl PieceLender {
         }
     }
 
-    /// Returns a kept piece, or registers further memory if no piece is kept.
+    /// Lends a piece: takes a kept piece, or registers further memory if no piece is kept.
     pub(crate) fn take(&self) -> Result<SharedBuffer> {
         if let Some(piece) = self.take_kept() {
             return Ok(piece);
@@ -247,7 +249,9 @@ impl PieceLender {
         Some(piece)
     }
 
-    /// Takes back memory of a dropped region. Frees the memory if it is only a part of a piece.
+    /// Takes back memory of a dropped region, and keeps the memory for its next use. Frees memory
+    /// that is only a part of a piece. Trims the pool if the kept memory exceeds the high
+    /// watermark.
     pub(crate) fn put_back(&self, piece: SharedBuffer) {
         if let Some(usage) = &self.usage {
             usage.release(piece.len());
@@ -305,8 +309,8 @@ impl PieceLender {
         bytes
     }
 
-    /// Checks the returned pieces that operations were still using, and keeps those whose
-    /// operations have completed meanwhile.
+    /// Checks the pieces that were returned while operations were using them, and keeps the pieces
+    /// whose operations have completed, so that they can be lent again.
     fn collect_claimed(&self) {
         let claimed = std::mem::take(&mut *self.claimed.lock());
         for piece in claimed {
@@ -329,7 +333,8 @@ impl PieceLender {
         registered.map_err(|refused| rdma_core::Error::from(refused).into())
     }
 
-    /// Registers further memory. Returns one piece of the memory, and keeps the other pieces.
+    /// Registers further memory, because no piece is kept. Returns one piece of the memory, and
+    /// keeps the other pieces.
     fn grow(&self) -> Result<SharedBuffer> {
         let chunk = match self.huge_pages {
             HugePages::No => CHUNK,

@@ -210,7 +210,7 @@ mod sealed {
 /// Remote memory that an operation can read from: [`RemoteMr`], [`SharedRemoteMr`] and the slices
 /// (sealed trait).
 pub trait RemoteMrReadAccess: sealed::Sealed {
-    /// Returns the length in bytes.
+    /// Returns the length of the memory in bytes.
     fn length(&self) -> usize {
         usize::try_from(self.memory().len).unwrap_or(usize::MAX)
     }

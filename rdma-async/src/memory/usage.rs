@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::observe::PoolBytes;
 
 /// Unit, in bytes, in which the limit of a pool is counted. Equal to the size of the smallest piece
-/// of memory; the size of every piece is a multiple of it.
+/// of memory, so that the size of every piece is a multiple of the unit.
 pub(super) const UNIT: usize = 64;
 
 /// Options of the pool of registered memory of a device, see
@@ -101,7 +101,7 @@ pub struct PoolStatistics {
     pub waiting: usize,
 }
 
-/// Counters of the bytes that are lent from one pool, with the limit of these bytes.
+/// Counters of the bytes that one pool lends, with the limit of the bytes in use.
 #[derive(Debug)]
 pub(super) struct Usage {
     in_use: AtomicUsize,
@@ -111,7 +111,7 @@ pub(super) struct Usage {
     observed: PoolBytes,
 }
 
-/// Limit of the bytes in use. Tasks can wait until the limit allows more bytes.
+/// Limit of the bytes in use of a pool. Tasks can wait until the limit allows more bytes.
 #[derive(Debug)]
 struct Limit {
     bytes: usize,
@@ -170,7 +170,7 @@ impl Usage {
         Ok(())
     }
 
-    /// Adds `bytes` to the bytes in use, and updates their highest number.
+    /// Adds `bytes` to the bytes in use, and updates the statistic of their highest number.
     fn count(&self, bytes: usize) {
         let in_use = self.in_use.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.observed.add(bytes);
@@ -203,14 +203,16 @@ impl Usage {
 }
 
 impl Limit {
-    /// Returns the error of a request for `requested` bytes that exceeds the limit.
+    /// Returns the error for a region of `requested` bytes, with which the bytes in use would
+    /// exceed the limit.
     fn full_error(&self, requested: usize) -> Error {
         let limit = self.bytes;
         Error::PoolFull { requested, limit }
     }
 }
 
-/// Counter of the kept bytes of a pool, with the watermarks of these bytes.
+/// Counter of the kept bytes of a pool (returned memory that stays registered), with the watermarks
+/// that limit them.
 #[derive(Debug)]
 pub(super) struct KeptBytes {
     bytes: AtomicUsize,
@@ -225,7 +227,8 @@ impl KeptBytes {
         }
     }
 
-    /// Adds `bytes`, before the memory can be taken.
+    /// Adds `bytes` to the kept bytes. Called before other threads can take the memory, because its
+    /// removal subtracts the same number.
     pub(super) fn add(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -234,14 +237,15 @@ impl KeptBytes {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the low watermark if the kept bytes exceed the high watermark.
+    /// Returns the low watermark, to which the pool must free kept memory, if the kept bytes exceed
+    /// the high watermark.
     pub(super) fn above_high(&self) -> Option<usize> {
         let bytes = self.bytes.load(Ordering::Relaxed);
         (bytes > *self.watermarks.end()).then(|| *self.watermarks.start())
     }
 }
 
-/// Returns the number of units of `bytes`, rounded up, or `None` if it exceeds 32 bits.
+/// Returns the number of [`UNIT`]s in `bytes`, rounded up, or `None` if the number exceeds 32 bits.
 fn units(bytes: usize) -> Option<u32> {
     u32::try_from(bytes.div_ceil(UNIT)).ok()
 }

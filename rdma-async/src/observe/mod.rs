@@ -106,7 +106,8 @@ impl Drop for OpenConnection {
     }
 }
 
-/// Guard that counts the bytes of a lease in the metrics until it is dropped.
+/// Guard that counts a lease (memory that is lent to a peer) and its bytes in the metrics until it
+/// is dropped.
 #[derive(Debug)]
 pub(crate) struct LentBytes {
     #[cfg(feature = "metrics")]
@@ -180,7 +181,8 @@ pub(crate) fn report_failed_end(device: &crate::RdmaDevice, error: &rdma_core::E
     device.metrics().count_failed_end();
 }
 
-/// Increments the metric of messages that had to wait for a credit.
+/// Increments the metric of messages that had to wait for a credit (permission of the peer to
+/// send).
 #[inline]
 pub(crate) fn count_credit_wait(device: &crate::RdmaDevice) {
     #[cfg(feature = "metrics")]

@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::connection::Connection;
 use crate::error::Result;
 
-/// Kind of an operation, the label of its metrics and trace events.
+/// Kind of an operation, by whose name metrics and trace events are labelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Write,
@@ -45,7 +45,7 @@ impl Kind {
         Self::StreamRead,
     ];
 
-    /// Returns the name of the kind in metrics and trace events.
+    /// Returns the name of the kind, which labels metrics and trace events.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Write => "write",
@@ -102,7 +102,7 @@ impl<'c> Observed<'c> {
     }
 
     /// Ends this guard without recording an outcome, and returns the time at which the operation
-    /// began. The caller continues the observation.
+    /// began, so that the caller continues the observation.
     fn into_begun(mut self) -> Instant {
         self.has_ended = true;
         self.begun
@@ -134,7 +134,8 @@ impl<'c> Observed<'c> {
         self.end(result)
     }
 
-    /// Records the outcome in the metrics, and as a trace event.
+    /// Records the outcome, the duration and the number of bytes in the metrics, and as a trace
+    /// event.
     fn record(&self, outcome: Outcome) {
         let took = self.begun.elapsed();
         #[cfg(feature = "metrics")]

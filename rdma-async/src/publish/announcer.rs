@@ -44,8 +44,8 @@ pub struct Announcer {
 }
 
 impl Published {
-    /// Creates an announcer of the changes from now on. The owner runs [`Announcer::announce`] for
-    /// each subscribed reader, for example in a task.
+    /// Creates an announcer, which notifies readers about the changes from now on. The owner runs
+    /// [`Announcer::announce`] for each subscribed reader, for example in a task.
     pub fn announcer(&self) -> Announcer {
         Announcer {
             versions: self.versions.subscribe(),

@@ -44,7 +44,8 @@ use crate::rdma::Rdma;
 const SLOTS: usize = 4;
 /// Length of the header of a slot, in bytes: four words of 8 bytes.
 const HEADER_LEN: usize = 32;
-/// Length of the headers of all slots, in bytes.
+/// Length of the headers of all slots, in bytes, and thus the offset of the first value in the
+/// published memory.
 const HEADERS_LEN: usize = SLOTS * HEADER_LEN;
 /// Maximum length of the published memory, in bytes, that a reader reads completely by one request,
 /// which takes one round trip. Of longer memory, a reader reads the headers first, and then only
@@ -202,7 +203,8 @@ pub struct PublishedReader<'c> {
     version: u64,
 }
 
-/// Header of a slot, as a reader has read it. Not valid if the owner was writing the slot.
+/// Header of a slot of the published memory, as a reader has read it. Not valid if the owner was
+/// writing the slot meanwhile.
 #[derive(Debug, Clone, Copy)]
 struct Header {
     slot: usize,
@@ -316,8 +318,8 @@ impl<'c> PublishedReader<'c> {
             }))
     }
 
-    /// Reads the newest value once. Returns `false` if the owner has overwritten its slot
-    /// meanwhile.
+    /// Reads the headers and the newest value once. Returns `false` if the owner has overwritten
+    /// the slot of the value meanwhile, so that the caller reads again.
     async fn try_read(&mut self) -> Result<bool> {
         if self.local.length() <= MAX_SINGLE_READ_LEN {
             self.rdma.read(&mut self.local, &self.remote).await?;
@@ -404,7 +406,7 @@ fn checksum(version: u64, value: &[u8]) -> u64 {
 }
 
 /// Returns the length of the published memory for values of at most `capacity` bytes: all headers
-/// and slots. Fails if it is too long.
+/// and slots. Fails if the length exceeds the address space.
 fn region_len(capacity: usize) -> Result<usize> {
     capacity
         .checked_mul(SLOTS)

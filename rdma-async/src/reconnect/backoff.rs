@@ -61,7 +61,8 @@ impl Backoff {
         }
     }
 
-    /// Begins a sequence of pauses without the time limit.
+    /// Begins a sequence of pauses without the time limit, for connections that are kept open
+    /// forever.
     pub(super) fn begin_unlimited(&self) -> Pauses {
         Pauses {
             end: None,
@@ -70,7 +71,8 @@ impl Backoff {
     }
 }
 
-/// Sequence of pauses between the attempts of one task to connect.
+/// Sequence of pauses between the attempts of one task to connect. The lengths of the pauses
+/// double, up to the maximum.
 #[derive(Debug)]
 pub(super) struct Pauses {
     backoff: Backoff,

@@ -67,14 +67,14 @@ impl<C> fmt::Debug for Reconnect<C> {
 
 impl<C: Connector> Reconnect<C> {
     /// Creates a `Reconnect` with one path to the peer, over which `connector` connects. Does not
-    /// connect yet; the first operation does.
+    /// connect yet: the first operation connects.
     pub fn new(connector: C, backoff: Backoff) -> Self {
         Self::over([connector], backoff)
     }
 
     /// Creates a `Reconnect` with several paths to one peer: different devices, ports or addresses.
     /// Each path has one connection. Open connections are used in turn, and the end of a connection
-    /// does not affect the others.
+    /// does not affect the other connections.
     ///
     /// A path whose connection has ended connects again only while [`Self::maintain`] runs, or when
     /// no path has an open connection.
@@ -98,14 +98,15 @@ impl<C: Connector> Reconnect<C> {
         self.paths.iter().filter_map(Path::open).count()
     }
 
-    /// Returns the number of connections that were established so far, including those that have
-    /// ended.
+    /// Returns the number of connections that were established so far, including connections that
+    /// have ended.
     pub fn connections_made(&self) -> u64 {
         self.paths.iter().map(Path::made).sum()
     }
 
-    /// Returns the next open connection in turn. If no connection is open, tries the paths in order
-    /// until an attempt succeeds, with the pauses of the [`Backoff`] between rounds.
+    /// Returns an open connection: the connections of all paths are used in turn. If no connection
+    /// is open, tries the paths in order until an attempt succeeds, with the pauses of the
+    /// [`Backoff`] between rounds.
     ///
     /// # Errors
     ///
@@ -204,7 +205,8 @@ impl<C: Connector> Reconnect<C> {
         join_all(self.paths.iter().map(|path| self.maintain_path(path))).await;
     }
 
-    /// Keeps a connection open over one path. Never returns.
+    /// Keeps a connection open over one path: connects, waits until the connection ends, pauses,
+    /// and connects again. Never returns.
     async fn maintain_path(&self, path: &Path<C>) {
         let mut pauses = self.backoff.begin_unlimited();
         loop {
@@ -221,7 +223,8 @@ impl<C: Connector> Reconnect<C> {
         }
     }
 
-    /// Returns the next open connection in turn.
+    /// Returns the open connection of the next path in turn, or `None` if no path has an open
+    /// connection.
     fn next_open(&self) -> Option<Arc<Rdma>> {
         let count = self.paths.len();
         let first = self.next.fetch_add(1, Ordering::Relaxed);

@@ -38,7 +38,7 @@ impl<C> Path<C> {
         }
     }
 
-    /// Returns the number of connections that were established over this path.
+    /// Returns the number of connections that were established over this path so far.
     pub(super) fn made(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
     }
@@ -52,7 +52,8 @@ impl<C> Path<C> {
 }
 
 impl<C: Connector> Path<C> {
-    /// Returns the open connection of the path. Connects if there is none.
+    /// Returns the open connection of the path. Connects if the path has no open connection.
+    /// Concurrent calls connect one at a time.
     pub(super) async fn connect(&self) -> Result<Arc<Rdma>> {
         let _connecting = self.connecting.lock().await;
         if let Some(open) = self.open() {

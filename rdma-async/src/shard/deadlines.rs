@@ -14,8 +14,8 @@ use crate::error::Error;
 /// Number of slots of the wheel, each for one millisecond, so that a round takes about one second.
 /// A later deadline stays in its slot for further rounds.
 const SLOTS: u64 = 1024;
-/// Value of `Deadlines::next` while there is no deadline. A tick is a number of milliseconds since
-/// the start of the wheel.
+/// Value of `Deadlines::next`, the tick (millisecond since the start of the wheel) of the next
+/// check, while there is no deadline.
 const NEVER: u64 = u64::MAX;
 
 /// Timer wheel with the deadlines of a shard's operations. A connection ends at its deadline unless
@@ -28,7 +28,7 @@ pub(super) struct Deadlines {
     next: AtomicU64,
 }
 
-/// Entries of the timer wheel, and the slots that refer to them.
+/// State of the timer wheel: the entries of the deadlines, and the slots that refer to the entries.
 #[derive(Debug)]
 struct Wheel {
     /// Keys of the deadlines, by slot. The slot is the tick modulo the number of slots.
@@ -40,7 +40,7 @@ struct Wheel {
     count: usize,
 }
 
-/// Key of a deadline on the wheel, by which the deadline is cancelled.
+/// Key of a deadline on the timer wheel of a shard, by which the deadline is cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeadlineKey {
     index: u32,
@@ -48,7 +48,7 @@ pub(crate) struct DeadlineKey {
     generation: u32,
 }
 
-/// Entry of one deadline on the timer wheel, reused for another deadline after this one has passed
+/// Entry of one deadline on the timer wheel, reused for another deadline after the first has passed
 /// or was cancelled.
 #[derive(Debug)]
 struct Entry {
@@ -137,7 +137,8 @@ impl Deadlines {
         }
     }
 
-    /// Ends the connections whose deadlines have passed at the time `now`.
+    /// Ends the connections whose deadlines have passed at the time `now`. Does nothing before the
+    /// time that [`Self::next`] returns.
     pub(super) fn expire(&self, now: Instant) {
         if self.next().is_none_or(|next| now < next) {
             return;

@@ -20,8 +20,8 @@ use crate::builder::CompletionMode;
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 
-/// Number of polls between two yields to the executor while no other task runs on the driver's
-/// thread, because a yield takes longer than a poll.
+/// Number of polls of the completion queue between two yields of the driver task to the executor,
+/// while no other task runs on its thread. More than one, because a yield takes longer than a poll.
 const POLLS_PER_TURN: u32 = 64;
 /// Duration of a yield to the executor below which the driver assumes that no other task has run
 /// meanwhile.
@@ -44,7 +44,8 @@ struct Driver {
     spare: Vec<Arc<Connection>>,
 }
 
-/// Spawns the driver of a shard on the current runtime.
+/// Spawns the driver of a shard, the task that polls the shard's completion queue, on the current
+/// runtime.
 pub(super) fn spawn(shard: &Arc<Shard>, channel: AsyncFd<CompletionChannel>) {
     let mut driver = Driver {
         shard: Arc::downgrade(shard),
@@ -97,9 +98,9 @@ impl Driver {
         Ok(())
     }
 
-    /// Repeats turns until no poll has found a completion for the time that the completion mode
-    /// sets. A turn posts the staged requests, ends connections whose deadlines have passed, polls
-    /// the completion queue, and yields to the executor.
+    /// Repeats turns (rounds) until no poll has found a completion for the time that the completion
+    /// mode sets. A turn posts the staged requests, ends connections whose deadlines have passed,
+    /// polls the completion queue, and yields to the executor.
     async fn poll_while_busy(&mut self, shard: &Arc<Shard>) {
         let spin = match shard.profile.completion {
             CompletionMode::Event => Duration::ZERO,
@@ -183,7 +184,7 @@ impl Driver {
     }
 }
 
-/// Counters of the armings and sleeps of a driver, for tests.
+/// Counters, for tests, of the sleeps of a driver and of its requests for completion events.
 #[cfg(test)]
 #[derive(Debug, Default)]
 pub(super) struct Counts {
@@ -194,7 +195,7 @@ pub(super) struct Counts {
     sleeps: AtomicU64,
 }
 
-/// Waits until `time`, or forever if it is `None`, for use as a branch of `select!`.
+/// Waits until `time`, or forever for `None`. Used as a branch of `select!`.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time.into()).await,

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 
-/// Identity of the task that has polled briefly for its own result last. If several tasks poll in
-/// turn, each of them would keep the others from running meanwhile, so none of them may poll.
+/// Identity of the task that was the last to poll for its own result. If several tasks polled in
+/// turn, each poll would delay the other tasks, so a task may poll only if no other task has polled
+/// since.
 #[derive(Debug, Default)]
 pub(super) struct LastTask {
     /// Address of the data of the task's waker.
@@ -12,7 +13,8 @@ pub(super) struct LastTask {
 }
 
 impl LastTask {
-    /// Stores the task of `waker`, and returns whether the task was stored before.
+    /// Stores the identity of the task of `waker`. Returns whether the same task was already
+    /// stored, so that the task may poll.
     pub(super) fn replace(&self, waker: &Waker) -> bool {
         // Two tasks have different addresses while both exist. `Waker::will_wake` also compares the
         // addresses of the virtual tables, which can differ for the same task.

@@ -39,7 +39,8 @@ use crate::error::{Error, Result};
 use crate::memory::PieceLender;
 
 /// Maximum number of completions that one call takes from the completion queue: the length of an
-/// array in the poller.
+/// array in the poller. A longer array needs fewer calls after a burst, and more memory for each
+/// shard.
 const BATCH: usize = 32;
 /// Maximum number of batches of [`BATCH`] completions that one poll handles. Bounds the time for
 /// which a poll occupies its thread.
@@ -59,8 +60,8 @@ const POLLS_PER_CLOCK: usize = 8;
 /// connections. The queue grows with the number of connections.
 const INITIAL_ENTRIES: u32 = 4096;
 
-/// Settings that all connections of a shard have in common. Connections with another profile use
-/// another shard.
+/// Settings that all connections of a shard (shared queues and their task) have in common.
+/// Connections with another profile use another shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Profile {
     /// Method by which futures are notified of completions.
@@ -106,7 +107,7 @@ pub(crate) struct Shard {
     counts: driver::Counts,
 }
 
-/// State that the thread that polls the completion queue needs, locked during a poll: the table of
+/// State of the polling of the completion queue, locked by the polling thread: the table of
 /// connections by queue pair number, and buffers.
 #[derive(Debug)]
 struct Poller {
@@ -118,8 +119,8 @@ struct Poller {
     detached: Vec<Arc<Connection>>,
 }
 
-/// Change of the table of connections to which completions are dispatched, applied by the next
-/// poll.
+/// Change of the table of connections to which completions are dispatched. Queued, and applied by
+/// the next poll.
 #[derive(Debug)]
 enum Change {
     Attach(Arc<Connection>),
@@ -138,7 +139,8 @@ pub(crate) enum Polled {
 }
 
 impl Shard {
-    /// Creates a shard on the current runtime, and spawns its driver.
+    /// Creates a shard on the current runtime, and spawns its driver, the task that polls its
+    /// completion queue.
     pub(crate) fn start(domain: &ProtectionDomain, profile: Profile) -> Result<Arc<Self>> {
         let channel = registered_channel(domain)?;
         let context = domain.context();
@@ -186,7 +188,8 @@ impl Shard {
         self.runtime == runtime && self.profile == profile && !self.has_ended()
     }
 
-    /// Returns whether the driver has ended.
+    /// Returns whether the driver, the task of this shard, has ended, so that new connections need
+    /// another shard.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Acquire)
     }
@@ -235,17 +238,18 @@ impl Shard {
         self.receives.shrink(messages);
     }
 
-    /// Attaches a connection, so that completions of its queue pair are dispatched to it.
+    /// Attaches a connection to the shard, so that the next polls dispatch the completions of its
+    /// queue pair to it.
     pub(crate) fn attach(&self, connection: &Arc<Connection>) {
         self.changes.push(Change::Attach(Arc::clone(connection)));
     }
 
-    /// Detaches a connection after its remaining completions were dispatched. Polls them first,
-    /// because completions that are still queued when the queue pair is destroyed are lost, with
-    /// the memory of their receives.
+    /// Detaches a connection after its remaining completions were dispatched. Polls for the
+    /// remaining completions first, because completions that are still queued when the queue pair
+    /// is destroyed are lost, with the memory of their receives.
     pub(crate) fn detach(&self, connection: &Connection) {
         // In the error state, the queue pair takes no further receives from the shared queue, and
-        // flushes those that it has taken.
+        // flushes the receives that it has taken.
         if let Err(error) = connection.queue_pair().fail() {
             tracing::warn!(%error, "the queue pair could not be moved to the error state");
         }
@@ -288,7 +292,8 @@ impl Shard {
         }
     }
 
-    /// Wakes the tasks whose operations have completed, in order of completion.
+    /// Wakes the tasks whose operations have completed, in order of completion. Called without the
+    /// lock of the poller, because waking a task can run code that polls.
     #[inline(never)]
     fn wake_all(&self, mut wakes: Vec<Waker>) {
         wakes.drain(..).for_each(Waker::wake);
@@ -417,14 +422,15 @@ impl Shard {
         self.polls_briefly && self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns whether the task of `waker` may poll for its own result: whether no other task has
-    /// called this function since its last call.
+    /// Returns whether the task of `waker` may poll for its own result: `false` at the task's first
+    /// call, and if another task has called this function since the task's last call, because two
+    /// tasks that poll in turn would delay each other.
     pub(crate) fn is_lone_task(&self, waker: &Waker) -> bool {
         self.last_task.replace(waker)
     }
 
-    /// Polls until `attempt` returns a value, for at most `limit`. Calls `attempt` after each poll
-    /// that has found completions. Returns `None` if the time has passed.
+    /// Polls the completion queue until `attempt` returns a value, for at most `limit`. Calls
+    /// `attempt` after each poll that has found completions. Returns `None` if the time has passed.
     #[inline]
     pub(crate) fn poll_briefly<T>(
         &self,
@@ -482,7 +488,7 @@ impl Shard {
         key
     }
 
-    /// Cancels a deadline. Does nothing if the deadline has passed.
+    /// Cancels a deadline. Does nothing if the deadline has passed or was already cancelled.
     pub(crate) fn cancel_deadline(&self, key: DeadlineKey) {
         self.deadlines.cancel(key);
     }
@@ -513,9 +519,9 @@ impl Shard {
     }
 
     /// Schedules the connection's staged requests, and the buffered bytes of its stream, to be
-    /// posted at the end of the driver's current round, like [`Self::post_at_turn_end`]. Wakes the
-    /// driver if it sleeps. Returns `false` if the driver has ended, so that the caller must post
-    /// them itself.
+    /// posted at the end of the driver's current round, like [`Self::post_at_turn_end`]. Wakes a
+    /// sleeping driver. Returns `false` if the driver has ended, so that the caller must post the
+    /// requests and bytes itself.
     pub(crate) fn flush_at_turn_end(&self, connection: &Connection) -> bool {
         let Some(connection) = connection.to_arc() else {
             return false;
@@ -546,7 +552,8 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves room in the completion queue for `requests`, and posts receives for `messages`.
+    /// Reserves room in the completion queue of the shard for the completions of `requests`
+    /// requests, and posts receives for `messages` messages of the peer.
     pub(crate) fn new(shard: Arc<Shard>, requests: usize, messages: usize) -> Result<Self> {
         shard.reserve(requests, messages)?;
         Ok(Self {
@@ -567,7 +574,8 @@ impl Drop for Reservation {
     }
 }
 
-/// Guard that counts a future as waiting until the guard is dropped.
+/// Guard that counts a future as waiting until the guard is dropped, so that other futures do not
+/// poll meanwhile.
 #[derive(Debug)]
 pub(crate) struct WaitingFuture<'s>(&'s AtomicU32);
 
@@ -577,7 +585,8 @@ impl Drop for WaitingFuture<'_> {
     }
 }
 
-/// Ends all connections of the table with this error, and wakes their waiting futures.
+/// Ends all connections of a shard with this error, because its completion queue cannot be polled,
+/// and wakes their waiting futures.
 #[cold]
 fn fail_all(connections: &QueuePairMap<Arc<Connection>>, error: &Error) {
     for connection in connections.values() {
@@ -587,7 +596,8 @@ fn fail_all(connections: &QueuePairMap<Arc<Connection>>, error: &Error) {
     }
 }
 
-/// Creates a completion channel that is registered with the current runtime.
+/// Creates a completion channel that is registered with the current runtime, so that the driver can
+/// wait for its events.
 fn registered_channel(domain: &ProtectionDomain) -> Result<AsyncFd<CompletionChannel>> {
     let channel = domain.context().completion_channel()?;
     // The replacement of `new` is unsafe, because an implementation of `AsRawFd` may return

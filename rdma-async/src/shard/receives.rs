@@ -42,12 +42,13 @@ impl Receives {
         })
     }
 
-    /// Returns the maximum number of posted receives.
+    /// Returns the maximum number of receives that the queue can hold.
     pub(super) fn capacity(&self) -> usize {
         self.queue.capacity()
     }
 
-    /// Returns the lender of the memory of the receives.
+    /// Returns the lender of the memory of the receives, to which received messages return their
+    /// memory.
     pub(super) fn memory(&self) -> &Arc<PieceLender> {
         &self.memory
     }
@@ -57,7 +58,8 @@ impl Receives {
         builder.shared_receive_queue(&self.queue)
     }
 
-    /// Adds `messages` to the number of messages that may arrive, and posts receives for them.
+    /// Adds `messages` to the number of messages that may arrive, and posts receives until enough
+    /// are posted for this number.
     pub(super) fn grow(&self, messages: usize) -> Result<()> {
         {
             let mut allowed = self.allowed.lock();
@@ -75,8 +77,8 @@ impl Receives {
         self.set_targets(*allowed);
     }
 
-    /// Computes how many receives should be posted so that `allowed` messages can arrive, and below
-    /// which number further receives are posted.
+    /// Sets the number of receives that should be posted so that `allowed` messages can arrive, and
+    /// the number below which further receives are posted.
     fn set_targets(&self, allowed: usize) {
         // A quarter more than may arrive, so that receives are posted in batches.
         let target = (allowed + allowed.div_ceil(4)).min(self.capacity());
@@ -93,7 +95,8 @@ impl Receives {
         self.queue.complete(completion)
     }
 
-    /// Posts a new receive that uses the memory of a completed receive. Logs an error.
+    /// Posts a new receive that uses the memory of a completed receive. If the device refuses the
+    /// receive, logs the error and drops the memory.
     #[inline]
     pub(super) fn post(&self, memory: WriteClaim) {
         self.posted.fetch_add(1, Ordering::Relaxed);

@@ -17,14 +17,14 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Adds a connection, whose staged requests are posted at the end of the turn.
+    /// Adds a connection, so that its staged requests are posted at the end of the turn.
     pub(super) fn add(&self, connection: Arc<Connection>) {
         self.connections.lock().push(connection);
         self.has_any.store(true, Ordering::Release);
     }
 
-    /// Posts the staged requests of all connections to the device. Swaps the list with `spare`,
-    /// which must be empty, to reuse its allocation.
+    /// Ends the turn: posts the staged requests of all connections in the list to the device, and
+    /// empties the list. Swaps the list with `spare`, which must be empty, to reuse its allocation.
     pub(super) fn end(&self, spare: &mut Vec<Arc<Connection>>) {
         if !self.has_any.load(Ordering::Acquire) {
             return;

@@ -77,12 +77,14 @@ impl OwnedReadHalf {
         }
     }
 
-    /// Returns the connection of the stream.
+    /// Returns the connection of the stream. [`RdmaStream::rdma`](crate::RdmaStream::rdma)
+    /// describes which operations a program must not use.
     pub fn rdma(&self) -> &Rdma {
         &self.rdma
     }
 
-    /// Returns whether this is a half of the stream over the connection `rdma`.
+    /// Returns whether this is a half of the stream over the connection `rdma`, so that the half
+    /// can be joined with the other half of that stream.
     pub(super) fn is_half_of(&self, rdma: &Arc<Rdma>) -> bool {
         Arc::ptr_eq(&self.rdma, rdma)
     }
@@ -100,8 +102,8 @@ impl OwnedReadHalf {
         }
     }
 
-    /// Polls like [`Self::poll_fill`]. Copies unread bytes that are in the ring to a region of
-    /// their own, which only this end can access.
+    /// Polls until `unread` has bytes or the stream has ended, like [`Self::poll_fill`]. Copies
+    /// unread bytes that are in the ring to a region of their own, which only this end can access.
     fn poll_fill_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_fill(cx))?;
         if let Some(Unread::InRing(piece, start)) = &self.unread {
@@ -115,8 +117,8 @@ impl OwnedReadHalf {
         Poll::Ready(Ok(()))
     }
 
-    /// Polls until `unread` has bytes or the stream has ended. Receives the next message if
-    /// necessary.
+    /// Polls until `unread` has bytes or the stream has ended, so that the caller can read them.
+    /// Receives the next message if all earlier bytes are read.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.unread.is_none() && !self.has_ended {
             if let Some(error) = &self.failure {
@@ -151,7 +153,8 @@ impl OwnedReadHalf {
         Poll::Ready(Ok(()))
     }
 
-    /// Marks the first `amount` unread bytes as read. Panics if there are fewer.
+    /// Marks the first `amount` unread bytes as read, and frees their slot of the ring after its
+    /// last byte. Panics if there are fewer unread bytes.
     fn skip(&mut self, amount: usize) {
         let len = self.unread.as_ref().map_or(0, Unread::len);
         assert!(amount <= len, "more bytes consumed than filled");

@@ -49,7 +49,8 @@ impl OwnedWriteHalf {
         }
     }
 
-    /// Returns the connection of the stream.
+    /// Returns the connection of the stream. [`RdmaStream::rdma`](crate::RdmaStream::rdma)
+    /// describes which operations a program must not use.
     pub fn rdma(&self) -> &Rdma {
         &self.rdma
     }
@@ -116,7 +117,8 @@ impl OwnedWriteHalf {
         }
     }
 
-    /// Ends this direction of the stream, unless it has ended.
+    /// Ends this direction of the stream, unless it has ended: the peer then reads the end of the
+    /// stream after the last byte.
     fn end(&mut self) {
         if !self.has_ended {
             self.has_ended = true;

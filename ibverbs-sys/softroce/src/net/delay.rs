@@ -37,7 +37,7 @@ pub(super) enum Held {
         left: u8,
         packet: Packet,
     },
-    /// All packets of an outbox, which are held back for a latency.
+    /// All packets of an outbox, which are held back until the configured latency has passed.
     Batch(Box<Batch>),
 }
 
@@ -78,7 +78,8 @@ impl HeldPackets {
         Ok(())
     }
 
-    /// Removes the packets with the key `key`.
+    /// Removes and returns the packets with the key `key` in the map `due`, or returns `None` if
+    /// another thread has removed them.
     fn remove(&mut self, key: (Time, u64)) -> Option<Held> {
         let held = self.due.remove(&key)?;
         self.packets -= held.packets();
@@ -108,7 +109,8 @@ impl Delay {
         }
     }
 
-    /// Returns the state of the NIC's timer for the time that [`Delay::next_due`] returns.
+    /// Returns the state of the NIC's timer that expires when the next held-back packet is due
+    /// ([`Delay::next_due`]).
     pub(super) fn alarm(&self) -> &Alarm {
         &self.alarm
     }
@@ -167,8 +169,9 @@ impl Delay {
         packets.collect()
     }
 
-    /// Removes the packets that are due at `now`, and passes them to `send` in their order. Only
-    /// one thread at a time does so.
+    /// Removes the packets that are due at `now`, and passes them to `send` in the order of their
+    /// due times. Only one thread at a time does so, because threads that send at the same time
+    /// could change the order.
     pub(super) fn send_due(&self, now: Time, send: impl FnOnce(Vec<Held>)) {
         let _sending = self.sending.lock();
         let due = self.take_due(now);

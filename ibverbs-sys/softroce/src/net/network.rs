@@ -34,8 +34,8 @@ use crate::same_host::{HostPeers, Link};
 use crate::timers::Timers;
 use crate::wire::ip::Headers;
 
-/// Maximum number of bytes that a queue pair may have in flight to another host. Paths that have
-/// been found to hold so much data can have this window; all others have a smaller one.
+/// Maximum number of bytes that a queue pair may have in flight to another host. Applies to paths
+/// that have been found to hold so much data; the limit of all other paths is smaller.
 const MAX_BYTES: usize = 16 << 20;
 
 /// Maximum number of unused packet buffers that are kept for reuse by outboxes. More buffers than
@@ -380,8 +380,9 @@ impl Network {
         self.capture.is_some()
     }
 
-    /// Returns the route of packets on `path` to the queue pair with the number `queue_pair`, or
-    /// `None` if packets cannot be sent on the path.
+    /// Returns the route of packets on `path` to the queue pair with the number `queue_pair`: the
+    /// socket, the destination address and the headers. Returns `None` if packets cannot be sent on
+    /// the path.
     pub(super) fn way(&self, path: &Path, queue_pair: u32) -> Option<route::PacketRoute> {
         let Entry { gid, local_address } = self.table.get(path.source.into())?;
         let ports_of = |host| {
@@ -422,14 +423,15 @@ impl Network {
         Arc::clone(&self.endpoints.read())
     }
 
-    /// Returns how often the set of sockets has changed, so that a cached copy of the set can be
-    /// validated.
+    /// Returns how often the set of sockets has changed. A cached copy of the set is valid while
+    /// the number does not change.
     pub(super) fn endpoints_changes(&self) -> u64 {
         self.endpoints_changes.load(Ordering::Acquire)
     }
 
     /// Sends the packets that injected faults have held back and that are due at `now`, and sets
-    /// the timer for the next one. `noted` is the time for which the expired timer was set.
+    /// the timer for the next due time. Called when the timer expires; `noted` is the time for
+    /// which it was set.
     pub(crate) fn send_delayed(&self, now: Time, noted: Time) {
         Timers::clear(self.delay.alarm(), noted);
         self.send_until(now);

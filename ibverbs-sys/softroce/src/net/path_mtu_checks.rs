@@ -49,10 +49,11 @@ const MAX_ROUTES: usize = 4096;
 /// Local address and address of the peer, for which the state of checks is kept.
 type Route = (IpAddr, IpAddr);
 
-/// Path to a peer, and the queue pair number that answers questions there.
+/// Path to a peer, and the peer's queue pair number for questions (packets that request an answer).
 pub(super) type Target = (Path, u32);
 
-/// State of the checks for each route (pair of a local address and a peer's address).
+/// State of the [checks](self) of packet sizes, for each route (pair of a local address and a
+/// peer's address).
 #[derive(Debug, Default)]
 pub(super) struct PathMtuChecks(Mutex<HashMap<Route, PathMtuCheck>>);
 
@@ -80,16 +81,17 @@ enum State {
     Unanswered { is_repeated: bool },
     /// Only short questions were answered, in this number of consecutive checks.
     Lossy(u32),
-    /// The long question was answered, or the path was reported.
+    /// The check has ended: the long question was answered, or the path was reported.
     Done,
 }
 
 /// Action that the caller must perform after an event of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CheckAction {
-    /// Send the questions for this path MTU to this peer, the long one with this sequence number.
+    /// Send the long and the short question for this path MTU to this peer. The number is the
+    /// sequence number of the long question.
     Ask(Target, Mtu, u32),
-    /// Report that packets with this path MTU are lost.
+    /// Report to the user that the path loses packets of this path MTU.
     Report(Mtu),
     Nothing,
 }
@@ -199,8 +201,8 @@ impl Network {
         self.continue_check(route, step);
     }
 
-    /// Performs the action `step` of the check of a route: sends questions, or reports that the
-    /// path loses long packets.
+    /// Performs the action `step` of the check of the route from `local` to `peer`: sends
+    /// questions, or reports that the path loses long packets.
     pub(super) fn continue_check(&self, (local, peer): Route, step: CheckAction) {
         match step {
             CheckAction::Ask(to, mtu, sequence) => {

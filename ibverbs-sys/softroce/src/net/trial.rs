@@ -34,7 +34,8 @@ use crate::wire::{Aeth, Bth, Deth, Header, Opcode, Operation, Syndrome, Transpor
 /// number is that of the general services interface, which no queue pair of a program has.
 const TRIAL_QUEUE_PAIR: u32 = 1;
 
-/// Opcode of a question: a packet that requests an answer from the device that receives it.
+/// Opcode of a question: a packet that requests an answer from the device that receives the packet.
+/// Questions are used in trials and in [checks of the path MTU](super::path_mtu_checks).
 const QUESTION: Opcode = Opcode::new(Transport::Manufacturer, Operation::SendOnly);
 
 /// Opcode of the answer to a [`QUESTION`] packet. The answer has the same sequence number.
@@ -52,7 +53,7 @@ pub(super) struct DueTrial {
 /// Local IP address and IP address of the peer, for which the state of trials is kept.
 type Route = (IpAddr, IpAddr);
 
-/// State of the trials (test bursts) of each route.
+/// State of the [trials](self) (test bursts) of each route.
 #[derive(Debug, Default)]
 pub(super) struct Trials(Mutex<HashMap<Route, Trial>>);
 
@@ -77,7 +78,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Time after which an answered trial (test burst) is repeated, because a router may have changed
-/// the path to the peer.
+/// the path to the peer. A longer time would let more bursts be lost on the new path.
 const RENEWAL: Duration = Duration::from_secs(1);
 
 /// Number of unanswered trials after which no bursts are sent to the peer until a trial (test
@@ -96,8 +97,9 @@ impl Trials {
         (trials.get(&(local, peer))).is_some_and(|trial| trial.is_proven)
     }
 
-    /// Forgets all trials (test bursts), so that bursts are sent only after new ones. An answer to
-    /// an earlier trial proves nothing.
+    /// Forgets all trials (test bursts), so that bursts are sent only after a new trial has
+    /// succeeded. Answers to earlier trials are ignored. Called when the host's routes have
+    /// changed.
     pub(super) fn forget_all(&self) {
         self.0.lock().clear();
     }
@@ -239,8 +241,8 @@ impl Network {
     }
 }
 
-/// Returns the queue pair number of a device's end of trials (test bursts). `slot` is the device's
-/// slot (port index).
+/// Returns the queue pair number to which trials (test bursts) of the device with the slot (port
+/// index) `slot` are addressed.
 pub(super) fn number_of(slot: u8) -> u32 {
     u32::from(slot) << number::BITS | TRIAL_QUEUE_PAIR
 }

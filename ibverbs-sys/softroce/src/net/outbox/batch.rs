@@ -31,7 +31,7 @@ pub(in crate::net) struct Batch {
     pub(super) runs: Vec<u8>,
     pub(super) runs_end: usize,
     pub(super) sealed: Vec<Encoded>,
-    /// Number of packets in `sealed`, where a run counts with all of its packets.
+    /// Number of packets in `sealed`. All packets of a run are counted.
     pub(super) packets: usize,
     /// Slices of adjacent datagrams that are passed to the kernel, in the order of sending.
     pub(super) pieces: Vec<Piece>,
@@ -104,8 +104,8 @@ impl Batch {
         self.bursts.clear();
     }
 
-    /// Returns the socket, destination and header fields of the first packet, or `None`
-    /// if there are fewer than two packets.
+    /// Returns the socket, destination and header fields of the first packet, or `None` if there
+    /// are fewer than two packets, which cannot form a burst.
     pub(in crate::net) fn first_of_several(&self) -> Option<&SendParameters> {
         let first = self.sealed.first().filter(|_| self.packets > 1);
         first.map(|first| &first.parameters)
@@ -118,7 +118,7 @@ impl Batch {
         self.sealed.extend(std::iter::repeat_n(sealed, copies));
     }
 
-    /// Returns the number of packets, where a run counts with all of its packets.
+    /// Returns the number of packets. All packets of a run are counted.
     pub(in crate::net) fn packets(&self) -> usize {
         self.packets
     }
@@ -151,9 +151,9 @@ impl Batch {
         }
     }
 
-    /// Changes the headers and the ICRCs of a burst's packets to the IPv4 identifications that the
-    /// kernel will assign: 0, 1, 2 and so on. An ICRC that an injected fault has damaged stays
-    /// wrong.
+    /// Sets the IPv4 identifications of a burst's packets to the values that the kernel will assign
+    /// when it splits the burst: 0, 1, 2 and so on. Adapts the ICRCs, which cover the
+    /// identification. An ICRC that an injected fault has damaged stays wrong.
     fn set_identifications(&mut self, burst: Range<usize>) {
         let mut number = 0;
         for piece in &self.pieces[burst] {
@@ -192,7 +192,7 @@ impl Batch {
 }
 
 impl Encoded {
-    /// Returns the number of packets in the run, or 1 for a single packet.
+    /// Returns the number of packets of this value: those of the run, or 1 for a single packet.
     pub(super) fn count(&self) -> usize {
         self.run.unwrap_or(1)
     }

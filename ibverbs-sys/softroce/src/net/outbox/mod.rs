@@ -41,8 +41,8 @@ pub(crate) struct Outbox<'a> {
     /// State of datagrams that are sent through shared memory where possible; `None` if datagrams
     /// are sent by sockets only.
     datagrams: Option<Datagrams>,
-    /// Set while wakeups of peer processes that share memory are deferred: they are not sent
-    /// together with the packets, but later by the thread or the engine.
+    /// Set while wakeups of peer processes that share memory are deferred: this outbox does not
+    /// wake the peers; the sending thread or the engine (background thread) does so later.
     is_quiet: bool,
     /// Set if the packets have been held back already, so that no injected latency applies.
     is_delayed: bool,
@@ -370,9 +370,10 @@ impl<'a> Outbox<'a> {
         Some(())
     }
 
-    /// Sends a packet that peers accept only through shared memory, even while injected faults
-    /// require that other packets go through sockets. The packet begins at offset `begin` of the
-    /// buffer. If no memory is shared with the peer, counts the packet as discarded.
+    /// Sends a packet of a kind that peers accept only through shared memory. Such a packet uses
+    /// the shared memory even while injected faults require that other packets go through sockets.
+    /// The packet begins at offset `begin` of the buffer. If no memory is shared with the peer,
+    /// counts the packet as discarded.
     #[cold]
     fn send_through_memory_only(&mut self, begin: usize, path: &Path) {
         let Some(written) = self.batch.bytes.get(begin..) else {
@@ -481,7 +482,8 @@ impl<'a> Outbox<'a> {
         network.schedule_delayed();
     }
 
-    /// Adds a packet that injected faults have held back, and that is due now.
+    /// Adds a packet that injected faults have held back, and that is due now. The packet already
+    /// has its headers and its ICRC.
     pub(super) fn put(&mut self, packet: Packet) {
         self.batch.open();
         let begin = self.batch.bytes.len();

@@ -11,7 +11,8 @@ pub(super) const UDP_SEGMENT: c_int = 103;
 /// Socket option from linux/udp.h: the kernel merges received datagrams.
 pub(super) const UDP_GRO: c_int = 104;
 
-/// A control message (`cmsg(3)`) whose value is at most as long as an int.
+/// A control message (`cmsg(3)`) of a sent or received message. The value is at most as long as an
+/// int.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct ControlMessage {

@@ -143,7 +143,8 @@ impl HostAddress {
     }
 }
 
-/// Opens a socket for system calls about interfaces. Returns `None` if the kernel refuses.
+/// Opens a socket on which system calls (`ioctl`) query interfaces. Returns `None` if the kernel
+/// refuses.
 fn socket() -> Option<Descriptor> {
     let flags = SocketFlags::CLOEXEC;
     let open = || socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None);

@@ -45,7 +45,8 @@ pub(crate) const MAX_BURST_DATAGRAMS: usize = 64;
 pub(crate) const MAX_BURST_BYTES: usize = 65_535 - 40 - 8;
 
 /// Requested size in bytes of a socket's send buffer, in which packets wait for the network
-/// interface. If the buffer is full, the sender has to try again.
+/// interface. If the buffer is full, the sender has to try again, so a smaller buffer would cost
+/// more system calls.
 const SEND_BUFFER_SIZE: usize = 1 << 20;
 
 /// Hop limit of packets for which the sender requests no hop limit: the usual default of Linux.

@@ -9,7 +9,7 @@ pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// If a packet wakes the engine (background thread) and the last poll was at most this long ago,
 /// the polling thread is assumed to have received the packet. Waking the engine takes longer than
-/// this time.
+/// this time, so such a poll was later than the packet.
 const POLLED_JUST_NOW: Duration = Duration::from_micros(5);
 
 /// If the last poll was at most this long ago, the thread that polled is assumed to be still
@@ -19,7 +19,8 @@ const POLLED_RECENTLY: Duration = Duration::from_micros(200);
 
 /// Initial number of useless wakeups in a row after which the engine (background thread) stops
 /// watching the sockets. A wakeup is useless if another thread polls, and so receives the packet
-/// anyway.
+/// anyway. With a lower number, a program that polls only for a moment would delay its later
+/// packets.
 const INITIAL_USELESS_WAKEUPS: u32 = 8;
 
 /// Maximum number of useless wakeups in a row that are required before the engine (background
@@ -33,7 +34,7 @@ const MAX_USELESS_WAKEUPS: u32 = 1024;
 pub(crate) struct Observations {
     /// Set if a socket woke the engine.
     pub(crate) woken: bool,
-    /// Set if the engine fetched packets.
+    /// Set if the engine fetched packets from the sockets.
     pub(crate) fetched: bool,
     /// Set if another thread was receiving packets at the same time.
     pub(crate) contended: bool,
@@ -62,8 +63,8 @@ pub(crate) struct Pacing {
     away: bool,
     in_vain: u32,
     patience: u32,
-    /// Number of intervals in which the engine did not watch the sockets and the program polled,
-    /// since the required number of wakeups last changed.
+    /// Number of intervals, since the required number of wakeups last changed, in which the engine
+    /// did not watch the sockets and the program polled: the decision not to watch was right.
     right: u32,
 }
 

@@ -19,7 +19,8 @@ use crate::proto::Time;
 use crate::timers::Timers;
 
 /// Maximum number of batches of packets that the engine (background thread) receives before it
-/// handles other events, such as peers that connect through shared memory.
+/// handles other events, such as peers that connect through shared memory. Without a limit, a peer
+/// that sends without end would delay the events.
 const MAX_BATCHES: usize = 16;
 
 /// Number of packets received in one iteration at which more packets are expected soon, so that the
@@ -91,8 +92,8 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     /// Runs due timers without receiving packets.
     fn run_due(&self);
 
-    /// Reports a panic of the engine's thread to the device. Returns whether the engine (background
-    /// thread) may continue.
+    /// Reports a panic of the engine's thread to the device, which then fails. Returns `true` if
+    /// the engine (background thread) may continue.
     fn panicked(&self, panic: &(dyn Any + Send)) -> bool;
 }
 
@@ -119,8 +120,9 @@ pub(crate) struct Engine {
 struct EngineState {
     timers: Arc<Timers>,
     stop: AtomicBool,
-    /// Number of times that the program armed a completion queue, in order to sleep until a
-    /// completion arrives.
+    /// Number of times that the program armed a completion queue (requested an event, in order to
+    /// sleep until a completion arrives). The engine detects by a change that it must watch the
+    /// sockets.
     armed: AtomicU64,
     /// Set while packets do not wake the engine.
     away: AtomicBool,

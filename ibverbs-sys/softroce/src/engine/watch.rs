@@ -11,7 +11,8 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use crate::descriptor::Descriptor;
 use crate::net::{Endpoints, Socket};
 
-/// Kind of event that wakes the engine (background thread), and that determines the work to do.
+/// Kind of event that wakes the engine (background thread). The kind determines the work that the
+/// engine does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// A packet arrived, or a peer process sent a message.

@@ -17,7 +17,7 @@ use crate::config::Config;
 /// is rarely in use.
 const ATTEMPTS: u32 = 64;
 
-/// Result of [`bind`]: the addresses that the process has bound, all with the same UDP port. No
+/// Result of [`bind()`]: the addresses that the process has bound, all with the same UDP port. No
 /// other process can bind an address and port that is bound here.
 pub(super) struct Bound {
     pub(super) all: Vec<LocalAddress>,

@@ -60,10 +60,11 @@ impl Nic {
         event
     }
 
-    /// Prepares for a thread that waits for an event of `channel`. Must be called when a completion
-    /// queue of the channel was armed. Packets wake the engine (background thread) from now on. If
-    /// the channel is non-blocking and the only one, peer processes on the same host wake the
-    /// waiting thread instead.
+    /// Ensures that packets and messages that arrive from now on wake a thread, because the program
+    /// is about to wait for an event of `channel`. Must be called when a completion queue of the
+    /// channel was armed. Packets wake the engine (background thread). If the channel is
+    /// non-blocking and the only one, peer processes on the same host wake the waiting thread
+    /// directly.
     pub(crate) fn armed(&self, channel: Option<&CompletionChannel>) {
         self.watch();
         if let (Some(host_peers), Some(channel)) = (&self.host_peers, channel)

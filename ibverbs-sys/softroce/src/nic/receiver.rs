@@ -25,8 +25,8 @@ use crate::spin;
 use crate::transfer::RingMessage;
 use crate::wire::Run;
 
-/// State that only the receiving thread uses. The lock around the state ensures that only one
-/// thread receives at a time.
+/// State of receiving: caches, and the queue pairs that must respond. The lock around this value
+/// ensures that only one thread receives at a time.
 pub(super) struct Receiver {
     inbox: Inbox,
     /// Queue pairs that have received packets and not sent the responses yet.
@@ -35,7 +35,7 @@ pub(super) struct Receiver {
     /// Cache of the queue pairs that received the last messages through shared memory, so that the
     /// next message needs no locked lookup.
     recent: Recent,
-    /// Peer processes on the same host that share memory with this process.
+    /// Cached list of the links (shared memory) to peer processes on the same host.
     host_peers: same_host::CachedLinks,
     sockets: SocketSchedule,
     /// Counters of messages that arrive through shared memory.
@@ -70,7 +70,8 @@ pub(super) enum ReceivingThread {
 }
 
 /// Number of consecutive polls in which a polling thread checks the sockets once. The other polls
-/// check only shared memory, which needs no system call.
+/// check only shared memory, which needs no system call. A larger number would let packets wait
+/// longer; a smaller one would slow down polls.
 const CHECK_INTERVAL: u32 = 8;
 
 /// Maximum number of consecutive receive attempts that find packets while due timers wait. Then the

@@ -34,8 +34,9 @@ impl SocketSchedule {
             }
     }
 
-    /// Records that a check of the sockets at the time `now` found `received` packets. The interval
-    /// doubles while checks find no packet, and is 0 after a check that found packets.
+    /// Records that a check of the sockets at the time `now` found `received` packets. After a
+    /// check without packets, the interval until the next check doubles; after a check with
+    /// packets, the interval is 0.
     pub(super) fn record_check(&mut self, now: Time, received: usize) {
         self.checked = now;
         self.interval = match received {

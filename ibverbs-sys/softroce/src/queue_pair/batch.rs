@@ -69,8 +69,8 @@ impl Batch {
         self.set(|draft| draft.inline(data));
     }
 
-    /// Sets the destination of the last request of the batch, which must be a datagram, to
-    /// `address`.
+    /// Sets the destination of the last request of the batch to `address`. The request must be a
+    /// datagram.
     pub(crate) fn address(&self, address: Address) {
         self.set(|draft| draft.address(address));
     }
@@ -117,8 +117,8 @@ impl Batch {
 }
 
 impl BatchState {
-    /// Checks the last request of the batch by `rules`, and adds it to the complete ones, if there
-    /// is one.
+    /// Checks the last request of the batch, if there is one, by `rules`, and adds it to the
+    /// complete requests. Records an error if a check fails.
     fn close(&mut self, rules: &Rules) {
         let Some(draft) = self.draft.take() else {
             return;

@@ -29,7 +29,8 @@ pub(super) struct UsedObjects {
     pub(super) receive_queue: Option<InUse<CompletionQueue>>,
     pub(super) receives: Receives,
     pub(super) xrc: Option<InUse<XrcDomain>>,
-    /// Protection domain of the XRC shared receive queue that the peer's last request named.
+    /// Protection domain of the XRC shared receive queue that the peer's last request named. Keys
+    /// in that request belong to this domain.
     pub(super) named: Cell<Option<DomainId>>,
 }
 
@@ -43,8 +44,8 @@ pub(super) enum Receives {
     Named,
 }
 
-/// Results of transport events that the queue pair must handle, and information that the transport
-/// requests from the queue pair.
+/// State of a queue pair that the transport reads or changes during its calls: results of transport
+/// events that the queue pair must then handle, and the location of the peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HostState {
     /// Set while started requests are in progress in the state SQD (send queue drained).
@@ -56,14 +57,15 @@ pub(super) struct HostState {
     /// Location of the peer that receives the next request: in this process, on this host, or
     /// elsewhere. It determines how the request is transferred.
     pub(super) peer: Peer,
-    /// Set if the last one-sided request could not be executed in the memory of the peer process.
+    /// Set if the last one-sided request (RDMA read, write or atomic) could not be executed
+    /// directly in the memory of the peer process, so that it must be sent as packets.
     pub(super) is_out_of_reach: bool,
 }
 
 impl HostState {
-    /// Returns the way in which the next bytes of a request of this queue pair are transferred. All
-    /// decisions are made here, both for requests that the posting thread transfers and for those
-    /// in the send queue.
+    /// Returns the way in which the next bytes of a request of this queue pair are transferred.
+    /// This is the only place of the decision, both for requests that the posting thread transfers
+    /// and for requests in the send queue.
     #[inline(always)]
     pub(super) fn transfer(&self, request: &RequestProperties) -> Transfer {
         let is_out_of_reach = self.is_out_of_reach && request.kind == Kind::OneSided;

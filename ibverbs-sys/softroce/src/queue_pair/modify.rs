@@ -21,7 +21,7 @@ pub(crate) struct Modification<'a> {
     pub(crate) destination: Ipv6Addr,
 }
 
-/// Properties of a queue pair before a modification, which the checks use.
+/// Properties of a queue pair before a modification, against which the arguments are checked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PresentState {
     pub(super) service: Service,
@@ -32,7 +32,8 @@ pub(super) struct PresentState {
     pub(super) port: u8,
 }
 
-/// A checked modification, which can be applied without failure.
+/// Result of [`check`]: a modification whose arguments were checked, so that it can be applied
+/// without failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     /// State to enter, or `None` if the state does not change.
@@ -214,7 +215,8 @@ impl Plan {
         }
     }
 
-    /// Stores the attribute values that the program has set, for `ibv_query_qp`.
+    /// Copies the attribute values that the modification sets from `values` to `as_set`, from which
+    /// `ibv_query_qp` returns them.
     pub(super) fn store(&self, values: &ibv_qp_attr, as_set: &mut ibv_qp_attr) {
         macro_rules! remember {
             ($($attribute:ident => $($field:ident),+;)+) => {

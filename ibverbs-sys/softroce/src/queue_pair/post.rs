@@ -12,13 +12,15 @@ use crate::proto::{
 };
 use crate::spin::MutexGuard;
 
-/// The locked send queue of a queue pair, to which requests are posted.
+/// The locked send queue of a queue pair, to which requests are posted. Dropping this value unlocks
+/// the queue.
 pub(crate) struct Sender<'a> {
     queue_pair: &'a QueuePair,
     inner: MutexGuard<'a, Inner>,
     /// Set if ring messages were sent for which the peer process has not been woken yet.
     has_sent: bool,
-    /// Set if a request was added to the queue instead of being executed or sent immediately.
+    /// Set if a request was added to the queue, because it could not be executed or sent
+    /// immediately.
     has_queued: bool,
     /// Number of requests that were executed while they were posted. They occupy capacity of the
     /// queue until the sender is dropped.
@@ -61,8 +63,8 @@ impl QueuePair {
 
 impl Sender<'_> {
     /// Posts a message, and immediately sends it as a ring message (short message in memory shared
-    /// with a peer process). Returns `false`, and posts nothing, if the message is not suitable or
-    /// an earlier request must be sent first.
+    /// with a peer process). Returns `false`, and posts nothing, if the message cannot be a ring
+    /// message or an earlier request must be sent first.
     #[inline]
     pub(crate) fn post_ring_message(&mut self, message: &UnqueuedMessage, data: Data<'_>) -> bool {
         let sent = self.ready(1).is_ok()
@@ -93,8 +95,8 @@ impl Sender<'_> {
         !self.has_queued || self.inner.transport.is_silent()
     }
 
-    /// Executes requests of `list` directly, up to the first request that must be queued. Returns
-    /// the number of executed requests.
+    /// Executes requests of `list` directly in the peer's memory, up to the first request that must
+    /// be queued. Returns the number of executed requests.
     #[inline]
     pub(crate) fn execute<'l>(&mut self, list: &mut impl PostedList<'l>) -> usize {
         let room = self.queue_pair.rules().capabilities.max_send_wr as usize;
@@ -203,7 +205,8 @@ impl Sender<'_> {
     }
 }
 
-/// The locked receive queue of a queue pair, to which requests are posted.
+/// The locked receive queue of a queue pair, to which requests are posted. Dropping this value
+/// unlocks the queue.
 pub(crate) struct Receiver<'a> {
     queue_pair: &'a QueuePair,
     inner: MutexGuard<'a, Inner>,

@@ -34,7 +34,8 @@ bitflags! {
     }
 }
 
-/// Attributes that a program must set or may set in a state transition, besides the state.
+/// Rule for a state transition of a queue pair: the attributes that a program must set and those
+/// that it may set, besides the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     /// Attributes that must be set.

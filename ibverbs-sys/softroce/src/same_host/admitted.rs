@@ -7,8 +7,8 @@
 
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
 
-/// List of the peer processes that may copy from and to memory of this process. A `T` represents
-/// one peer.
+/// List of the peer processes that may copy from and to memory of this process. `T` is the type of
+/// an entry, which represents one peer.
 #[derive(Debug)]
 pub(super) struct Admitted<T> {
     /// Number of peers that were added to the list since its creation. While the number is 0,

@@ -19,8 +19,8 @@ use rustix::time::{
 
 use crate::descriptor::Descriptor;
 
-/// Set of descriptors whose events wake the engine (background thread), and which are stored with
-/// their kinds.
+/// Epoll set of descriptors whose events wake the engine (background thread). Each descriptor is
+/// stored with its kind ([`Source`]).
 pub(super) struct Events {
     epoll: Descriptor,
 }

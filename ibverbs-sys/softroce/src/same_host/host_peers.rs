@@ -35,16 +35,16 @@ pub struct HostPeers {
     by_address: RwLock<HashMap<SocketAddr, Arc<Link>>>,
     pub(super) links: RwLock<Arc<[Arc<Link>]>>,
     count: AtomicUsize,
-    /// Number of times that links were added or removed, by which a [`CachedLinks`] is found to be
-    /// out of date.
+    /// Number of times that links were added or removed. A [`CachedLinks`] is out of date if this
+    /// number has changed since it was filled.
     version: AtomicUsize,
     wake_eventfds: Arc<WakeEventfds>,
     pub(super) wake_target: WakeTarget,
 }
 
-/// Cached list of all links (shared memory with other processes), and the number of changes when
-/// the list was cached. A thread that often polls all links needs no lock while the list is up to
-/// date.
+/// Cached list of all links (shared memory with other processes), so that a thread that often polls
+/// all links needs no lock while the list is up to date. Contains the number of changes at the time
+/// when the list was cached.
 #[derive(Debug)]
 pub(crate) struct CachedLinks {
     version: usize,
@@ -92,11 +92,11 @@ impl Accesses {
     }
 }
 
-/// Minimum time between two checks whether the copies of peers have ended. The time grows with the
+/// Minimum time between two checks of copies that peers have in progress. The time grows with the
 /// duration of the wait, because most copies end soon.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_micros(10);
-/// Maximum time between two checks whether the copies of peers have ended, so that a request waits
-/// only a little longer than the copies take.
+/// Maximum time between two checks of copies that peers have in progress. Short, so that a request
+/// waits only a little longer than the copies take.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl HostPeers {
@@ -117,7 +117,8 @@ impl HostPeers {
         })
     }
 
-    /// Makes this process reachable for other processes of the host by its UDP address `address`.
+    /// Makes this process reachable for other processes of the host: they can begin handshakes if
+    /// they know its UDP address `address`.
     pub(crate) fn listen(&self, address: SocketAddr) -> io::Result<()> {
         self.directory.listen(address)
     }
@@ -210,8 +211,9 @@ impl HostPeers {
         self.publication.publish_queue_pair(queue_pair);
     }
 
-    /// Removes the queue pair with the number `number` from the published table. Returns whether it
-    /// was published, so that the caller must wait for peers that may still use the record.
+    /// Removes the queue pair with the number `number` from the published table. Returns `true` if
+    /// the queue pair was published: the caller must then wait for peers that may still use the
+    /// record.
     pub(crate) fn retract_queue_pair(&self, number: u32) -> bool {
         self.publication.retract_queue_pair(number)
     }

@@ -42,8 +42,8 @@ pub(super) struct Peer {
     pub(super) addresses: Vec<SocketAddr>,
     /// GID table of the peer's device.
     pub(super) gids: Vec<Ipv6Addr>,
-    /// Number that the peer adds to an index of its table of regions to form the index in a memory
-    /// key.
+    /// Offset in the peer's memory keys: a key contains an index of the peer's table of regions
+    /// plus this number.
     pub(super) key_base: u32,
     /// Tables in which the peer publishes its regions and queue pairs.
     pub(super) tables: Tables,
@@ -55,8 +55,8 @@ pub(super) struct Peer {
     pub(super) channels: Vec<Descriptor>,
 }
 
-/// Memory that this process shares with another process of the same host, and through which packets
-/// and other messages are sent.
+/// Link to another process of the same host: memory that both processes share, and through which
+/// packets and other messages are sent. See the module documentation.
 pub struct Link {
     peer: Peer,
     copying_peer: Arc<CopyingPeer>,
@@ -102,7 +102,8 @@ impl LinkFailures {
         self.has_failed.load(Ordering::Relaxed) && self.has_failed.swap(false, Ordering::Acquire)
     }
 
-    /// Wakes the engine, which then removes the failed link.
+    /// Records that a link has failed, and wakes the engine (background thread), which then removes
+    /// the link.
     fn notify(&self) {
         self.has_failed.store(true, Ordering::Release);
         descriptor::increment(self.wake_eventfd.as_fd());
@@ -122,8 +123,8 @@ struct Inbound {
 }
 
 impl Inbound {
-    /// Records which messages have arrived when the link (shared memory) ends. Messages that arrive
-    /// later are not received.
+    /// Stores the position up to which messages have arrived, because the link (shared memory)
+    /// ends. Later messages are not received.
     #[cold]
     fn close(&mut self) {
         if self.end.is_none() {
@@ -131,8 +132,9 @@ impl Inbound {
         }
     }
 
-    /// Returns the maximum number of messages that may still be received: `usize::MAX` before the
-    /// link (shared memory) has ended, and 0 after the peer has violated the protocol.
+    /// Returns the maximum number of messages that may still be received. The result is
+    /// `usize::MAX` before the link (shared memory) has ended, and 0 after the peer has violated
+    /// the protocol.
     fn left(&self) -> usize {
         let next = self.receiver.next_slot();
         match self.end {
@@ -163,7 +165,7 @@ pub(crate) enum Received<'a> {
     RingMessage(&'a RingMessage<'a>, &'a [Piece<'a>]),
 }
 
-/// Reason why a packet could not be sent on a link (shared memory).
+/// Reason why a packet could not be sent on a link (shared memory with another process).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendError {
     /// The ring has no free space at present.
@@ -265,7 +267,7 @@ impl Link {
     }
 
     /// Checks whether the peer process exists, and ends the link (shared memory) if it does not.
-    /// Returns whether the link is still alive.
+    /// Returns `true` if the link is still alive.
     pub(crate) fn check(&self) -> bool {
         if !self.is_dead() && self.copying_peer.is_gone() {
             self.end();
@@ -298,8 +300,8 @@ impl Link {
         self.peer.key_base
     }
 
-    /// Returns the record of the peer as a process that may copy from and to memory of this
-    /// process.
+    /// Returns the peer in its role as a process that may copy from and to memory of this process,
+    /// for the wait until its copies have ended.
     pub(super) fn copying_peer(&self) -> &Arc<CopyingPeer> {
         &self.copying_peer
     }
@@ -318,14 +320,14 @@ impl Link {
         (process.copies == KernelCopies::Allowed && self.is_fresh()).then_some(process.thread)
     }
 
-    /// Returns the lanes of this process: shared words that record its copies from and to the
-    /// peer's memory as in progress.
+    /// Returns the lanes of this process: shared words in which each thread that copies from or to
+    /// the peer's memory marks its copy as in progress.
     pub(super) fn own_lanes(&self) -> &[Line] {
         &self.side.own_lanes
     }
 
-    /// Records in a lane (shared word) that a copy from or to the peer's memory is in progress,
-    /// until the returned guard is dropped. Tests thus make a peer that withdraws memory wait.
+    /// Marks a copy from or to the peer's memory as in progress, in a lane (shared word), until the
+    /// returned guard is dropped. For tests, in which a peer that withdraws memory must wait.
     #[cfg(test)]
     pub(crate) fn hold_lane(&self) -> crate::epoch::Lane<'_> {
         crate::epoch::Lanes(self.own_lanes()).enter(0)
@@ -399,8 +401,9 @@ impl Link {
         }
     }
 
-    /// Requests the cache line of the ring that a further message, which probably follows, will
-    /// take, so that sending this message need not wait for the cache line.
+    /// Loads the cache line of the ring for a later message into the processor's cache, because
+    /// further messages probably follow. Sending that message then need not wait for the cache
+    /// line.
     #[inline]
     pub(crate) fn prefetch_next_slot(&self) {
         self.side.sender.prefetch();
@@ -629,8 +632,8 @@ impl Link {
         SleepWord(&self.side.own_sleep.0).end(sleeper);
     }
 
-    /// Removes a thread that waits at a channel from the shared memory, so that the peer does not
-    /// wake it.
+    /// Removes a thread that waits at a completion channel from the shared sleep word, so that the
+    /// peer does not wake the thread.
     pub(super) fn clear_channel(&self) {
         SleepWord(&self.side.own_sleep.0).clear_channel();
     }

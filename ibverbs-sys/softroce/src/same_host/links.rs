@@ -23,7 +23,8 @@ pub(super) struct Links {
     changes: u64,
 }
 
-/// State of the process that has a socket address, as far as this process knows it.
+/// State of another process, found by its socket address, in the handshakes that this process
+/// begins.
 pub(super) enum ProcessState {
     /// A thread of this process is performing a handshake with the process.
     InHandshake,
@@ -66,7 +67,8 @@ impl Links {
         self.by_address.insert(address, ProcessState::Declined(now));
     }
 
-    /// Returns the links (shared memory) to all peer processes.
+    /// Returns the links (shared memory) to all peer processes, including links that have ended but
+    /// were not removed yet.
     pub(super) fn all(&self) -> &[Arc<Link>] {
         &self.links
     }
@@ -110,9 +112,9 @@ impl Links {
         self.changes += 1;
     }
 
-    /// Removes links that have ended, and returns them. A link (shared memory) stays while messages
-    /// that arrived before its end can be received, or while queue pairs that wait for space in its
-    /// ring have not been resumed.
+    /// Removes links that have ended from the table, and returns them. A link (shared memory) stays
+    /// while messages that arrived before its end can be received, or while queue pairs that wait
+    /// for space in its ring have not been resumed.
     pub(super) fn remove_ended(&mut self) -> Vec<Arc<Link>> {
         let (present, ended): (Vec<_>, Vec<_>) = (self.links.drain(..))
             .partition(|link| link.check() || link.may_have_messages() || link.must_resume());

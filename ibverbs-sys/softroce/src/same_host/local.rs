@@ -28,12 +28,13 @@ use crate::memory::Arena;
 
 /// Identity and resources of this process that are passed to peers in a handshake.
 pub(crate) struct ProcessResources {
-    /// First UDP port of the device's port range, from which the number of a peer's port is
-    /// counted; see [`slot_of_sender`].
+    /// First UDP port of the device's port range. The slot of a peer (index of its port) is counted
+    /// from this port; see [`slot_of_sender`].
     pub(crate) base_port: u16,
     /// UDP addresses of this process, at most [`MAX_LIST`](super::MAX_LIST).
     pub(crate) addresses: Vec<SocketAddr>,
-    /// Number of addresses, from the first one on, that have a socket from the beginning.
+    /// Number of addresses at the beginning of `addresses` whose UDP sockets are open from the
+    /// beginning.
     pub(crate) open: usize,
     /// First entries of the device's GID table, at most [`MAX_LIST`](super::MAX_LIST).
     pub(crate) gids: Vec<Ipv6Addr>,
@@ -51,8 +52,8 @@ pub(crate) struct ProcessResources {
     pub(crate) is_peer: bool,
 }
 
-/// State of this process that all its handshakes and links (shared memory with other processes)
-/// use.
+/// This process as a participant of handshakes: the state that all its handshakes and links (shared
+/// memory with other processes) use.
 pub(super) struct LocalProcess {
     pub(super) resources: ProcessResources,
     pub(super) events: Events,

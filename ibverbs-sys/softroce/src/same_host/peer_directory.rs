@@ -35,7 +35,7 @@ use crate::descriptor::Descriptor;
 /// and its answer wakes the peer, too.
 const MAX_WAKE_DELAY: Duration = Duration::from_micros(500);
 
-/// The known processes of the host, and the links (shared memory) to them.
+/// Directory of the known processes of the host, and of the links (shared memory) to them.
 pub(crate) struct PeerDirectory {
     local: LocalProcess,
     listeners: Mutex<Vec<Descriptor>>,
@@ -45,7 +45,8 @@ pub(crate) struct PeerDirectory {
     changed: Condvar,
     /// Timer that expires when the engine must send the deferred wakeups of peers.
     wake_timer: Timer,
-    /// Set from the start of `wake_timer` until the deferred wakeups are sent.
+    /// Set from the start of `wake_timer` until the deferred wakeups are sent, so that the timer is
+    /// started only once.
     is_reminded: AtomicBool,
     /// Timer that expires when the engine must continue or end pending handshakes.
     handshake_timer: Timer,

@@ -57,7 +57,8 @@ impl Handshake {
         self.welcomed.is_none() && !self.has_handshake_message
     }
 
-    /// Returns the kind of content that can be received from the connection, without receiving it.
+    /// Returns the kind of content that can be received from the connection, and leaves the content
+    /// in the connection.
     fn readable(&self) -> Readable {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         match recv(self.socket.as_fd(), &mut [0_u8; 1], flags).map(|(_, length)| length) {
@@ -196,8 +197,8 @@ impl Handshakes {
     }
 
     /// Closes the oldest connection that has sent no message, if the number of connections is
-    /// [`MAX_PENDING_HANDSHAKES`]. Returns whether there is room for another connection: `false` if
-    /// all connections have sent a message.
+    /// [`MAX_PENDING_HANDSHAKES`]. Returns `false` if there is no room for another connection,
+    /// because all connections have sent a message.
     fn make_room(&mut self) -> bool {
         if self.all.len() < MAX_PENDING_HANDSHAKES {
             return true;

@@ -16,8 +16,8 @@ pub(super) use crate::memory::{FilePlace, Published};
 use crate::number;
 use crate::proto::AccessFlags;
 
-/// Record in which a process publishes a queue pair that is ready to receive. The connected peer
-/// reads the record.
+/// Content of the record in which a process publishes a queue pair that is ready to receive. The
+/// connected peer reads the record before it accesses memory through the queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueuePair {
     /// Number of the queue pair.
@@ -41,7 +41,7 @@ pub(crate) struct QueuePair {
 }
 
 /// Unit in bytes in which a record contains the start and the length of a segment of the arena
-/// (shared file). It keeps the numbers small enough for the record.
+/// (shared file). Counting in this unit keeps the numbers small enough for the record.
 const SEGMENT_UNIT: u64 = 2 << 20;
 
 /// Number of records for regions and windows: the maximum numbers of both, and a reserve, because
@@ -60,7 +60,7 @@ pub(super) const REGIONS_AT: usize = QUEUE_PAIRS * size_of::<Record>();
 /// Offset in bytes, in the file of the tables, of the array that maps key indices to records.
 pub(super) const DIFFERENCES_AT: usize = REGIONS_AT + REGIONS * size_of::<Record>();
 
-/// Mask of the 24-bit number of the queue pair or memory region in a record.
+/// Mask of a 24-bit number in a record: the number of a queue pair or of a memory region.
 const NUMBER: u64 = 0xff_ffff;
 
 impl Published {
@@ -160,7 +160,8 @@ pub(crate) struct Publication {
     tables: Tables,
 }
 
-/// Tables of queue pairs, regions and windows that this process or a peer publishes.
+/// Mapped tables of the queue pairs, regions and windows that one process, this one or a peer,
+/// publishes.
 #[derive(Debug)]
 pub(super) struct Tables {
     queue_pairs: RecordArray<MappedArray<Record>>,

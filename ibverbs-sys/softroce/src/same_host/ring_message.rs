@@ -30,7 +30,7 @@ const INVALIDATES: u64 = 1 << 48;
 /// slot.
 const CHUNKS: u64 = 1 << 49;
 
-/// Mask of a 24-bit number (queue pair number or sequence number).
+/// Mask of a 24-bit number in a word of a slot (queue pair number or sequence number).
 const NUMBER_MASK: u64 = 0xff_ffff;
 /// Bit offset, in the first word of a slot, of the sequence number of the message.
 const SEQUENCE_AT: u32 = 32;

@@ -11,17 +11,17 @@ use super::shared::{self, Map, MappedArray, MappedValue, Rights};
 use crate::descriptor::Descriptor;
 use crate::sync::Line;
 
-/// Number of slots (cache lines) of a ring, which is the maximum number of messages in flight in
-/// one direction.
+/// Number of slots (cache lines) of a ring: the maximum number of messages that one process has
+/// sent and the other has not received yet.
 const SLOTS: usize = 2048;
 
 /// Number of chunks (cache lines of payload) of a ring, 512 KiB in all. They hold payloads that do
-/// not fit into a slot.
+/// not fit into a slot. With fewer chunks, senders of long messages would wait more often.
 const CHUNKS: usize = 8192;
 
 /// Number of lanes of each process: shared words that record a copy as in progress, see
-/// [`epoch`](crate::epoch). As many threads can copy at the same time without waiting for each
-/// other.
+/// [`epoch`](crate::epoch). With this number, 32 threads can copy at the same time without waiting
+/// for each other.
 const LANES: usize = 32;
 
 /// Memory of a ring (message queue) in a mapped file.
@@ -53,7 +53,7 @@ pub(super) struct LinkMemory {
     pub(super) peer_lanes: MappedArray<Line>,
 }
 
-/// Role of a process in the creation of the memory that two processes share.
+/// Role of a process in a link: it determines which half of the shared memory the process sends in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// The process that created the memory.

@@ -33,8 +33,8 @@ pub(super) enum Sleeper {
 const AWAKE: u64 = 0;
 /// Value of the shared word if the engine (background thread) sleeps.
 const ENGINE: u64 = 1;
-/// Value of the shared word if a thread sleeps that waits at the completion channel whose eventfd
-/// has the index 0. For the index `i`, the value is larger by `i`.
+/// First value of the shared word for threads that wait at a completion channel. A sleeping thread
+/// at the channel whose eventfd has the index `i` is represented by this value plus `i`.
 const FIRST_CHANNEL: u64 = 2;
 
 impl Sleeper {
@@ -97,9 +97,9 @@ impl SleepWord<'_> {
     }
 }
 
-/// Record that the program has armed a completion queue with a non-blocking channel. The shared
-/// words then contain the channel's thread, although the thread may not wait. So the engine
-/// (background thread) checks for messages at intervals while the record is set.
+/// Flag that is set after the program has armed a completion queue with a non-blocking channel. The
+/// shared words then contain the channel's thread, although the thread may not wait. So the engine
+/// (background thread) checks for messages at intervals while the flag is set.
 #[derive(Debug)]
 pub(super) struct Armed(AtomicU8);
 

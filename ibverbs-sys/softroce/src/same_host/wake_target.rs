@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The choice of the thread that peers wake when they have sent a message to this process.
+//! Selection of the thread that peers wake when they have sent a message to this process.
 //!
 //! Usually peers wake the engine (background thread). Peers wake a thread of the program instead,
 //! which saves the wakeup by the engine:
@@ -28,12 +28,13 @@ pub(super) struct WakeTarget {
     /// Set while peers wake a thread that waits at a channel instead of the engine. If more threads
     /// wait, peers still wake the first one.
     is_kept: AtomicBool,
-    /// Set while peers wake a thread that may not be waiting.
+    /// Set while peers wake a thread of an armed non-blocking channel, which may not be waiting.
     armed: Armed,
 }
 
 /// Interval at which the engine (background thread) checks for messages while peers wake a thread
-/// of the program that may not receive them.
+/// of the program that may not receive them. A message that this thread does not receive waits at
+/// most for this time.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A thread that waits at a completion channel, and that peer processes wake instead of the engine.

@@ -66,8 +66,8 @@ pub(super) const CHUNK: usize = 8 * CHUNK_WORDS;
 /// after it had claimed the slot.
 const NO_MESSAGE: u16 = 0;
 
-/// Shared memory of a ring (message queue): references to its slots (`S`), its chunks (`C`) and its
-/// control words (`M`). The numbers of slots and of chunks must be powers of two.
+/// Shared memory of a ring (message queue): references to its slots (type `S`), its chunks (`C`)
+/// and its control words (`M`). The numbers of slots and of chunks must be powers of two.
 #[derive(Debug)]
 pub(super) struct Memory<S, C, M> {
     pub(super) slots: S,
@@ -153,7 +153,8 @@ where
     }
 }
 
-/// Chunks (cache lines of payload) of a message. The other process may write to them at any time.
+/// Chunks (cache lines of payload) of one message in the ring. The other process may write to them
+/// at any time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageChunks<'a> {
     first: &'a [Chunk],

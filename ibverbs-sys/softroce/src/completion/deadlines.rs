@@ -82,7 +82,7 @@ impl Deadlines {
     }
 
     /// Adds a completion queue whose delayed event is due at `time`, and calls the callback with
-    /// this time.
+    /// this time, so that the timer is set.
     pub(super) fn add(&self, time: Time, queue: Weak<CompletionQueue>) {
         let mut waiting = self.waiting.lock();
         waiting.push((time, queue));

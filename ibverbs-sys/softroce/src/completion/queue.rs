@@ -22,8 +22,8 @@ mod tests;
 
 /// A completion queue (`ibv_cq`).
 ///
-/// Any thread may add entries, and any thread may poll. Neither takes a lock, unless the program
-/// has armed the queue for an event.
+/// Any thread may add entries, and any thread may poll. Adding an entry takes a lock only while the
+/// queue is armed for an event; polling takes none.
 pub struct CompletionQueue {
     entries: Ring<Entry>,
     context: Arc<Context>,
@@ -58,8 +58,8 @@ pub struct CompletionQueueAttributes {
 }
 
 /// State of the completion event for which the program has armed the queue. The tail of the ring of
-/// entries contains a copy of the armed state, so that threads that add entries need not lock this
-/// state.
+/// entries contains a copy, so that threads that add entries to a queue that is not armed need not
+/// lock this state.
 #[derive(Default)]
 struct ArmedState {
     arming: Option<Arming>,
@@ -70,8 +70,8 @@ struct ArmedState {
     held: moderation::DelayedEvent,
 }
 
-/// The entries for which a program arms a completion queue (`ibv_req_notify_cq(3)`): the next of
-/// these entries raises a completion event.
+/// Kind of the entries for which a program arms a completion queue (`ibv_req_notify_cq(3)`). The
+/// next entry of this kind raises a completion event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arming {
     /// A received message with the solicited flag, or an error (`solicited_only` is set).
@@ -199,9 +199,9 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Handles the reason `refused` why an entry was not added. If the ring is full, drops the
-    /// oldest entry if overruns are ignored, and otherwise makes the queue fail. Returns `Ok` if
-    /// the caller must try again.
+    /// Handles a failed attempt to add an entry, which failed for the reason `refused`. If the ring
+    /// is full, drops the oldest entry if overruns are ignored, and otherwise makes the queue fail.
+    /// Returns `Ok` if the caller must try again to add the entry.
     #[cold]
     fn make_room(&self, refused: AddError) -> Result<(), Overrun> {
         let AddError::Full(full) = refused else {
@@ -343,9 +343,9 @@ impl CompletionQueue {
         }
     }
 
-    /// Ends the use of the queue before it is destroyed. Fails while queue pairs or shared receive
-    /// queues use it. Removes its queued events, and waits until the program has acknowledged the
-    /// fetched events.
+    /// Ends the use of the queue, because the program destroys it. Fails while queue pairs or
+    /// shared receive queues use the queue. Removes the queue's pending events, and waits until the
+    /// program has acknowledged the fetched events.
     pub fn close(&self) -> Result<(), Refusal> {
         self.usage.close()?;
         self.context.withdraw(&self.element);
@@ -371,7 +371,7 @@ impl CompletionQueue {
     }
 
     /// Raises the completion event for which the program has armed the queue, and disarms the
-    /// queue.
+    /// queue, so that the event is raised only once.
     fn notify(&self, events: &mut ArmedState) {
         events.arming = None;
         events.held = moderation::DelayedEvent::default();

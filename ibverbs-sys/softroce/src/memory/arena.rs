@@ -36,13 +36,14 @@ pub struct Arena {
 #[derive(Default)]
 struct State {
     segments: Vec<ArenaSegment>,
-    /// Blocks that are in use, by the addresses of their first bytes.
+    /// Blocks that are in use, found by the addresses of their first bytes.
     blocks: BTreeMap<usize, Weak<Block>>,
     /// Size of the file in bytes.
     end: u64,
 }
 
-/// A segment (one mapping) of the arena's file, with the ranges that no block occupies.
+/// A segment (one mapping) of the arena's file, with an allocator of the ranges that no block
+/// occupies.
 struct ArenaSegment {
     segment: Segment,
     free: RangeAllocator,
@@ -180,7 +181,8 @@ impl Arena {
         state.segments.last_mut().ok_or(Refusal::Exhausted)
     }
 
-    /// Returns the pages of an unused block to the system. Later accesses read zeroes.
+    /// Returns the pages of a block that is no longer used to the system. Later accesses read
+    /// zeroes.
     fn release_pages(&self, block: &Block) {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let length = block.length as u64;
@@ -282,7 +284,7 @@ impl fmt::Debug for Block {
 }
 
 /// Returns the number of bytes of memory and swap that are available to programs, or `None` if the
-/// system does not report it.
+/// system does not report the number.
 fn available() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let kilobytes = |name: &str| -> Option<u64> {

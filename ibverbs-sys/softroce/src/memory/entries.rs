@@ -9,7 +9,7 @@ use super::{FilePlace, Published, Span, WindowKind};
 use crate::context::{DomainId, Refusal};
 use crate::proto::{AccessFlags, LocalFault, RemoteFault, WindowBinding};
 
-/// The memory regions and windows of a registry, which are found by their keys.
+/// Table of the memory regions and windows of a registry, which are found by their keys.
 pub(super) struct Entries {
     pub(super) table: Table<Entry>,
     /// Number of existing regions, which is limited separately from the number of windows.
@@ -58,9 +58,9 @@ impl Entries {
         })
     }
 
-    /// Returns the memory of a region or window that a peer accesses by the remote key `key`
-    /// through a queue pair of the protection domain `domain`, after checking the access rights and
-    /// the bounds.
+    /// Returns the `length` bytes at `address` of a region or window that a peer accesses by the
+    /// remote key `key` through the queue pair `queue_pair` of the protection domain `domain`.
+    /// Fails unless the key grants the rights `access` to all of these bytes.
     #[inline]
     pub(super) fn remote(
         &self,
@@ -220,8 +220,8 @@ impl Entries {
         is_served.then_some(number)
     }
 
-    /// Returns the description of the region or window in the slot `number` for peer processes, or
-    /// `None` if peers may not access it.
+    /// Returns the description of the region or window in the slot `number` that is published to
+    /// peer processes, or `None` if peers may not access the memory.
     pub(super) fn published(&self, number: u32) -> Option<Published> {
         let key = self.table.key(number);
         match self.table.get(number)? {
@@ -258,9 +258,9 @@ impl Entries {
     }
 }
 
-/// Returns the description of a range of a region for peer processes, or `None` if peers may not
-/// access it. `part` is the offset and the length of the range, and `start` is the address by which
-/// requests name its first byte.
+/// Returns the description of a range of a region that is published to peer processes, or `None` if
+/// peers may not access the region. `part` is the offset and the length of the range, and `start`
+/// is the address by which requests name its first byte.
 fn record(region: &Region, part: (u64, u64), start: u64, access: AccessFlags) -> Option<Published> {
     let (offset, length) = part;
     if region.span.is_null() {

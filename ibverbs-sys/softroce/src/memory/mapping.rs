@@ -63,7 +63,8 @@ impl Mapping {
     }
 
     /// Parses a line of `/proc/self/maps`, such as
-    /// `7f0000000000-7f0000001000 rw-p 00000000 00:00 0`.
+    /// `7f0000000000-7f0000001000 rw-p 00000000 00:00 0`. Returns `None` if the line has another
+    /// form.
     fn parse(line: &str) -> Option<Self> {
         let (range, rest) = line.split_once(' ')?;
         let (start, end) = range.split_once('-')?;

@@ -80,8 +80,8 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Returns the memory ranges of the bytes `range`, counted over all bytes of the memory ranges
-    /// in `list`.
+    /// Returns the parts of the memory ranges in `list` that contain the bytes `range`, counted as
+    /// if the memory ranges were contiguous.
     #[inline]
     pub(crate) fn parts(list: &[Self], range: Range<usize>) -> impl Iterator<Item = Self> {
         let (mut skip, mut left) = (range.start, range.len());

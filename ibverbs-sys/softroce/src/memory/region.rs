@@ -47,7 +47,7 @@ pub(super) struct Region {
 
 impl Region {
     /// Returns the offset in the region of the `length` bytes that requests address by `address`.
-    /// Returns `None` if they are not all inside the region.
+    /// Returns `None` if the region does not contain all of these bytes.
     #[inline]
     pub(super) fn offset(&self, address: u64, length: u64) -> Option<u64> {
         offset(self.start, self.span.length(), address, length)
@@ -55,7 +55,7 @@ impl Region {
 }
 
 /// Returns the offset of the `length` bytes at `address` within the `size` bytes at `start`.
-/// Returns `None` if they are not all inside.
+/// Returns `None` if the range at `start` does not contain all of these bytes.
 pub(super) fn offset(start: u64, size: u64, address: u64, length: u64) -> Option<u64> {
     let offset = address.checked_sub(start)?;
     (offset <= size && length <= size - offset).then_some(offset)

@@ -21,7 +21,8 @@ use super::{
     View, WindowKind,
 };
 
-/// All memory regions and windows of a NIC.
+/// Registry of all memory regions and windows of a NIC, by which the memory keys in requests are
+/// resolved.
 ///
 /// A copy holds a read lock from the check of its memory key until its last byte is copied.
 /// Registration, deregistration and other changes wait for these locks. So when a deregistration
@@ -164,8 +165,8 @@ impl Registry {
         self.device_memory.fetch_sub(length, Ordering::AcqRel);
     }
 
-    /// Returns the memory that the queue pair with the number `queue_pair` and the protection
-    /// domain `domain` can access.
+    /// Returns a view of the memory that the queue pair with the number `queue_pair` and the
+    /// protection domain `domain` can access.
     pub fn view(&self, domain: DomainId, queue_pair: u32) -> View<'_> {
         View::new(self, domain, queue_pair)
     }
@@ -412,8 +413,8 @@ impl Registry {
         withdrawal
     }
 
-    /// Publishes a window to peer processes again if it was withdrawn for a request that was not
-    /// executed.
+    /// Publishes the window with the key `key` to peer processes again, if it was withdrawn for a
+    /// request that was then not executed.
     pub(crate) fn restore_window(&self, key: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -483,8 +484,8 @@ impl fmt::Debug for Registry {
     }
 }
 
-/// Checks that the addresses by which requests name a region's bytes, which begin at `start`, do
-/// not wrap around.
+/// Checks that the addresses by which requests name a region's bytes do not wrap around at 2^64.
+/// The first address is `start`.
 fn check_range(start: u64, span: &Span) -> Result<(), Refusal> {
     let length = span.length();
     let is_whole = span.is_null() || start == 0;

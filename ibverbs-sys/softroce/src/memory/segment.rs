@@ -1,4 +1,4 @@
-//! Mappings of segments of the arena's file.
+//! Mappings of segments (ranges) of the arena's file, from which memory for regions is allocated.
 
 use std::io;
 use std::ops::Range;

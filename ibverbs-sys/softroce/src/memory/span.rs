@@ -8,10 +8,11 @@ use super::{ArenaLocation, Block, Piece, copy, is_mapped, kernel};
 use crate::context::Refusal;
 use crate::proto::CopyError;
 
-/// Range of registered memory of one kind: memory of the program, device memory, or no memory.
+/// Contiguous range of registered memory. Its bytes are memory of the program, device memory, or no
+/// memory (null region).
 #[derive(Clone, Debug)]
 pub struct Span {
-    /// Address of the first byte.
+    /// Address of the first byte in this process.
     address: usize,
     length: u64,
     kind: Kind,
@@ -324,7 +325,8 @@ impl Span {
         }
     }
 
-    /// Returns the address of `length` bytes at `offset`. Fails if they are not inside the span.
+    /// Returns the address of the `length` bytes at `offset` of the span. Fails if the span does
+    /// not contain all of them.
     #[inline]
     fn locate(&self, offset: u64, length: usize) -> Result<usize, Inaccessible> {
         let end = offset.checked_add(length as u64).ok_or(Inaccessible)?;

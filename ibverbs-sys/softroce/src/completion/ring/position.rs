@@ -25,8 +25,8 @@ impl Position {
     /// Flags of the tail whose meaning the completion queue defines.
     pub(super) const MARKS: u64 = 0b11 << 2;
 
-    /// Difference between the words of two consecutive positions. It equals the size of a slot in
-    /// bytes, so that the address of a slot is computed without a multiplication.
+    /// Difference between the words of two consecutive positions. The value equals the size of a
+    /// slot in bytes, so that the address of a slot is computed without a multiplication.
     const STEP: u64 = 1 << 6;
     const INDEX: u64 = ((1 << INDEX_BITS) - 1) * Self::STEP;
     const LAP: u64 = Self::INDEX + Self::STEP;
@@ -75,7 +75,8 @@ impl Position {
         self.free() | Self::FULL
     }
 
-    /// Returns the position of the next entry in the ring. The flags stay unchanged.
+    /// Returns the position of the next entry in a ring with the number of slots `lap`. The flags
+    /// stay unchanged.
     #[inline]
     pub(super) fn next(self, lap: Lap) -> Self {
         // `>=`, not `==`: a stale position from a longer lap, which no thread can claim any more,

@@ -53,9 +53,9 @@ pub(crate) struct Nic {
     /// Completion queues whose events are delayed by moderation, each with the time at which its
     /// event is due.
     pub(crate) deadlines: Arc<Deadlines>,
-    /// Counters of the device.
+    /// Statistics counters of the device, which include the counts of all objects.
     pub(crate) counters: Arc<Counters>,
-    /// Injector of the configured faults.
+    /// Injector of faults, such as lost packets, for tests.
     pub(crate) faults: Arc<Faults>,
     /// Set if messages between queue pairs of this process may be transferred without packets: the
     /// configuration allows this path, and packets are not captured.

@@ -42,7 +42,7 @@ pub struct CompletionQueue {
     events: Mutex<ArmedState>,
 }
 
-/// Attributes with which a completion queue is created.
+/// Attributes with which a completion queue is created (`ibv_create_cq_ex(3)`).
 #[derive(Debug)]
 pub struct CompletionQueueAttributes {
     /// Maximum number of entries in the queue.

@@ -33,7 +33,8 @@ mod tests;
 pub(super) use hold::TooManyEntries;
 pub(super) use position::Position;
 
-/// Bounded lock-free queue of entries in a ring of slots.
+/// Bounded lock-free queue of entries of the type `T`, in a ring of slots (memory for one entry
+/// each).
 pub(super) struct Ring<T> {
     /// Position of the next entry to add, with the flags [`Position::HELD`] and
     /// [`Position::CLOSED`] and the marks ([`TailFlags`]).
@@ -41,7 +42,7 @@ pub(super) struct Ring<T> {
     /// Position of the oldest entry, with the flag [`Position::HELD`].
     head: RingEnd,
     table: Table<T>,
-    /// Maximum number of slots, to which the ring may grow.
+    /// Capacity of the ring in entries: the maximum number of slots, to which the ring may grow.
     capacity: AtomicUsize,
 }
 
@@ -60,7 +61,7 @@ pub(super) struct Added(Position);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TailFlags(u64);
 
-/// Reason why no entry could be added to the ring.
+/// Error: the reason why no entry could be added to the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AddError {
     /// The ring contains as many entries as its capacity.

@@ -32,7 +32,7 @@ const MAX_USELESS_WAKEUPS: u32 = 1024;
 /// [`Pacing::decide`] derives how the engine waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Observations {
-    /// Set if a socket woke the engine.
+    /// Set if a packet in a watched socket woke the engine.
     pub(crate) woken: bool,
     /// Set if the engine fetched packets from the sockets.
     pub(crate) fetched: bool,
@@ -40,7 +40,8 @@ pub(crate) struct Observations {
     pub(crate) contended: bool,
     /// Set if the program armed a completion queue since the last iteration.
     pub(crate) armed: bool,
-    /// Time since a thread last polled. `None` if no thread ever polled.
+    /// Time since a thread of the program last polled a completion queue. `None` if no thread ever
+    /// polled.
     pub(crate) polled: Option<Duration>,
 }
 

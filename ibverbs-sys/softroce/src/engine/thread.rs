@@ -89,7 +89,8 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
         None
     }
 
-    /// Runs due timers without receiving packets.
+    /// Runs due timers without receiving packets. Called while the sockets cannot be used, because
+    /// the program has closed descriptors.
     fn run_due(&self);
 
     /// Reports a panic of the engine's thread to the device, which then fails. Returns `true` if
@@ -97,7 +98,7 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     fn panicked(&self, panic: &(dyn Any + Send)) -> bool;
 }
 
-/// Result of one attempt to receive packets.
+/// Result of one attempt of the engine to receive packets ([`EngineTasks::receive`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReceiveAttempt {
     /// Another thread is receiving, and will receive once more after this attempt.
@@ -124,7 +125,7 @@ struct EngineState {
     /// sleep until a completion arrives). The engine detects by a change that it must watch the
     /// sockets.
     armed: AtomicU64,
-    /// Set while packets do not wake the engine.
+    /// Set while the engine does not watch the sockets, so that packets do not wake it.
     away: AtomicBool,
     /// Number of iterations of the engine's loop, for tests.
     rounds: AtomicU64,

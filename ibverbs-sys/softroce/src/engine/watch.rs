@@ -24,7 +24,7 @@ pub(super) enum Event {
 /// Events since the last call of [`Watch::take`], which determine the engine's work.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wakeup {
-    /// Set if there was any event.
+    /// Set if there was any event, of either kind.
     pub(super) woken: bool,
     /// Set if there was an [`Event::HostChange`].
     pub(super) host_changed: bool,

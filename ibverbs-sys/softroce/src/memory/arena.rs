@@ -209,7 +209,8 @@ impl Arena {
 }
 
 impl AsFd for Arena {
-    /// Returns the arena's file, which is sent to peer processes.
+    /// Returns the descriptor of the arena's file, which is sent to peer processes so that they can
+    /// map the file.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

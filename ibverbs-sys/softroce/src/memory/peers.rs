@@ -21,9 +21,9 @@ pub(crate) struct Published {
     pub(crate) queue_pair: Option<u32>,
     /// Remote access rights that the region or window grants.
     pub(crate) access: AccessFlags,
-    /// Address by which requests name the first byte.
+    /// Address by which requests name the first byte of the region or window.
     pub(crate) start: u64,
-    /// Length in bytes.
+    /// Length of the region or window in bytes.
     pub(crate) length: u64,
     /// Virtual address of the first byte in this process, from which a peer can copy by a system
     /// call.

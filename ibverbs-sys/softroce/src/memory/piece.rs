@@ -18,7 +18,7 @@ pub(crate) struct Piece<'a> {
 }
 
 impl<'a> Piece<'a> {
-    /// Creates a read-only memory range from a slice of this process.
+    /// Creates a read-only memory range of the bytes of a slice of this process.
     pub(crate) fn of(bytes: &'a [u8]) -> Self {
         Self {
             address: bytes.as_ptr().expose_provenance(),
@@ -65,7 +65,7 @@ impl<'a> Piece<'a> {
         self.address
     }
 
-    /// Returns the number of bytes.
+    /// Returns the length of the range in bytes.
     pub(crate) fn length(&self) -> usize {
         self.length
     }

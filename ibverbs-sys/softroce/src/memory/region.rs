@@ -11,7 +11,7 @@ use super::Span;
 pub struct RegionAttributes {
     /// Protection domain to which the region belongs.
     pub domain: DomainId,
-    /// Memory of the region.
+    /// Memory of the region: the bytes that requests can access.
     pub span: Span,
     /// Address by which requests name the first byte.
     pub start: u64,
@@ -23,7 +23,7 @@ pub struct RegionAttributes {
 /// `None` stays unchanged.
 #[derive(Debug, Default)]
 pub struct RegionChange {
-    /// New protection domain.
+    /// New protection domain to which the region belongs.
     pub domain: Option<DomainId>,
     /// New memory, and the address by which requests name its first byte.
     pub translation: Option<(Span, u64)>,
@@ -33,7 +33,7 @@ pub struct RegionChange {
     pub keeps_key: bool,
 }
 
-/// A registered memory region.
+/// A registered memory region: attributes, and the number of windows that are bound to it.
 #[derive(Debug)]
 pub(super) struct Region {
     pub(super) domain: DomainId,

@@ -29,10 +29,11 @@ use super::{
 /// has returned, no copy uses the region, and no new copy can begin to use it.
 pub struct Registry {
     entries: ReadMostly<Entries>,
-    /// Number of bytes of allocated device memory, which is limited.
+    /// Number of bytes of allocated device memory. The device limits this number.
     device_memory: AtomicU64,
     arena: OnceLock<Option<Arc<Arena>>>,
-    /// Processes of the host to which regions and windows are published.
+    /// Processes of the host to which regions and windows are published. Not set if memory is not
+    /// shared.
     peers: OnceLock<Arc<dyn Peers>>,
 }
 

@@ -99,7 +99,7 @@ impl Segment {
         self.length
     }
 
-    /// Returns the range of the arena's file that is mapped.
+    /// Returns the range of bytes of the arena's file that is mapped.
     pub(super) fn place(&self) -> Range<u64> {
         self.offset..self.offset + self.length as u64
     }

@@ -28,12 +28,12 @@ pub(super) struct Packet {
     pub(super) parameters: SendParameters,
 }
 
-/// Packets that injected faults hold back.
+/// Packets that injected faults hold back together, and that are sent at the same time.
 #[derive(Debug)]
 pub(super) enum Held {
     /// A packet that is held back until other packets have overtaken it.
     Overtaken {
-        /// Number of packets that must still be sent before the packet.
+        /// Number of later packets that must still be sent before this packet.
         left: u8,
         packet: Packet,
     },

@@ -94,7 +94,7 @@ impl LocalAddress {
         interface.as_ref().map(|found| found.name.clone())
     }
 
-    /// Returns the present MTU of the network interface in bytes.
+    /// Returns the present MTU of the address's network interface in bytes.
     pub(super) fn interface_mtu(&self) -> usize {
         interface_mtu(self.interface.lock().as_ref(), self.local.ip())
     }

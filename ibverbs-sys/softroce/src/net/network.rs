@@ -62,7 +62,7 @@ pub(crate) struct Network {
     pub(super) config: Config,
     pub(super) base: u16,
     slot: u8,
-    /// UDP port of multicast groups.
+    /// UDP port to which packets for multicast groups are sent.
     pub(super) group_port: u16,
     mtu: Mtu,
     /// Size in bytes that the socket buffer of a peer is assumed to have, as the kernel counts it.
@@ -232,7 +232,7 @@ impl Network {
         self.slot
     }
 
-    /// Returns the port's active MTU.
+    /// Returns the port's active MTU, as `ibv_query_port` reports it.
     pub(crate) fn mtu(&self) -> Mtu {
         self.mtu
     }

@@ -66,7 +66,8 @@ struct PathMtuCheck {
     /// question is higher by 2.
     sequence: u32,
     state: State,
-    /// Number of consecutive unanswered checks.
+    /// Number of consecutive unanswered checks, which determines the time to wait for the next
+    /// answer.
     unanswered: u32,
     /// Time from which the path may be checked again.
     due: Time,

@@ -59,7 +59,7 @@ pub(super) enum Batching {
 pub(super) struct LocalPorts {
     /// First port of the device's port range.
     pub(super) base: u16,
-    /// Port of multicast groups.
+    /// UDP port to which packets for multicast groups are sent.
     pub(super) groups: u16,
 }
 

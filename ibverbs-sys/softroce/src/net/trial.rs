@@ -64,7 +64,7 @@ struct Trial {
     /// Sequence number of the first packet of the last trial, which is even. The second packet has
     /// the next number.
     sequence: u32,
-    /// Number of trials since the last answer.
+    /// Number of trials since the last answer. If there are too many, no bursts are sent.
     unanswered: u32,
     /// Time from which the next trial may be sent.
     due: Time,

@@ -17,7 +17,8 @@ pub(crate) struct Modification<'a> {
     pub(crate) mask: u32,
     /// The attribute values.
     pub(crate) values: &'a ibv_qp_attr,
-    /// The destination GID in the attribute values.
+    /// The destination GID in the attribute values (`ah_attr.grh.dgid`), which is the address of
+    /// the peer.
     pub(crate) destination: Ipv6Addr,
 }
 
@@ -40,7 +41,7 @@ pub(super) struct Plan {
     pub(super) enter: Option<State>,
     /// Attributes that the modification sets, besides the state.
     pub(super) set: Mask,
-    /// Path to the peer, if the modification sets it.
+    /// New path to the peer, or `None` if the modification does not set the path.
     path: Option<Path>,
 }
 

@@ -136,7 +136,7 @@ impl QueuePair {
         Ok(Arc::new(this))
     }
 
-    /// Returns the number of the queue pair.
+    /// Returns the number of the queue pair, by which packets name it.
     pub fn number(&self) -> u32 {
         self.number
     }
@@ -345,7 +345,8 @@ impl QueuePair {
         self.inner.lock().transport.next_timeout()
     }
 
-    /// Returns the state of the queue pair's timer in the NIC.
+    /// Returns the state of the queue pair's timer in the NIC, which expires at the [next
+    /// timeout](Self::next_timeout).
     pub(crate) fn alarm(&self) -> &Alarm {
         &self.alarm
     }
@@ -500,7 +501,8 @@ impl QueuePair {
         Some(result)
     }
 
-    /// Returns the environment that the transport needs for one call.
+    /// Returns the environment that the transport needs for one call: access to the memory, the
+    /// receives, the completion queues and the NIC.
     pub(super) fn environment<'a>(
         &'a self,
         objects: &'a UsedObjects,

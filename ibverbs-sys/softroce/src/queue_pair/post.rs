@@ -28,7 +28,8 @@ pub(crate) struct Sender<'a> {
 }
 
 impl QueuePair {
-    /// Locks the send queue, to post one or more requests.
+    /// Locks the queue pair, and returns its send queue, to which one or more requests can be
+    /// posted.
     #[inline]
     pub(crate) fn sender(&self) -> Sender<'_> {
         Sender {
@@ -40,7 +41,8 @@ impl QueuePair {
         }
     }
 
-    /// Locks the receive queue, to post one or more requests.
+    /// Locks the queue pair, and returns its receive queue, to which one or more requests can be
+    /// posted.
     pub(crate) fn receiver(&self) -> Receiver<'_> {
         Receiver {
             queue_pair: self,

@@ -38,9 +38,9 @@ bitflags! {
 /// that it may set, besides the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
-    /// Attributes that must be set.
+    /// Attributes that the program must set; otherwise the transition fails.
     pub(crate) required: Mask,
-    /// Attributes that may be set.
+    /// Attributes that the program may set in addition.
     pub(crate) optional: Mask,
 }
 

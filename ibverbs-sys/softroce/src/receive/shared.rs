@@ -24,7 +24,8 @@ pub struct SharedReceiveQueue {
     state: Mutex<State>,
 }
 
-/// Additional properties of an XRC shared receive queue.
+/// Additional properties of an XRC shared receive queue, whose receives are consumed by requests to
+/// XRC targets.
 #[derive(Debug)]
 pub struct XrcBinding {
     /// XRC domain of the queue. Only queue pairs of the same XRC domain may use the queue.

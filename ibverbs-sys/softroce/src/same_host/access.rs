@@ -38,7 +38,7 @@ pub(crate) struct Target {
     pub(crate) own_number: u32,
     /// GID of the local queue pair.
     pub(crate) own_gid: Ipv6Addr,
-    /// Set if the connection is unreliable.
+    /// Set if the connection is unreliable (UC instead of RC).
     pub(crate) is_unreliable: bool,
 }
 
@@ -86,7 +86,8 @@ struct CachedQueuePair {
     domain: u64,
 }
 
-/// Cached record of a peer's memory region or memory window.
+/// Cached record of a peer's memory region or memory window, so that several accesses need one read
+/// of the record.
 #[derive(Clone, Copy, Debug)]
 struct CachedRegion {
     /// Index of the region's record in the peer's table of regions and windows.

@@ -106,7 +106,7 @@ impl RateLimit {
         self.ready_at() <= now
     }
 
-    /// Records that an operation is performed at the time `now`.
+    /// Counts an operation that is performed at the time `now` against the limit.
     pub(super) fn count(&mut self, now: Instant) {
         self.full_at = self.full_at.max(now) + self.interval;
     }

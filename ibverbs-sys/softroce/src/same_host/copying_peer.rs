@@ -35,7 +35,8 @@ const MAX_WAIT_FOR_STOPPED: Duration = Duration::from_secs(1);
 /// stopped.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
-/// The process at the other end of a Unix connection.
+/// The process at the other end of a Unix connection: its IDs, the connection, and this process's
+/// permission to access its memory.
 #[derive(Debug)]
 pub(super) struct Process {
     /// Process ID of the process.
@@ -61,7 +62,8 @@ impl Process {
     }
 }
 
-/// A peer process that may copy from and to memory of this process.
+/// A peer process that may copy from and to memory of this process. This process waits for the end
+/// of its copies before memory is reused.
 #[derive(Debug)]
 pub(super) struct CopyingPeer {
     pub(super) process: Process,

@@ -98,7 +98,7 @@ impl Events {
     }
 }
 
-/// A timer whose expiry is an event of an [`Events`] set.
+/// A timer (`timerfd`) whose expiry is an event of an [`Events`] set.
 pub(super) struct Timer {
     timer: Descriptor,
 }

@@ -32,7 +32,7 @@ use super::segment;
 use super::sockets;
 use crate::descriptor::{self, Descriptor};
 
-/// Result of a handshake that this process has begun.
+/// Result of a handshake that this process has begun with [`perform`].
 pub(super) enum HandshakeOutcome {
     Linked(Arc<Link>),
     Declined,

@@ -14,7 +14,8 @@ use rustix::net::{
 use crate::completion::WakeEventfds;
 use crate::descriptor::{Descriptor, Opening};
 
-/// Type of a handshake message, in the order of the handshake.
+/// Type of a handshake message: the three messages of a successful handshake in their order, and
+/// two refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageType {
     /// First message: requests to share memory. The descriptors of the sender and of the memory

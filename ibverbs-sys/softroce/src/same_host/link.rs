@@ -40,18 +40,18 @@ pub(super) struct Peer {
     pub(super) slot: Option<u8>,
     /// Addresses of the peer's UDP sockets.
     pub(super) addresses: Vec<SocketAddr>,
-    /// GID table of the peer's device.
+    /// First entries of the GID table of the peer's device.
     pub(super) gids: Vec<Ipv6Addr>,
     /// Offset in the peer's memory keys: a key contains an index of the peer's table of regions
     /// plus this number.
     pub(super) key_base: u32,
     /// Tables in which the peer publishes its regions and queue pairs.
     pub(super) tables: Tables,
-    /// File of the memory from which the peer allocates regions.
+    /// Shared file with the memory from which the peer allocates regions.
     pub(super) arena: Descriptor,
     /// Eventfd that wakes the peer's engine.
     pub(super) wake_eventfd: Descriptor,
-    /// Eventfds that wake threads of the peer's program.
+    /// Eventfds that wake threads of the peer's program, which wait at completion channels.
     pub(super) channels: Vec<Descriptor>,
 }
 
@@ -168,7 +168,8 @@ pub(crate) enum Received<'a> {
 /// Reason why a packet could not be sent on a link (shared memory with another process).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendError {
-    /// The ring has no free space at present.
+    /// The ring has no free space at present; the packet can be sent after the peer has received
+    /// messages.
     Full,
     /// The link has ended, for example because the peer's process has ended.
     Dead,
@@ -255,7 +256,7 @@ impl Link {
         self.peer.slot
     }
 
-    /// Returns the GID table of the peer's device.
+    /// Returns the first entries of the GID table of the peer's device.
     pub(crate) fn gids(&self) -> &[Ipv6Addr] {
         &self.peer.gids
     }

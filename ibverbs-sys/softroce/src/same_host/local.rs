@@ -42,9 +42,9 @@ pub(crate) struct ProcessResources {
     pub(crate) publication: Arc<Publication>,
     /// Arena (shared file) from which memory regions are allocated.
     pub(crate) arena: Arc<Arena>,
-    /// Eventfd that wakes this process's engine thread.
+    /// Eventfd by which peers wake this process's engine thread.
     pub(crate) wake_eventfd: Arc<Descriptor>,
-    /// Eventfds that wake threads of the program.
+    /// Eventfds by which peers wake threads of the program that wait at completion channels.
     pub(crate) channels: Arc<WakeEventfds>,
     /// Counters of the wakeups that this process sends.
     pub(crate) counters: Arc<Counters>,

@@ -27,7 +27,8 @@ pub(super) struct Handshake {
     pub(super) socket: Descriptor,
     /// The process that has made the connection. It belongs to the same user as this process.
     pub(super) process: Pid,
-    /// Time at which the connection was accepted.
+    /// Time at which the connection was accepted, from which the time limit of the handshake is
+    /// counted.
     since: Instant,
     /// Set while the first message of the peer has arrived, and is not read because of the rate
     /// limit.

@@ -28,9 +28,9 @@ pub(crate) struct QueuePair {
     pub(crate) own_gid: Ipv6Addr,
     /// GID of the queue pair to which this one is connected.
     pub(crate) peer_gid: Ipv6Addr,
-    /// Set if the connection is unreliable.
+    /// Set if the connection is unreliable (UC instead of RC).
     pub(crate) is_unreliable: bool,
-    /// Remote access that requests of the peer are granted.
+    /// Remote access rights that the queue pair grants to requests of the peer.
     pub(crate) access: AccessFlags,
     /// Number of the queue pair's protection domain.
     pub(crate) domain: u64,

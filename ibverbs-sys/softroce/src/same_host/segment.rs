@@ -24,13 +24,13 @@ const CHUNKS: usize = 8192;
 /// for each other.
 const LANES: usize = 32;
 
-/// Memory of a ring (message queue) in a mapped file.
+/// Memory of a ring (message queue) in a mapped file that two processes share.
 type Ring = Memory<MappedArray<Slot>, MappedArray<Chunk>, MappedValue<ControlWords>>;
 
-/// Sending side of a ring (message queue) in a mapped file.
+/// Sending side of a ring (message queue) whose memory is a mapped file that two processes share.
 pub(super) type Sender = Producer<MappedArray<Slot>, MappedArray<Chunk>, MappedValue<ControlWords>>;
 
-/// Receiving side of a ring (message queue) in a mapped file.
+/// Receiving side of a ring (message queue) whose memory is a mapped file that two processes share.
 pub(super) type Receiver =
     Consumer<MappedArray<Slot>, MappedArray<Chunk>, MappedValue<ControlWords>>;
 
@@ -71,7 +71,8 @@ const LANE: usize = SLEEP + size_of::<Line>();
 const SLOT: usize = LANE + LANES * size_of::<Line>();
 /// Byte offset, in the memory of one direction, of the chunks (blocks for payloads).
 const CHUNK: usize = SLOT + SLOTS * size_of::<Slot>();
-/// Length in bytes of the memory of one direction.
+/// Length in bytes of the memory of one direction: a ring, the receiver's sleep word and the
+/// sender's lanes.
 const DIRECTION: usize = (CHUNK + CHUNKS * size_of::<Chunk>()).next_multiple_of(4096);
 
 /// Length in bytes of the memory that two linked processes share.

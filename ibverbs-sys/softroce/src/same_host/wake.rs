@@ -29,7 +29,7 @@ pub(super) enum Sleeper {
     Channel(usize),
 }
 
-/// Value of the shared word if no thread of the process sleeps.
+/// Value of the shared word if no thread of the process sleeps, so that the peer wakes none.
 const AWAKE: u64 = 0;
 /// Value of the shared word if the engine (background thread) sleeps.
 const ENGINE: u64 = 1;

@@ -20,7 +20,7 @@ use super::link::Link;
 use super::wake::{Armed, Sleeper};
 use crate::completion::WakeEventfd;
 
-/// State of the selection of the thread that peer processes wake.
+/// State by which this process selects the thread that peer processes wake.
 #[derive(Debug, Default)]
 pub(super) struct WakeTarget {
     /// Set while the engine sleeps.

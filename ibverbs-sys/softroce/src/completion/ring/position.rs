@@ -22,7 +22,8 @@ impl Position {
     pub(super) const HELD: u64 = 1;
     /// Flag of the tail: no more entries may be added.
     pub(super) const CLOSED: u64 = 1 << 1;
-    /// Flags of the tail whose meaning the completion queue defines.
+    /// Bits of the tail for the marks ([`super::TailFlags`]): flags whose meaning the completion
+    /// queue defines.
     pub(super) const MARKS: u64 = 0b11 << 2;
 
     /// Difference between the words of two consecutive positions. The value equals the size of a
@@ -43,7 +44,8 @@ impl Position {
         ((self.0 & Self::INDEX) / Self::STEP) as usize
     }
 
-    /// Returns the position with all flags cleared.
+    /// Returns this position with all flags cleared, so that it can be compared with other
+    /// positions.
     #[inline]
     pub(super) fn unflagged(self) -> Self {
         Self(self.0 & !Self::FLAGS)

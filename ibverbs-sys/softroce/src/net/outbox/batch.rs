@@ -11,7 +11,7 @@ use crate::net::{ALIGN, OFFSET};
 use crate::wire::IcrcDifferences;
 use crate::wire::ip::Headers;
 
-/// Length of an ICRC in bytes.
+/// Length in bytes of an ICRC (invariant CRC), the last field of each packet.
 pub(super) const ICRC: usize = 4;
 
 /// Number of packets at which an outbox counts as full, and is sent. With more packets, the peer

@@ -23,7 +23,7 @@ pub(crate) struct Interface {
 /// An IP address of this host, as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostAddress {
-    /// The IP address.
+    /// The IP address, of IPv4 or IPv6.
     pub(crate) ip: IpAddr,
     /// Network interface that has the address.
     pub(crate) interface: Interface,

@@ -59,7 +59,8 @@ const DEFAULT_HOP_LIMIT: u32 = 64;
 pub(crate) struct Socket {
     socket: Descriptor,
     local: SocketAddr,
-    /// Set if the kernel supports bursts (`UDP_SEGMENT`).
+    /// Set while bursts can be sent: the kernel supports `UDP_SEGMENT`, and bursts were not
+    /// disabled.
     sends_bursts: AtomicBool,
 }
 

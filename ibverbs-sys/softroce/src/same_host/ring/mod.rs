@@ -56,7 +56,7 @@ pub(super) struct ControlWords {
 /// first.
 pub(super) const WORDS: usize = 7;
 
-/// Number of words of a chunk (cache line of payload).
+/// Number of 64-bit words of a chunk (cache line of payload).
 pub(super) const CHUNK_WORDS: usize = 8;
 
 /// Length of a chunk (cache line of payload) in bytes.
@@ -75,7 +75,7 @@ pub(super) struct Memory<S, C, M> {
     pub(super) marks: M,
 }
 
-/// Error: the peer has violated the protocol of the ring.
+/// Error: the peer has violated the protocol of the ring, for example by an impossible position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer's memory makes no sense")]
 pub(super) struct Violation;

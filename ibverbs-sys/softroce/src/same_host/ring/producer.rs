@@ -13,9 +13,11 @@ const PREFETCH_DISTANCE: u32 = 3;
 /// Reason why a message could not be sent on a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::same_host) enum PushError<E> {
-    /// The ring has no free space at present.
+    /// The ring has no free space at present; the message can be sent after the consumer has
+    /// received others.
     Full,
-    /// The consumer has violated the protocol.
+    /// The consumer has violated the protocol of the ring, so that the ring cannot be used any
+    /// more.
     Violation,
     /// The function `fill`, which writes the payload, has failed with this error.
     Content(E),

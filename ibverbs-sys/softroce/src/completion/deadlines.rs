@@ -52,8 +52,8 @@ impl Deadlines {
         (earliest != NONE).then(|| Time::from_nanos(earliest))
     }
 
-    /// Sets the callback that is called with each new due time. Only the first call has an effect.
-    /// The callback runs while a completion queue is locked.
+    /// Sets the callback `told`, which is called with each new due time. Only the first call has an
+    /// effect. The callback runs while a completion queue is locked.
     pub(crate) fn set_callback(&self, told: impl Fn(Time) + Send + Sync + 'static) {
         let _ = self.told.set(Box::new(told));
     }

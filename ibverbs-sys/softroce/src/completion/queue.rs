@@ -286,10 +286,11 @@ impl CompletionQueue {
         self.overrun.load(Ordering::Acquire)
     }
 
-    /// Arms the queue: requests one event for an entry that is added later
-    /// (`ibv_req_notify_cq(3)`). Existing entries raise no event, so the caller must poll once
-    /// more. That poll finds the entries whose slots were claimed before this call. A thread that
-    /// claims a slot after this call finds that the queue is armed, and raises the event.
+    /// Arms the queue for entries of the kind `arming`: requests one event for such an entry that
+    /// is added later (`ibv_req_notify_cq(3)`). Existing entries raise no event, so the caller must
+    /// poll once more. That poll finds the entries whose slots were claimed before this call. A
+    /// thread that claims a slot after this call finds that the queue is armed, and raises the
+    /// event.
     ///
     /// A queue that is armed for any entry stays armed for any entry, even if it is then armed for
     /// solicited entries (IBTA 11.4.2.2).
@@ -305,8 +306,9 @@ impl CompletionQueue {
         self.entries.wait_for_claims();
     }
 
-    /// Removes the entries of a queue pair that is reset or destroyed, because their request IDs
-    /// would be stale, or appear to belong to a later queue pair with the same number.
+    /// Removes the entries of the queue pair with the number `queue_pair`, which is reset or
+    /// destroyed. Otherwise the entries would contain request IDs that are not valid any more, or
+    /// appear to belong to a later queue pair with the same number.
     pub fn discard(&self, queue_pair: u32) {
         self.entries.retain(|entry| entry.queue_pair != queue_pair);
     }

@@ -132,8 +132,8 @@ struct EngineState {
 }
 
 impl Engine {
-    /// Starts the engine's thread. Signals of the program are delivered to the program's own
-    /// threads only.
+    /// Starts the engine's thread, which calls the functions of `device` and runs `timers`. Signals
+    /// of the program are delivered to the program's own threads only.
     pub(crate) fn start<D: EngineTasks>(timers: Arc<Timers>, device: Weak<D>) -> io::Result<Self> {
         let shared = Arc::new(EngineState {
             timers,
@@ -295,7 +295,8 @@ impl EngineState {
     }
 
     /// Sleeps until there is work to do, at most for `interval`. Timers do not end the sleep before
-    /// the time `least`.
+    /// the time `least`. Does not sleep if the program has armed a completion queue since `armed`,
+    /// the number of armings, was read.
     fn sleep<D: EngineTasks>(
         &self,
         interval: Option<Duration>,

@@ -31,9 +31,9 @@ pub(super) struct AccessibleSpan<'a> {
 }
 
 impl Entries {
-    /// Returns the memory at `address` that a queue pair of the protection domain `domain` accesses
-    /// by the local key `key`, after checking the key and the bounds. If `write` is set, also
-    /// checks that local write access is permitted.
+    /// Returns the `length` bytes of memory at `address` that a queue pair of the protection domain
+    /// `domain` accesses by the local key `key`, after checking the key and the bounds. If `write`
+    /// is set, also checks that local write access is permitted.
     #[inline]
     pub(super) fn local(
         &self,
@@ -136,8 +136,9 @@ impl Entries {
         }
     }
 
-    /// Binds a memory window. Returns the slot of the window (its number in the table). Returns
-    /// `None`, and changes nothing, if the binding is not permitted.
+    /// Binds a memory window as `wanted` describes, for the queue pair `queue_pair` of the
+    /// protection domain `domain`. Returns the slot of the window (its number in the table).
+    /// Returns `None`, and changes nothing, if the binding is not permitted.
     pub(super) fn bind(
         &mut self,
         domain: DomainId,
@@ -205,8 +206,9 @@ impl Entries {
         Some(number)
     }
 
-    /// Returns the slot (number in the table) of the type 2 window that has the key `key` and is
-    /// bound through the queue pair, or `None` if there is no such window.
+    /// Returns the slot (number in the table) of the type 2 window that has the key `key`, belongs
+    /// to `domain`, and is bound through the queue pair `queue_pair`. Returns `None` if there is no
+    /// such window.
     pub(super) fn bound_window(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<u32> {
         let (number, entry) = self.table.find(key)?;
         let Entry::Window(window) = entry else {

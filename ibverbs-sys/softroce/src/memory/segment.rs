@@ -113,8 +113,9 @@ impl Drop for Segment {
     }
 }
 
-/// Allocates all pages of a mapped range, with huge pages if possible. Fails if there is not enough
-/// memory. Pages that exist already keep their contents.
+/// Allocates all pages of the `length` mapped bytes at `address`, with huge pages if possible, so
+/// that later accesses cannot fail for lack of memory. Fails if there is not enough memory. Pages
+/// that exist already keep their contents.
 pub(super) fn populate(address: usize, length: usize) -> io::Result<()> {
     let start = ptr::with_exposed_provenance_mut::<c_void>(address);
     // SAFETY: allocating pages changes no byte.

@@ -45,7 +45,7 @@ enum Kind {
 pub(super) struct Inaccessible;
 
 impl Span {
-    /// Creates a span of mapped memory of the program.
+    /// Creates a span of `length` mapped bytes of the program's memory at `address`.
     ///
     /// # Safety
     /// While the span or a clone of it exists, the caller must ensure that:
@@ -61,8 +61,8 @@ impl Span {
         }
     }
 
-    /// Creates a span in memory that was allocated from the device's arena (shared file). Returns
-    /// `None` if the range is not inside the block.
+    /// Creates a span of `length` bytes at `address`, in memory that was allocated from the
+    /// device's arena (shared file). Returns `None` if the bytes are not inside the block.
     ///
     /// # Safety
     /// The caller must ensure that code that accesses the bytes concurrently does so atomically, or
@@ -77,8 +77,8 @@ impl Span {
         })
     }
 
-    /// Creates a span of memory of the program in which bytes may be unmapped. Accesses to unmapped
-    /// bytes fail.
+    /// Creates a span of `length` bytes of the program's memory at `address`, of which some may be
+    /// unmapped. Accesses to unmapped bytes fail.
     ///
     /// # Safety
     /// The caller must ensure that no references exist in this process to bytes that are written
@@ -314,7 +314,7 @@ impl Span {
         unsafe { copy::fetch_add(address, add) }.map_err(|_| Inaccessible)
     }
 
-    /// Writes the eight bytes at `offset` atomically.
+    /// Writes `value` to the eight bytes at `offset`, in one atomic access.
     pub(super) fn store(&self, offset: u64, value: u64) -> Result<(), Inaccessible> {
         let mut before = self.fetch_add(offset, 0)?;
         loop {

@@ -77,8 +77,8 @@ impl<T> Table<T> {
         self.base
     }
 
-    /// Stores an object in a free slot, and returns the number of the slot. Fails if the table is
-    /// full.
+    /// Stores the object `content` in a free slot, and returns the number of the slot. Fails if the
+    /// table is full.
     pub(super) fn insert(&mut self, content: T) -> Result<u32, Refusal> {
         if self.free.len() < MIN_FREE_SLOTS && self.slots.len() + BLOCK_SIZE < INDICES as usize / 2
         {

@@ -46,7 +46,8 @@ const LOSSES_BEFORE_REPORT: u32 = 4;
 /// the earliest next check is dropped.
 const MAX_ROUTES: usize = 4096;
 
-/// Local address and address of the peer, for which the state of checks is kept.
+/// Route for which the state of checks is kept: the local IP address, and the IP address of the
+/// peer.
 type Route = (IpAddr, IpAddr);
 
 /// Path to a peer, and the peer's queue pair number for questions (packets that request an answer).

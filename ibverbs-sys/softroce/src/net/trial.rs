@@ -50,7 +50,8 @@ pub(super) struct DueTrial {
     sequence: u32,
 }
 
-/// Local IP address and IP address of the peer, for which the state of trials is kept.
+/// Route for which the state of trials is kept: the local IP address, and the IP address of the
+/// peer.
 type Route = (IpAddr, IpAddr);
 
 /// State of the [trials](self) (test bursts) of each route.

@@ -53,7 +53,7 @@ impl Handles {
         handles.len() < before && handles.is_empty()
     }
 
-    /// Raises an asynchronous event in all open devices that refer to the queue pair.
+    /// Raises the asynchronous event `kind` in all open devices that refer to the queue pair.
     pub(super) fn raise(&self, kind: ibv_event_type) {
         for handle in self.0.lock().iter() {
             handle.context.raise(kind, &handle.element);

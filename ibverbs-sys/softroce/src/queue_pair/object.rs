@@ -394,8 +394,8 @@ impl QueuePair {
         self.handles.remove(element)
     }
 
-    /// Removes all references of an open device that is being closed. Returns `true` if at least
-    /// one was removed and none is left.
+    /// Removes all references of the open device `context`, which is being closed. Returns `true`
+    /// if at least one was removed and none is left.
     pub(crate) fn release_all(&self, context: &Arc<Context>) -> bool {
         self.handles.remove_all(context)
     }

@@ -50,8 +50,8 @@ impl QueuePair {
         }
     }
 
-    /// Posts a request to bind a type 1 window (`ibv_bind_mw`), with the work request ID `id`. The
-    /// caller must then transmit the request.
+    /// Posts a request to bind a type 1 window (`ibv_bind_mw`) as `binding` describes, with the
+    /// work request ID `id` and the send flags `flags`. The caller must then transmit the request.
     pub(crate) fn post_bind(
         &self,
         id: u64,
@@ -64,9 +64,9 @@ impl QueuePair {
 }
 
 impl Sender<'_> {
-    /// Posts a message, and immediately sends it as a ring message (short message in memory shared
-    /// with a peer process). Returns `false`, and posts nothing, if the message cannot be a ring
-    /// message or an earlier request must be sent first.
+    /// Posts a message with the payload `data`, and immediately sends it as a ring message (short
+    /// message in memory shared with a peer process). Returns `false`, and posts nothing, if the
+    /// message cannot be a ring message or an earlier request must be sent first.
     #[inline]
     pub(crate) fn post_ring_message(&mut self, message: &UnqueuedMessage, data: Data<'_>) -> bool {
         let sent = self.ready(1).is_ok()

@@ -65,8 +65,8 @@ impl Rule {
     }
 }
 
-/// Returns the rule for the transition from the state `from` to the state `to`, or `None` if the
-/// transition is illegal.
+/// Returns the rule for the transition of a queue pair with the service `service` from the state
+/// `from` to the state `to`. Returns `None` if the transition is illegal.
 pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rule> {
     Some(match (from, to) {
         // RESET can be entered from all states, and ERROR from all states except RESET.
@@ -154,7 +154,8 @@ const fn to_send(service: Service) -> Mask {
     }
 }
 
-/// Returns the attributes that a program may set at the transition to RTS, and while in RTS.
+/// Returns the attributes that a program may set at the transition to RTS (ready to send), and
+/// while the queue pair is in RTS.
 const fn in_rts(service: Service) -> Mask {
     let connected = Mask::CURRENT_STATE
         .union(Mask::ALTERNATE_PATH)

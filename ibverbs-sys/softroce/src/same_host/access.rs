@@ -46,7 +46,8 @@ pub(crate) struct Target {
 /// published record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Connection {
-    /// Version of the record of the peer's queue pair when the record was read.
+    /// Version of the record of the peer's queue pair when the record was read, by which later
+    /// changes are detected.
     version: u64,
     /// Generation number, which changes each time that the peer's queue pair becomes ready to
     /// receive.
@@ -77,7 +78,8 @@ pub(crate) struct CachedRecords {
 /// Cached record of a peer's queue pair: its connection, access flags and protection domain.
 #[derive(Clone, Copy, Debug)]
 struct CachedQueuePair {
-    /// Version of the record of the queue pair when the record was read.
+    /// Version of the record of the queue pair when the record was read, by which later changes are
+    /// detected.
     version: u64,
     /// Number of the local queue pair from which the peer's queue pair accepts requests.
     peer: u32,
@@ -92,7 +94,8 @@ struct CachedQueuePair {
 struct CachedRegion {
     /// Index of the region's record in the peer's table of regions and windows.
     slot: u32,
-    /// Version of the record of the region or window when the record was read.
+    /// Version of the record of the region or window when the record was read, by which later
+    /// changes are detected.
     version: u64,
     key: u32,
     access: AccessFlags,

@@ -25,8 +25,8 @@ impl<T: Clone> Admitted<T> {
         }
     }
 
-    /// Adds a peer to the list, and then calls `tell`, which sends the peer the permission to copy.
-    /// Returns the result of `tell`.
+    /// Adds the peer `copying_peer` to the list, and then calls `tell`, which sends the peer the
+    /// permission to copy. Returns the result of `tell`.
     pub(super) fn add<R>(&self, copying_peer: T, tell: impl FnOnce() -> R) -> R {
         lock(&self.present).push(copying_peer);
         self.count.fetch_add(1, Ordering::SeqCst);

@@ -170,7 +170,8 @@ impl HostPeers {
     }
 
     /// Continues handshakes that other processes have begun, and removes links (shared memory) that
-    /// have ended.
+    /// have ended. The engine (background thread) calls this function when
+    /// [`events_descriptor`](Self::events_descriptor) is readable.
     pub(crate) fn handle_events(&self) {
         if self.directory.handle_events() {
             self.refresh();
@@ -206,7 +207,8 @@ impl HostPeers {
         self.publication.retract_region(slot)
     }
 
-    /// Publishes a queue pair to peer processes of the host.
+    /// Publishes a queue pair to peer processes of the host, so that the connected peer may access
+    /// memory through it.
     pub(crate) fn publish_queue_pair(&self, queue_pair: &QueuePair) {
         self.publication.publish_queue_pair(queue_pair);
     }

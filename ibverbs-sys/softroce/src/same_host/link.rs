@@ -446,8 +446,8 @@ impl Link {
         }
     }
 
-    /// Sends arbitrary words in place of a [`RingMessage`], for tests with a peer that violates the
-    /// protocol.
+    /// Sends the arbitrary words `words` with the tag `tag` in place of a [`RingMessage`], for
+    /// tests with a peer that violates the protocol.
     #[cfg(any(test, fuzzing))]
     pub(super) fn send_words(&self, tag: u16, words: &[u64; ring::WORDS]) -> Result<(), SendError> {
         self.push(tag | RING_MESSAGE, words, 0, |_| Ok(()))

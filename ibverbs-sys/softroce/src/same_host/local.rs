@@ -201,7 +201,8 @@ impl LocalProcess {
         })
     }
 
-    /// Creates the link (shared memory) to a peer. The link must not be used before the handshake
+    /// Creates the link (shared memory) to the peer `peer`, whose process is `process`. `side` is
+    /// this process's mapping of the shared memory. The link must not be used before the handshake
     /// is finished.
     pub(super) fn new_link(&self, peer: Peer, process: Process, side: LinkMemory) -> Arc<Link> {
         let counters = Arc::clone(&self.resources.counters);

@@ -99,8 +99,8 @@ impl Handshakes {
         }
     }
 
-    /// Accepts connections that wait at the listeners, as far as the limits for their rate and
-    /// number permit.
+    /// Accepts connections that wait at the sockets `listeners`, as far as the limits for their
+    /// rate and number permit. The accepted connections are added to `events`.
     pub(super) fn accept(&mut self, listeners: &[Descriptor], events: &Events, now: Instant) {
         self.accept_at = None;
         for listener in listeners {

@@ -173,8 +173,8 @@ pub(super) fn is_dumpable() -> bool {
     unsafe { libc::prctl(libc::PR_GET_DUMPABLE) == 1 }
 }
 
-/// Result of the check whether the kernel permits this process to copy from and to the memory of
-/// another process.
+/// Permission of the kernel for copies from and to the memory of another process: the result of
+/// [`check_copy_permission`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KernelCopies {
     Allowed,

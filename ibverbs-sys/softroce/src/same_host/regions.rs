@@ -88,7 +88,8 @@ impl Published {
         ])
     }
 
-    /// Decodes a peer's record of a region or window, without checking the fields.
+    /// Decodes the words of a peer's record of a region or window. The fields are not checked, so
+    /// they may have any values.
     fn decode(words: &[u64; record_array::WORDS]) -> Self {
         let &[head, domain, start, length, address, offset, segment] = words;
         let from = (segment >> 32) * SEGMENT_UNIT;
@@ -274,7 +275,8 @@ impl Publication {
         self.tables.regions.read(slot as usize).is_some()
     }
 
-    /// Publishes a queue pair, and replaces the previous content of its record.
+    /// Publishes the queue pair `queue_pair` to peers, and replaces the previous content of its
+    /// record.
     pub(crate) fn publish_queue_pair(&self, queue_pair: &QueuePair) {
         let index = number::record(queue_pair.number);
         self.tables.queue_pairs.publish(index, &queue_pair.encode());

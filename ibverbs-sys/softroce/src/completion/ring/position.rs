@@ -107,7 +107,7 @@ impl Position {
     }
 
     /// Returns the position `count` entries after this one, without flags. `count` must be at most
-    /// the number of slots.
+    /// `lap`, the number of slots.
     pub(super) fn nth(self, count: usize, lap: Lap) -> Self {
         let index = self.index() + count;
         let start = Self(self.unflagged().0 & !Self::INDEX);

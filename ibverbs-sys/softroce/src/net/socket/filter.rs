@@ -20,7 +20,8 @@ use crate::descriptor::Descriptor;
 use crate::net::tunnel;
 use crate::wire::{Opcode, Operation, Transport};
 
-/// Opcode of a UD packet without immediate data, to which the filter compares opcodes.
+/// Opcode of a UD packet without immediate data. The filter passes packets with this opcode from
+/// every device.
 const DATAGRAM: Opcode = Opcode::new(Transport::UnreliableDatagram, Operation::SendOnly);
 
 /// Offset of the network header in the address space of a packet filter (`SKF_NET_OFF` of

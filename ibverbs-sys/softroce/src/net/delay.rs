@@ -65,7 +65,8 @@ struct HeldPackets {
 }
 
 impl HeldPackets {
-    /// Holds packets back until `due`. Returns them if this would exceed [`MAX_HELD_PACKETS`].
+    /// Holds the packets `held` back until `due`. Returns them if [`MAX_HELD_PACKETS`] would be
+    /// exceeded.
     fn insert(&mut self, due: Time, held: Held) -> Result<(), Held> {
         let packets = held.packets();
         if self.packets + packets > MAX_HELD_PACKETS {
@@ -115,8 +116,9 @@ impl Delay {
         &self.alarm
     }
 
-    /// Holds a packet back until `overtaken` other packets have been sent. Returns `false`, and
-    /// drops the packet, if [`MAX_HELD_PACKETS`] packets are held back already.
+    /// Holds a packet back until `overtaken` other packets have been sent, or until `latency` and
+    /// [`MAX_WAIT`] have passed. If `latency` is not zero, other packets are not counted. Returns
+    /// `false`, and drops the packet, if [`MAX_HELD_PACKETS`] packets are held back already.
     pub(super) fn hold(&self, packet: Packet, overtaken: u8, now: Time, latency: Duration) -> bool {
         // With a latency, packets are reordered by their due times, so packets that overtake are
         // not counted.

@@ -251,8 +251,9 @@ const EMPTY_CHECKS: u32 = 64;
 const SKIP_INTERVAL: u32 = 16;
 
 impl Network {
-    /// Receives one batch of datagrams from each socket. Calls `deliver` for each received message,
-    /// which may contain several datagrams. Returns the number of received datagrams, valid or not.
+    /// Receives one batch of datagrams from each socket, into the buffers of `inbox`. Calls
+    /// `deliver` for each received message, which may contain several datagrams. Returns the number
+    /// of received datagrams, valid or not.
     ///
     /// If `is_thorough` is not set, most calls skip the sockets that have been empty for some time,
     /// unless there is only one socket, so that a polling thread spends little time on unused
@@ -335,9 +336,9 @@ fn outer(endpoint: &Endpoint, message: &Message<'_>, len: usize) -> Headers {
     route.headers(len.saturating_sub(4))
 }
 
-/// Returns whether the identification in the packet's IPv4 header is unknown: the ICRC covers the
-/// identification, but a UDP socket does not report it. Returns `false` for senders in 127/8,
-/// because they run this implementation, which sends identification 0.
+/// Returns whether the identification in the IPv4 header of a packet from `from` is unknown. The
+/// ICRC covers the identification, but a UDP socket does not report it. Returns `false` for senders
+/// in 127/8, because they run this implementation, which sends identification 0.
 fn hides_identification(headers: &Headers, from: SocketAddr) -> bool {
     matches!(headers, Headers::V4 { .. }) && !from.ip().is_loopback()
 }

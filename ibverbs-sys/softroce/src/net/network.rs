@@ -317,8 +317,8 @@ impl Network {
         Some(route.headers(length).global_route())
     }
 
-    /// Sets the peer processes that share memory with this process. Packets to them are sent
-    /// through the shared memory from now on.
+    /// Sets the directory of peer processes that share memory with this process. From now on,
+    /// packets to these processes are sent through the shared memory.
     pub(crate) fn share(&self, host_peers: Arc<HostPeers>) {
         let _ = self.host_peers.set(host_peers);
     }
@@ -351,9 +351,9 @@ impl Network {
         Some(self.way(path, queue_pair)?.to)
     }
 
-    /// Returns the link (shared memory with another process) to the process of the queue pair with
-    /// the number `queue_pair`. Returns `None` if no memory is shared with that process, or while
-    /// injected faults require that all packets go through sockets.
+    /// Returns the link (shared memory with another process) to the process that has the queue pair
+    /// with the number `queue_pair` at the end of `path`. Returns `None` if no memory is shared
+    /// with that process, or while injected faults require that all packets go through sockets.
     pub(crate) fn link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         if !self.faults.allows_other_paths() {
             return None;
@@ -361,10 +361,10 @@ impl Network {
         self.private_link(path, queue_pair)
     }
 
-    /// Returns the link (shared memory with another process) to the process of the queue pair with
-    /// the number `queue_pair`, or `None` if no memory is shared with that process. Ignores
-    /// injected faults, unlike [`link`](Self::link), for packets that must never be sent by a
-    /// socket.
+    /// Returns the link (shared memory with another process) to the process that has the queue pair
+    /// with the number `queue_pair` at the end of `path`, or `None` if no memory is shared with
+    /// that process. Ignores injected faults, unlike [`link`](Self::link), for packets that must
+    /// never be sent by a socket.
     pub(super) fn private_link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         self.link_to(self.address(path, queue_pair)?)
     }
@@ -467,7 +467,8 @@ impl Network {
         });
     }
 
-    /// Writes a packet to the capture file, if packets are captured.
+    /// Writes a packet with its headers to the capture file (`SOFTROCE_PCAP`), if packets are
+    /// captured.
     pub(super) fn capture(&self, headers: &Headers, packet: &[u8]) {
         if let Some(capture) = &self.capture
             && let Err(error) =

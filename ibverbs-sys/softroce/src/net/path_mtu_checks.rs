@@ -143,8 +143,8 @@ impl PathMtuChecks {
         check.ask(State::Unanswered { is_repeated: false })
     }
 
-    /// Handles a question of the peer: repeats an unanswered check once, because the question shows
-    /// that the peer is open now.
+    /// Handles a question of the peer at the end of `route`: repeats an unanswered check once,
+    /// because the question shows that the peer is open now. Returns the action to perform.
     pub(super) fn handle_question(&self, route: Route) -> CheckAction {
         match self.0.lock().get_mut(&route) {
             Some(check) if check.state == (State::Unanswered { is_repeated: false }) => {
@@ -154,8 +154,8 @@ impl PathMtuChecks {
         }
     }
 
-    /// Handles the answer to the question with the sequence number `sequence`. Returns the action
-    /// to perform, such as the next check.
+    /// Handles the answer of the peer at the end of `route` to the question with the sequence
+    /// number `sequence`. Returns the action to perform, such as the next check.
     pub(super) fn handle_answer(&self, route: Route, sequence: u32, now: Time) -> CheckAction {
         let mut checks = self.0.lock();
         let Some(check) = checks.get_mut(&route) else {

@@ -64,8 +64,8 @@ pub(super) struct LocalPorts {
 }
 
 /// Returns the route of packets on `path` from the GID `gid`, whose socket is bound to `local`, to
-/// the queue pair with the number `queue_pair`. Returns `None` if packets cannot be sent on the
-/// path.
+/// the queue pair with the number `queue_pair`. `ports_of` returns the UDP ports of another host's
+/// devices, and `true` if these are known. Returns `None` if packets cannot be sent on the path.
 pub(super) fn way(
     gid: &Gid,
     local: SocketAddr,

@@ -20,9 +20,9 @@ use crate::wire::ip::Route;
 /// other.
 const BATCH: usize = 16;
 
-/// Returns the tag of packets on `path` in shared memory: the indices of their GIDs in the GID
-/// tables of the two processes. Returns `None` if the peer does not have the destination GID, or if
-/// an index is 16 or more, which a tag cannot encode.
+/// Returns the tag of packets on `path` in the shared memory of `link`: the indices of the packets'
+/// GIDs in the GID tables of the two processes. Returns `None` if the peer does not have the
+/// destination GID, or if an index is 16 or more, which a tag cannot encode.
 pub(crate) fn tag(path: &Path, link: &Link) -> Option<u16> {
     let mut gids = link.gids().iter();
     let to = gids.position(|gid| *gid == path.destination)?;

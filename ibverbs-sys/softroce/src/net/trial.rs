@@ -202,8 +202,9 @@ impl Network {
         });
     }
 
-    /// Handles a packet of a trial (test burst) that arrived at the address `local`: answers a
-    /// question, or records an answer. Returns `false` if the packet belongs to no trial.
+    /// Handles a received packet if it belongs to a trial (test burst): answers a question, or
+    /// records an answer. `local` is the address at which the packet arrived. Returns `false` if
+    /// the packet belongs to no trial.
     pub(super) fn receive_trial(&self, local: IpAddr, arrival: &Arrival, header: &Header) -> bool {
         let Bth {
             opcode,

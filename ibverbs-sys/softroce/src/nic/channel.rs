@@ -76,8 +76,9 @@ impl Nic {
         }
     }
 
-    /// Fetches the next event of a non-blocking channel. If a peer has made the channel's
-    /// descriptor readable, first receives the peer's messages in place of the engine.
+    /// Fetches the next event of a non-blocking channel, whose descriptor peers can make readable.
+    /// If a peer has done so, first receives the peer's messages in place of the engine (background
+    /// thread).
     fn next_event_non_blocking(
         &self,
         channel: &CompletionChannel,

@@ -144,11 +144,11 @@ impl Nic {
         }
     }
 
-    /// Receives packets, and runs due timers. The packets that the timers wait for may have arrived
-    /// while this process was not scheduled. So timers run only when no packets are left, or after
-    /// [`MAX_BACKLOG`] attempts that found packets, because a peer may send without end. If another
-    /// thread is receiving, that thread runs the timers. The engine (background thread) does not
-    /// sleep before the timers have run.
+    /// Receives packets, and runs due timers. `care` is the kind of the calling thread. The packets
+    /// that the timers wait for may have arrived while this process was not scheduled. So timers
+    /// run only when no packets are left, or after [`MAX_BACKLOG`] attempts that found packets,
+    /// because a peer may send without end. If another thread is receiving, that thread runs the
+    /// timers. The engine (background thread) does not sleep before the timers have run.
     pub(super) fn receive_and_run_timers(
         &self,
         now: Time,
@@ -354,7 +354,8 @@ impl Nic {
     }
 
     /// Sends the responses of the queue pairs `responders`. Each queue pair responds once to all
-    /// packets that it received.
+    /// packets that it received. If `is_quiet` is set, wakeups of peers that share memory are
+    /// deferred.
     fn send_responses(
         &self,
         mut now: impl FnMut() -> Time,

@@ -198,7 +198,8 @@ impl Order {
     }
 }
 
-/// Returns the key of a queue pair in the map, which is the index of its published record.
+/// Returns the key in the map of the queue pair with the number `number`: the index of the queue
+/// pair's published record.
 fn key(number: u32) -> u32 {
     number::record(number) as u32
 }

@@ -232,8 +232,8 @@ impl Environment<'_> {
     }
 }
 
-/// Adds completions to a completion queue. If the completion queue is full, records in `host_state`
-/// that a completion was lost.
+/// Adds completions of the queue pair with the number `queue_pair` to a completion queue. If the
+/// completion queue is full, records in `host_state` that a completion was lost.
 #[inline]
 fn complete(
     queue: &CompletionQueue,

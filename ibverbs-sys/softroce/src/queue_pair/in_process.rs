@@ -142,8 +142,9 @@ impl QueuePair {
         }
     }
 
-    /// Executes messages, or ranges of long messages, until none is left or other threads must get
-    /// the locks. Returns whether further ranges, only packets, or nothing can be sent next.
+    /// Executes messages, or ranges of long messages, in the locked destination queue pair
+    /// `theirs`, until none is left or other threads must get the locks. Returns whether further
+    /// ranges, only packets, or nothing can be sent next.
     fn execute_parts(
         &self,
         mine: &mut Inner,

@@ -45,8 +45,8 @@ pub(super) struct Plan {
     path: Option<Path>,
 }
 
-/// Checks all arguments of a modification, before the queue pair is changed. Returns the changes
-/// that must then be applied.
+/// Checks all arguments of the modification `wanted`, before the queue pair is changed. Returns the
+/// changes that must then be applied.
 pub(super) fn check(
     present: PresentState,
     wanted: &Modification<'_>,

@@ -224,7 +224,8 @@ impl QueuePair {
         mine.transport.is_silent() || is_waiting && mine.transport.has_no_response()
     }
 
-    /// Sends a message as a [`RingMessage`] while it is posted. The caller must then call
+    /// Sends a message with the payload `data` as a [`RingMessage`] (short message in shared
+    /// memory) while it is posted. The caller must then call
     /// [`flush_ring_messages`](Self::flush_ring_messages). Returns `false`, and sends nothing, if
     /// the message cannot be a ring message or an earlier request must be sent first; the message
     /// must then be queued.

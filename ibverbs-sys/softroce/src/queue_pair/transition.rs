@@ -168,8 +168,8 @@ const fn in_rts(service: Service) -> Mask {
     }
 }
 
-/// Returns the attributes that a program may set while a queue pair stays in the state SQD (send
-/// queue drained).
+/// Returns the attributes that a program may set while a queue pair of the service `service` stays
+/// in the state SQD (send queue drained).
 const fn drained(service: Service) -> Mask {
     let connected = Mask::ADDRESS
         .union(Mask::ALTERNATE_PATH)

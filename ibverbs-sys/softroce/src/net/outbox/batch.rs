@@ -111,8 +111,8 @@ impl Batch {
         first.map(|first| &first.parameters)
     }
 
-    /// Adds a packet or run (consecutive packets of equal size) to the outbox `copies` times. More
-    /// than one copy is an injected fault.
+    /// Adds the packet or run (consecutive packets of equal size) `sealed` to the outbox `copies`
+    /// times. More than one copy is an injected fault.
     pub(super) fn put(&mut self, sealed: Encoded, copies: usize) {
         self.packets += copies * sealed.count();
         self.sealed.extend(std::iter::repeat_n(sealed, copies));

@@ -115,8 +115,8 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Sets whether this outbox defers wakeups of peer processes that share memory. The caller must
-    /// ensure that deferred wakeups are sent later.
+    /// Makes this outbox defer wakeups of peer processes that share memory, if `is_quiet` is set.
+    /// The caller must ensure that deferred wakeups are sent later.
     pub(crate) fn deferring_wakeups(mut self, is_quiet: bool) -> Self {
         self.is_quiet = is_quiet;
         self
@@ -440,8 +440,8 @@ impl<'a> Outbox<'a> {
         Some(())
     }
 
-    /// Applies injected faults to the last packet in the buffer, and adds the packet to the outbox,
-    /// unless the faults drop the packet or hold it back.
+    /// Applies injected faults to the packet `sealed`, the last one in the buffer, and adds the
+    /// packet to the outbox, unless the faults drop the packet or hold it back.
     fn commit(&mut self, sealed: Encoded) {
         let network = self.network;
         let Some(packet_faults) = network.faults.packet_faults(sealed.transport.len()) else {

@@ -152,8 +152,8 @@ impl Filter {
         self.code.len() - 1
     }
 
-    /// Adds an instruction that loads a word, half word or byte of the datagram into the
-    /// accumulator. The instruction drops datagrams that are too short.
+    /// Adds an instruction that loads a word, half word or byte (`size`) at `offset` of the
+    /// datagram into the accumulator. The instruction drops datagrams that are too short.
     fn load(&mut self, size: u32, offset: u32) {
         self.push(BPF_LD | size | BPF_ABS, offset);
     }
@@ -233,7 +233,8 @@ struct Jump {
 }
 
 /// Attaches a [`Filter`] to the socket of an IPv4 address, by which the kernel drops unexpected
-/// packets of programs of this host. `base` is the first port of the devices' port range.
+/// packets of programs of this host. `base` is the first port of the devices' port range. `peers`
+/// are the devices that may send packets of connections; `None` if every device may.
 pub(super) fn attach(
     socket: &Descriptor,
     base: u16,

@@ -102,8 +102,8 @@ pub(crate) fn reset_in_child() {
 /// Key of the timer for completion events that moderation (a delay that combines events) holds
 /// back. Differs from the keys of queue pairs' timers, which are queue pair numbers, below 2^24.
 const MODERATION_TIMER: u32 = net::DELAY_TIMER + 1;
-/// Key of the timer for the events that the configuration schedules, such as the port going down.
-/// Differs from the keys of all other timers.
+/// Key of the timer for the events that the configuration schedules for tests, such as the port
+/// going down. Differs from the keys of all other timers.
 const SCHEDULE: u32 = net::DELAY_TIMER + 2;
 
 /// Maximum number of due timers that run after one receive attempt. The next attempt runs the

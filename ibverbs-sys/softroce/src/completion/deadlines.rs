@@ -23,7 +23,8 @@ pub struct Deadlines {
 /// Callback that is called with each new due time, so that a timer can be set.
 type DueCallback = Box<dyn Fn(Time) + Send + Sync>;
 
-/// Value of `earliest` if no completion event is delayed: later than every due time.
+/// Value of `earliest` if no completion event is delayed. Later than every due time, so that no
+/// event seems due.
 const NONE: u64 = u64::MAX;
 
 impl Default for Deadlines {

@@ -104,8 +104,8 @@ impl Added {
 }
 
 impl<T: Copy + Send> Ring<T> {
-    /// Maximum capacity of a ring in entries, which the number of bits for the index in a
-    /// [`Position`] determines.
+    /// Maximum capacity of a ring in entries: the index in a [`Position`] has no bits for more
+    /// slots.
     pub(super) const MAX_CAPACITY: usize = Lap::MAX;
 
     /// Creates a ring for `capacity` entries, with memory for the first `room` entries.

@@ -13,8 +13,8 @@ pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 const POLLED_JUST_NOW: Duration = Duration::from_micros(5);
 
 /// If the last poll was at most this long ago, the thread that polled is assumed to be still
-/// polling, but not scheduled at the moment. Packets then do not wake the engine (background
-/// thread).
+/// polling, although it may not be scheduled at the moment. Packets then do not wake the engine
+/// (background thread).
 const POLLED_RECENTLY: Duration = Duration::from_micros(200);
 
 /// Initial number of useless wakeups in a row after which the engine (background thread) stops
@@ -25,7 +25,7 @@ const INITIAL_USELESS_WAKEUPS: u32 = 8;
 
 /// Maximum number of useless wakeups in a row that are required before the engine (background
 /// thread) stops watching the sockets. The number doubles, up to this limit, whenever the engine
-/// has stopped too early.
+/// has stopped too early, and halves while its decisions are right.
 const MAX_USELESS_WAKEUPS: u32 = 1024;
 
 /// Observations of the engine (background thread) in one iteration of its loop, from which

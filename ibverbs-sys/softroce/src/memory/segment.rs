@@ -11,7 +11,7 @@ use libc::c_void;
 use crate::descriptor::Opening;
 
 /// Size of a huge page in bytes. The address and the length of each mapping of the arena's file are
-/// multiples of this size.
+/// multiples of this size, so that the kernel can use huge pages.
 pub(super) const HUGE: usize = 2 << 20;
 
 /// A mapping of a segment of the arena's file, readable and writable. Dropping this value unmaps

@@ -45,8 +45,9 @@ struct Slot<T> {
 /// each would be reused often, and its tags would soon repeat.
 const MIN_FREE_SLOTS: usize = 64;
 
-/// Number of slots that are added together, as one block. Within a block, the indices in keys are
-/// in a random order.
+/// Number of slots that are added together, as one block. The indices in keys are in a random order
+/// within a block. With 256 slots, an index differs from the number of its slot only in the low
+/// byte.
 const BLOCK_SIZE: usize = 1 << 8;
 
 /// Bit that is set in the input of the random permutation for the order of a block's indices.

@@ -481,5 +481,5 @@ impl Network {
 }
 
 /// Key of the timer for packets that injected faults hold back. Differs from the keys of queue
-/// pairs' timers, which are below 2^24.
+/// pairs' timers, which are queue pair numbers, below 2^24.
 pub(crate) const DELAY_TIMER: u32 = 1 << 24;

@@ -26,8 +26,9 @@ use crate::number;
 use crate::proto::{Mtu, Path, Time};
 use crate::random;
 
-/// Number of bytes of the long question's payload in addition to the path MTU. The longest packet
-/// of a connection has a RETH and immediate data, and a question has a DETH.
+/// Number of bytes of the long question's payload in addition to the path MTU, so that the question
+/// is as long as the longest packet of a connection. Such a packet has a RETH and immediate data; a
+/// question has a DETH instead.
 const EXTRA_PAYLOAD: usize = 16 + 4 - 8;
 
 /// Time to wait for the answers to the first check of a path. The time doubles with each check that
@@ -42,8 +43,8 @@ const RENEWAL: Duration = Duration::from_secs(60);
 /// reported. A single long question may be lost for another reason than its length.
 const LOSSES_BEFORE_REPORT: u32 = 4;
 
-/// Maximum number of routes whose state is kept. For a further route, the state of the route with
-/// the earliest next check is dropped.
+/// Maximum number of routes whose state is kept. The limit bounds the memory. For a further route,
+/// the state of the route with the earliest next check is dropped.
 const MAX_ROUTES: usize = 4096;
 
 /// Route for which the state of checks is kept: the local IP address, and the IP address of the

@@ -75,7 +75,8 @@ struct Trial {
 /// unanswered trial, because the peer may not support trials.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Maximum time between two trials (test bursts) to a peer that does not answer.
+/// Maximum time between two trials (test bursts) to a peer that does not answer. A peer that
+/// becomes able to answer is tried again after this time at most.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Time after which an answered trial (test burst) is repeated, because a router may have changed
@@ -86,8 +87,8 @@ const RENEWAL: Duration = Duration::from_secs(1);
 /// burst) succeeds. A single question or answer may be lost for other reasons.
 const MAX_MISSES: u32 = 3;
 
-/// Maximum number of routes whose state is kept. For a further route, the state of the route with
-/// the earliest next trial is dropped.
+/// Maximum number of routes whose state is kept. The limit bounds the memory. For a further route,
+/// the state of the route with the earliest next trial is dropped.
 const MAX_ROUTES: usize = 4096;
 
 impl Trials {

@@ -95,7 +95,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// Maximum number of batches of packets that a polling thread receives in place of the engine
 /// (background thread), after the engine tried to receive while the polling thread held the lock.
-/// Afterwards the thread returns to the program.
+/// Afterwards the thread returns to the program, which must not wait for the poll without a limit.
 pub(super) const MAX_BATCHES_FOR_ENGINE: usize = 4;
 
 /// Maximum time for which a queue pair that enters the error state waits for acknowledgements. A

@@ -72,8 +72,8 @@ impl Hasher for NumberHasher {
     }
 }
 
-/// Numbers that are not assigned: those of the management queue pairs and of multicast (IBTA 9.2.2,
-/// 9.6.3).
+/// Numbers that are not assigned to queue pairs, because the specification reserves them: those of
+/// the management queue pairs and of multicast (IBTA 9.2.2, 9.6.3).
 const RESERVED: [u32; 3] = [0, 1, 0xff_ffff];
 
 impl<T> QueuePairDirectory<T> {

@@ -58,8 +58,8 @@ const MAGIC: [u8; 8] = *b"sroce\0\0\x05";
 /// memory, the tables and the arena, and the eventfds of the engine and of completion channels.
 const MAX_DESCRIPTORS: usize = 4 + WakeEventfds::COUNT;
 
-/// Maximum length of a handshake message in bytes: the length of the receive buffer. A message with
-/// full lists is shorter.
+/// Length of the buffer for a received handshake message in bytes. A message whose lists have
+/// [`MAX_LIST`] entries fits into the buffer.
 const MAX_LENGTH: usize = 2048;
 
 /// Maximum number of entries in the list of addresses, and in the list of GIDs, of a handshake

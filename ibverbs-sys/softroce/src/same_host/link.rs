@@ -186,7 +186,8 @@ const LIVENESS_INTERVAL: u64 = 1_000_000;
 /// transferred in packets.
 const MAX_MAPS: usize = 1024;
 
-/// Maximum length of a packet in bytes: the largest MTU, and the headers.
+/// Maximum length in bytes of a packet that is sent on a link: the payload of the largest path MTU,
+/// and room for all headers.
 pub(crate) const MAX_PACKET: usize = 4096 + 256;
 
 /// Bit of a message's tag that shows the kind of the message: set for a [`RingMessage`] (short

@@ -48,7 +48,8 @@ const SEGMENT_UNIT: u64 = 2 << 20;
 /// the record of a removed region or window is not reused at once.
 const REGIONS: usize = limits::MAX_MR + limits::MAX_MW + 1024;
 
-/// Number of records of queue pairs. Queue pairs that exist at the same time use different records.
+/// Number of records of queue pairs in the published table. Queue pairs that exist at the same time
+/// use different records.
 const QUEUE_PAIRS: usize = number::RECORDS;
 
 /// Length in bytes of the shared file that contains the tables of queue pairs and regions.

@@ -9,9 +9,9 @@ use crate::transfer::{MAX_SLOT_BYTES, MessagePart, PartFlags, PayloadForm, RingM
 /// Flag in the first word of a slot, above the 24-bit queue pair number: the slot contains an
 /// acknowledgement.
 const ACKNOWLEDGED: u64 = 1 << 24;
-/// Flag in the first word of a slot: the slot contains a message.
+/// Flag in the first word of a slot: the slot contains a message, and not only an acknowledgement.
 const MESSAGE: u64 = 1 << 25;
-/// Flag in the first word of a slot: the message has immediate data.
+/// Flag in the first word of a slot: the message has immediate data, which is in the second word.
 const IMMEDIATE: u64 = 1 << 26;
 /// Flag in the first word of a slot: the message requests a solicited completion event.
 const SOLICITED: u64 = 1 << 27;
@@ -20,9 +20,9 @@ const SOLICITED: u64 = 1 << 27;
 const FETCH: u64 = 1 << 28;
 /// Flag in the first word of a slot: the sender has written the payload into the receiver's memory.
 const WRITTEN: u64 = 1 << 29;
-/// Flag in the first word of a slot: the part is the first of its message.
+/// Flag in the first word of a slot: the slot describes the first part of its message.
 const STARTS: u64 = 1 << 30;
-/// Flag in the first word of a slot: the part is the last of its message.
+/// Flag in the first word of a slot: the slot describes the last part of its message.
 const ENDS: u64 = 1 << 31;
 /// Flag in the second word of a slot: the message invalidates a memory key (Send with Invalidate).
 const INVALIDATES: u64 = 1 << 48;

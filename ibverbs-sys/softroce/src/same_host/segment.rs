@@ -62,20 +62,21 @@ pub(super) enum Role {
     Taker,
 }
 
-/// Byte offset, in the memory of one direction, of the word that identifies the sleeping thread.
+/// Byte offset, in the memory of one direction, of the sleep word, which identifies the sleeping
+/// thread of the receiving process.
 const SLEEP: usize = size_of::<ControlWords>();
 /// Byte offset, in the memory of one direction, of the lanes (shared words in which copies are
 /// recorded).
 const LANE: usize = SLEEP + size_of::<Line>();
-/// Byte offset, in the memory of one direction, of the slots of the ring.
+/// Byte offset, in the memory of one direction, of the ring's slots (cache lines for messages).
 const SLOT: usize = LANE + LANES * size_of::<Line>();
-/// Byte offset, in the memory of one direction, of the chunks (blocks for payloads).
+/// Byte offset, in the memory of one direction, of the ring's chunks (cache lines of payload).
 const CHUNK: usize = SLOT + SLOTS * size_of::<Slot>();
 /// Length in bytes of the memory of one direction: a ring, the receiver's sleep word and the
 /// sender's lanes.
 const DIRECTION: usize = (CHUNK + CHUNKS * size_of::<Chunk>()).next_multiple_of(4096);
 
-/// Length in bytes of the memory that two linked processes share.
+/// Length in bytes of the memory that two linked processes share: both directions.
 pub(super) const LENGTH: usize = 2 * DIRECTION;
 
 /// Creates the memory that two processes will share. Returns its file, and its mapping for the

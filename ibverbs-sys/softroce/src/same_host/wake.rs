@@ -31,7 +31,8 @@ pub(super) enum Sleeper {
 
 /// Value of the shared word if no thread of the process sleeps, so that the peer wakes none.
 const AWAKE: u64 = 0;
-/// Value of the shared word if the engine (background thread) sleeps.
+/// Value of the shared word if the engine (background thread) sleeps, so that the peer wakes the
+/// engine.
 const ENGINE: u64 = 1;
 /// First value of the shared word for threads that wait at a completion channel. A sleeping thread
 /// at the channel whose eventfd has the index `i` is represented by this value plus `i`.

@@ -20,7 +20,7 @@ impl Position {
     /// Flag of the head or tail: a thread has exclusive control, so that no other thread can remove
     /// or add entries there.
     pub(super) const HELD: u64 = 1;
-    /// Flag of the tail: no more entries may be added.
+    /// Flag of the tail: no more entries may be added, because the completion queue has failed.
     pub(super) const CLOSED: u64 = 1 << 1;
     /// Bits of the tail for the marks ([`super::TailFlags`]): flags whose meaning the completion
     /// queue defines.

@@ -18,8 +18,9 @@ pub(super) const ICRC: usize = 4;
 /// would wait longer for the first of them.
 pub(super) const FULL_PACKETS: usize = 64;
 
-/// Number of bytes at which an outbox counts as full, and is sent: the length of two bursts
-/// (messages that the kernel splits into datagrams).
+/// Number of bytes at which an outbox counts as full, and is sent: the maximum length of two bursts
+/// (messages that the kernel splits into datagrams). With more bytes, the peer would wait longer
+/// for the first packet.
 pub(super) const FULL_BYTES: usize = 128 << 10;
 
 /// Packets of an outbox, in two buffers that are reused: one for single packets, one for runs

@@ -23,7 +23,8 @@ use batch::{Encoded, FULL_BYTES, FULL_PACKETS, ICRC, PooledBatch, next_offset};
 pub(super) use batch::{Batch, SendParameters};
 pub(super) use send::uses_pages;
 
-/// First byte (opcode) of packets that must be sent only through shared memory, never by a socket.
+/// First byte (opcode) of packets that must be sent only through shared memory, never by a socket,
+/// because they refer to requests that were executed in shared memory.
 const SHARED_MEMORY_ONLY: u8 = Opcode::SKIP.to_byte();
 
 /// Collection of packets that are sent together. Each packet gets its ICRC when it is added. All

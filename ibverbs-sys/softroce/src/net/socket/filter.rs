@@ -24,8 +24,8 @@ use crate::wire::{Opcode, Operation, Transport};
 /// every device.
 const DATAGRAM: Opcode = Opcode::new(Transport::UnreliableDatagram, Operation::SendOnly);
 
-/// Offset of the network header in the address space of a packet filter (`SKF_NET_OFF` of
-/// linux/filter.h).
+/// Offset of the network (IPv4) header in the address space of a packet filter (`SKF_NET_OFF` of
+/// linux/filter.h). In this address space, offset 0 is the UDP header.
 const NETWORK_HEADER: u32 = -0x10_0000_i32 as u32;
 /// Offset of the source address in the IPv4 header, in the filter's address space.
 const SOURCE_ADDRESS: u32 = NETWORK_HEADER + 12;

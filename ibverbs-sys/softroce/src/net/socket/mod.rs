@@ -33,7 +33,8 @@ pub(crate) use interface::{HostAddress, Interface};
 pub(crate) use interface_monitor::InterfaceMonitor;
 pub(crate) use ring::Ring;
 
-/// Maximum number of messages that one system call sends. A longer list is sent by several calls.
+/// Maximum number of messages that one system call sends, for which their headers are on the stack.
+/// A longer list is sent by several calls.
 pub(crate) const BATCH: usize = 32;
 
 /// Maximum number of datagrams in a burst: the limit of Linux before version 6.9, which doubled it.

@@ -52,8 +52,8 @@ pub(super) struct ControlWords {
     starved: Line,
 }
 
-/// Number of words of a slot that belong to the message: all words of the cache line except the
-/// first.
+/// Number of words of a slot that belong to the message: all eight words of the cache line except
+/// the first, which shows if the slot is published.
 pub(super) const WORDS: usize = 7;
 
 /// Number of 64-bit words of a chunk (cache line of payload).

@@ -70,11 +70,11 @@ pub(crate) struct Nic {
     schedule: Mutex<Vec<(Time, Scheduled)>>,
     schedule_alarm: Alarm,
     receiver: spin::Mutex<Receiver>,
-    /// Set if the engine could not receive packets because another thread was receiving. That
-    /// thread then receives once more.
+    /// Set if the engine (background thread) could not receive packets because another thread was
+    /// receiving. That thread then receives once more.
     refused: AtomicBool,
     /// Set while responses to received packets are delayed until a later receive attempt. The
-    /// engine must not sleep meanwhile.
+    /// engine (background thread) must not sleep meanwhile.
     owes_answers: AtomicBool,
     /// Number of consecutive receive attempts that found packets while timers were due and could
     /// not run.

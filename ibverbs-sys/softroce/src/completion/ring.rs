@@ -168,9 +168,9 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Handles a slot at the tail that is not free: adds slots, waits for another thread, or
-    /// returns the reason why no entry can be added. `attempt` counts the waits. After `Ok` the
-    /// caller must try again.
+    /// Handles a slot (memory of one entry) at the tail that is not free: adds slots, waits for
+    /// another thread, or returns the reason why no entry can be added. `attempt` counts the waits.
+    /// After `Ok` the caller must try again.
     #[cold]
     fn make_room(&self, tail: Position, attempt: &mut u32) -> Result<(), AddError> {
         if tail.has(Position::CLOSED) {

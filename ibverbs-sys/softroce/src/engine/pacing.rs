@@ -32,9 +32,9 @@ const MAX_USELESS_WAKEUPS: u32 = 1024;
 /// [`Pacing::decide`] derives how the engine waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Observations {
-    /// Set if a packet in a watched socket woke the engine.
+    /// Set if a packet in a watched socket woke the engine (background thread).
     pub(crate) woken: bool,
-    /// Set if the engine fetched packets from the sockets.
+    /// Set if the engine (background thread) fetched packets from the sockets.
     pub(crate) fetched: bool,
     /// Set if another thread was receiving packets at the same time.
     pub(crate) contended: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Observations {
 /// The way in which the engine (background thread) waits for work next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Watch the sockets, so that packets wake the engine.
+    /// Watch the sockets, so that packets wake the engine (background thread).
     Watch,
     /// Do not watch the sockets, and wait at most for the given duration.
     Unwatched(Duration),
@@ -65,7 +65,8 @@ pub(crate) struct Pacing {
     in_vain: u32,
     patience: u32,
     /// Number of intervals, since the required number of wakeups last changed, in which the engine
-    /// did not watch the sockets and the program polled: the decision not to watch was right.
+    /// (background thread) did not watch the sockets and the program polled: the decision not to
+    /// watch was right.
     right: u32,
 }
 

@@ -71,8 +71,9 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
         None
     }
 
-    /// Publishes to peer processes that the engine is about to sleep and must be woken. Returns
-    /// `false` if messages have already arrived, for which no peer will wake the engine.
+    /// Publishes to peer processes that the engine (background thread) is about to sleep and must
+    /// be woken. Returns `false` if messages have already arrived, for which no peer will wake the
+    /// engine.
     fn fall_asleep(&self) -> bool {
         true
     }
@@ -98,7 +99,8 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     fn panicked(&self, panic: &(dyn Any + Send)) -> bool;
 }
 
-/// Result of one attempt of the engine to receive packets ([`EngineTasks::receive`]).
+/// Result of one attempt of the engine (background thread) to receive packets
+/// ([`EngineTasks::receive`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReceiveAttempt {
     /// Another thread is receiving, and will receive once more after this attempt.
@@ -122,10 +124,11 @@ struct EngineState {
     timers: Arc<Timers>,
     stop: AtomicBool,
     /// Number of times that the program armed a completion queue (requested an event, in order to
-    /// sleep until a completion arrives). The engine detects by a change that it must watch the
-    /// sockets.
+    /// sleep until a completion arrives). The engine (background thread) detects by a change that
+    /// it must watch the sockets.
     armed: AtomicU64,
-    /// Set while the engine does not watch the sockets, so that packets do not wake it.
+    /// Set while the engine (background thread) does not watch the sockets, so that packets do not
+    /// wake it.
     away: AtomicBool,
     /// Number of iterations of the engine's loop, for tests.
     rounds: AtomicU64,

@@ -222,8 +222,8 @@ impl Entries {
         is_served.then_some(number)
     }
 
-    /// Returns the description of the region or window in the slot `number` that is published to
-    /// peer processes, or `None` if peers may not access the memory.
+    /// Returns the description of the region or window in the slot `number` of the table that is
+    /// published to peer processes, or `None` if peers may not access the memory.
     pub(super) fn published(&self, number: u32) -> Option<Published> {
         let key = self.table.key(number);
         match self.table.get(number)? {

@@ -24,7 +24,7 @@ pub(super) struct ReadMostly<T> {
     /// in progress.
     lock: RwLock<T>,
     /// Set while a writer changes the value or waits for readers. Readers that find the flag set
-    /// use `lock` instead of a lane.
+    /// use `lock` instead of a lane (word that marks a read as in progress).
     changing: AtomicBool,
     lanes: Box<[Line]>,
 }
@@ -67,9 +67,9 @@ impl<T> ReadMostly<T> {
     }
 
     /// Locks the value for reading. The guard should be held for a short time only, because writers
-    /// wait for it. `hint` selects the lane that is tried first, so threads should pass different
-    /// values. A thread must not call this function while it holds a guard: if a writer is waiting,
-    /// the thread would deadlock.
+    /// wait for it. `hint` selects the lane (word that marks a read as in progress) that is tried
+    /// first, so threads should pass different values. A thread must not call this function while
+    /// it holds a guard: if a writer is waiting, the thread would deadlock.
     #[inline]
     pub(super) fn read(&self, hint: u32) -> ReadGuard<'_, T> {
         let lane = Lanes(&self.lanes).enter(hint as usize);

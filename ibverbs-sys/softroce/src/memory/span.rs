@@ -22,7 +22,7 @@ pub struct Span {
 enum Kind {
     /// Memory of the program.
     Mapped,
-    /// Memory of the program that was allocated from the device's arena.
+    /// Memory of the program that was allocated from the device's arena (shared file).
     Allocated {
         /// Block that contains the bytes.
         block: Arc<Block>,

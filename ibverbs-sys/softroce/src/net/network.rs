@@ -42,8 +42,9 @@ const MAX_BYTES: usize = 16 << 20;
 /// threads are used only if injected faults hold packets back.
 const MAX_POOLED_BUFFERS: usize = 64;
 
-/// Length in bytes of the outer IPv4 and UDP headers of a tunnelled packet, which must fit into the
-/// MTU of the network interface together with the packet.
+/// Length in bytes of the outer IPv4 and UDP headers of a tunnelled packet (IPv6 packet in a
+/// datagram over IPv4). They must fit into the MTU of the network interface together with the
+/// packet.
 const OUTER_HEADERS: usize = 20 + 8;
 
 /// The port's connection to the network: its GID table and its UDP sockets.

@@ -35,7 +35,8 @@ use crate::wire::{Aeth, Bth, Deth, Header, Opcode, Operation, Syndrome, Transpor
 const TRIAL_QUEUE_PAIR: u32 = 1;
 
 /// Opcode of a question: a packet that requests an answer from the device that receives the packet.
-/// Questions are used in trials and in [checks of the path MTU](super::path_mtu_checks).
+/// Questions are used in trials (test bursts) and in [checks of the path
+/// MTU](super::path_mtu_checks).
 const QUESTION: Opcode = Opcode::new(Transport::Manufacturer, Operation::SendOnly);
 
 /// Opcode of the answer to a [`QUESTION`] packet. The answer has the same sequence number.
@@ -44,7 +45,7 @@ const ANSWER: Opcode = Opcode::new(Transport::Manufacturer, Operation::Acknowled
 /// A trial (test burst) that is due, and must be sent now.
 pub(super) struct DueTrial {
     path: Path,
-    /// Queue pair number at the peer's end of the trial.
+    /// Queue pair number to which the trial's packets are sent.
     destination: u32,
     /// Sequence number of the first packet.
     sequence: u32,
@@ -60,10 +61,10 @@ pub(super) struct Trials(Mutex<HashMap<Route, Trial>>);
 
 #[derive(Debug)]
 struct Trial {
-    /// Set if a trial was answered recently, so that bursts may be sent on the route.
+    /// Set if a trial (test burst) was answered recently, so that bursts may be sent on the route.
     is_proven: bool,
-    /// Sequence number of the first packet of the last trial, which is even. The second packet has
-    /// the next number.
+    /// Sequence number of the first packet of the last trial (test burst), which is even. The
+    /// second packet has the next number.
     sequence: u32,
     /// Number of trials since the last answer. If there are too many, no bursts are sent.
     unanswered: u32,

@@ -19,7 +19,8 @@ impl Nic {
 
     /// Fetches the next event of a channel. If no event is queued, waits for one, unless the
     /// channel's descriptor is non-blocking. While this thread waits, peer processes on the same
-    /// host wake this thread instead of the engine, and this thread receives their messages.
+    /// host wake this thread instead of the engine (background thread), and this thread receives
+    /// their messages.
     pub(crate) fn next_event(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         if let Some(event) = channel.try_next_event() {
             return Ok(event);
@@ -60,8 +61,8 @@ impl Nic {
         event
     }
 
-    /// Ensures that packets and messages that arrive from now on wake a thread, because the program
-    /// is about to wait for an event of `channel`. Must be called when a completion queue of the
+    /// Ensures that packets and messages that arrive from now on wake a thread. The program is
+    /// about to wait for an event of `channel`. Must be called when a completion queue of the
     /// channel was armed. Packets wake the engine (background thread). If the channel is
     /// non-blocking and the only one, peer processes on the same host wake the waiting thread
     /// directly.

@@ -106,8 +106,8 @@ const ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_micros(200);
 
 impl Nic {
     /// Receives one batch of packets, sends the responses, and runs due timers. A thread of the
-    /// program calls this function, in place of the engine, when a poll finds no completion.
-    /// Returns `false`, and does nothing, if another thread is receiving.
+    /// program calls this function, in place of the engine (background thread), when a poll finds
+    /// no completion. Returns `false`, and does nothing, if another thread is receiving.
     pub(crate) fn progress(&self) -> bool {
         if let Some(host_peers) = &self.host_peers {
             // A lost increment is harmless: two threads that poll at the same time may count as

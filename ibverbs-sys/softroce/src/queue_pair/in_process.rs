@@ -278,7 +278,7 @@ fn supports_direct(service: Service) -> bool {
 }
 
 /// Returns whether the two queue pairs `mine` and `theirs` are connected to each other on the path
-/// of `link`, so that each would accept packets from the other.
+/// of `link`, the cached destination, so that each would accept packets from the other.
 fn connected(mine: &Inner, theirs: &Inner, link: &LocalPeer) -> bool {
     let datagrams = mine.transport.service() == Service::UnreliableDatagram;
     let back = theirs.transport.attributes().path;

@@ -614,7 +614,8 @@ fn take_ring_message<'h, P: PeerMemory<Environment<'h>>>(
     }
 }
 
-/// Wakes the peer process of `link`, if it sleeps, unless `outgoing` defers wakeups.
+/// Wakes the peer process of `link` (shared memory), if it sleeps, unless `outgoing` defers
+/// wakeups.
 fn wake(link: &Link, outgoing: &impl Outgoing) {
     if outgoing.defers_wakeups() {
         link.flush_later();

@@ -122,7 +122,8 @@ pub(crate) struct CopySession<'a> {
     number: u32,
     access: AccessFlags,
     domain: u64,
-    /// Number of bytes that may still be copied in this session, from [`MAX_SESSION_BYTES`] down to
+    /// Number of bytes that may still be copied in this session (period of access to the peer's
+    /// memory), from [`MAX_SESSION_BYTES`] down to
     /// 0. The overhead of requests and system calls also counts as bytes.
     left: usize,
     _lane: Lane<'a>,

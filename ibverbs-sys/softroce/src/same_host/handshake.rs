@@ -37,7 +37,7 @@ pub(super) enum HandshakeOutcome {
     Linked(Arc<Link>),
     Declined,
     /// This handshake was ended, because the peer has begun a handshake with this process at the
-    /// same time. The peer's handshake takes precedence, and creates the link.
+    /// same time. The peer's handshake takes precedence, and creates the link (shared memory).
     Superseded,
 }
 
@@ -93,7 +93,7 @@ pub(super) fn perform(local: &LocalProcess, address: SocketAddr) -> io::Result<H
 
 /// Continues the pending handshakes that other processes have begun: receives and answers their
 /// messages, and ends handshakes that take too long. Returns `true` if a handshake has ended; the
-/// caller must then notify the threads that wait for a link to the same process.
+/// caller must then notify the threads that wait for a link (shared memory) to the same process.
 pub(super) fn continue_pending(
     local: &LocalProcess,
     links: &mut Links,

@@ -27,8 +27,8 @@ pub(super) enum MessageType {
     Ready,
     /// Refuses to share memory with the receiver.
     Sorry,
-    /// Refuses a `Hello` temporarily, because the sender of `Later` already has a link to the peer
-    /// or performs another handshake with it.
+    /// Refuses a `Hello` temporarily, because the sender of `Later` already has a link (shared
+    /// memory) to the peer or performs another handshake with it.
     Later,
 }
 
@@ -39,7 +39,8 @@ pub(super) struct HandshakeMessage {
     /// Address of the sender's [test word](super::process::word), which the receiver reads to check
     /// its access to the sender's memory.
     pub(super) probe: u64,
-    /// ID of the sender's engine thread, by which the kernel finds the sender's memory.
+    /// ID of the thread of the sender's engine (background thread), by which the kernel finds the
+    /// sender's memory.
     pub(super) thread: i32,
     /// Random offset in the sender's memory keys: a key contains an index of the sender's table of
     /// regions plus this number. The receiver needs the number to find the record of a key.
@@ -55,7 +56,8 @@ pub(super) struct HandshakeMessage {
 const MAGIC: [u8; 8] = *b"sroce\0\0\x05";
 
 /// Maximum number of descriptors that accompany a handshake message: the files of the link's
-/// memory, the tables and the arena, and the eventfds of the engine and of completion channels.
+/// memory, the tables and the arena, and the eventfds of the engine (background thread) and of
+/// completion channels.
 const MAX_DESCRIPTORS: usize = 4 + WakeEventfds::COUNT;
 
 /// Length of the buffer for a received handshake message in bytes. A message whose lists have

@@ -35,8 +35,8 @@ pub struct HostPeers {
     by_address: RwLock<HashMap<SocketAddr, Arc<Link>>>,
     pub(super) links: RwLock<Arc<[Arc<Link>]>>,
     count: AtomicUsize,
-    /// Number of times that links were added or removed. A [`CachedLinks`] is out of date if this
-    /// number has changed since it was filled.
+    /// Number of times that links (shared memory) were added or removed. A [`CachedLinks`] is out
+    /// of date if this number has changed since it was filled.
     version: AtomicUsize,
     wake_eventfds: Arc<WakeEventfds>,
     pub(super) wake_target: WakeTarget,
@@ -60,7 +60,7 @@ impl CachedLinks {
         }
     }
 
-    /// Returns the links in the cached list.
+    /// Returns the links (shared memory) in the cached list.
     pub(crate) fn links(&self) -> &[Arc<Link>] {
         &self.links
     }
@@ -154,8 +154,8 @@ impl HostPeers {
         (self.count.load(Ordering::Relaxed) > 0).then(|| Arc::clone(&self.links.read()))
     }
 
-    /// Updates the cached list `known` of all links, if links were added or removed since the last
-    /// update.
+    /// Updates the cached list `known` of all links (shared memory), if links were added or removed
+    /// since the last update.
     #[inline]
     pub(crate) fn refresh_links(&self, known: &mut CachedLinks) {
         let version = self.version.load(Ordering::Acquire);

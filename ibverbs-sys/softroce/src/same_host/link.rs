@@ -49,7 +49,7 @@ pub(super) struct Peer {
     pub(super) tables: Tables,
     /// Shared file with the memory from which the peer allocates regions.
     pub(super) arena: Descriptor,
-    /// Eventfd that wakes the peer's engine.
+    /// Eventfd that wakes the peer's engine (background thread).
     pub(super) wake_eventfd: Descriptor,
     /// Eventfds that wake threads of the peer's program, which wait at completion channels.
     pub(super) channels: Vec<Descriptor>,
@@ -80,11 +80,11 @@ pub struct Link {
     failures: Arc<LinkFailures>,
 }
 
-/// Notification of the engine (background thread) that links of this process have failed: a flag
-/// and an eventfd.
+/// Notification of the engine (background thread) that links (shared memory) of this process have
+/// failed: a flag and an eventfd.
 #[derive(Debug)]
 pub(super) struct LinkFailures {
-    /// Eventfd that wakes the engine.
+    /// Eventfd that wakes the engine (background thread).
     wake_eventfd: Arc<Descriptor>,
     has_failed: AtomicBool,
 }
@@ -102,8 +102,8 @@ impl LinkFailures {
         self.has_failed.load(Ordering::Relaxed) && self.has_failed.swap(false, Ordering::Acquire)
     }
 
-    /// Records that a link has failed, and wakes the engine (background thread), which then removes
-    /// the link.
+    /// Records that a link (shared memory) has failed, and wakes the engine (background thread),
+    /// which then removes the link.
     fn notify(&self) {
         self.has_failed.store(true, Ordering::Release);
         descriptor::increment(self.wake_eventfd.as_fd());
@@ -118,7 +118,7 @@ struct Inbound {
     /// Set after the peer has violated the protocol. No messages are received after a violation.
     is_broken: bool,
     /// Number of the first slot (cache line of the ring) that is not received any more, because the
-    /// peer published it after the link had ended. `None` before the end.
+    /// peer published it after the link (shared memory) had ended. `None` before the end.
     end: Option<u32>,
 }
 
@@ -186,8 +186,8 @@ const LIVENESS_INTERVAL: u64 = 1_000_000;
 /// transferred in packets.
 const MAX_MAPS: usize = 1024;
 
-/// Maximum length in bytes of a packet that is sent on a link: the payload of the largest path MTU,
-/// and room for all headers.
+/// Maximum length in bytes of a packet that is sent on a link (shared memory): the payload of the
+/// largest path MTU, and room for all headers.
 pub(crate) const MAX_PACKET: usize = 4096 + 256;
 
 /// Bit of a message's tag that shows the kind of the message: set for a [`RingMessage`] (short
@@ -350,8 +350,8 @@ impl Link {
         self.copying_peer.close_connection();
     }
 
-    /// Ends the link (shared memory) after the peer has violated the protocol, and wakes the
-    /// engine, which removes the link.
+    /// Ends the link (shared memory) after the peer has violated the protocol, and wakes the engine
+    /// (background thread), which removes the link.
     #[cold]
     fn fail(&self) {
         self.abort();
@@ -508,9 +508,9 @@ impl Link {
         self.must_wake.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a polling thread has nothing to do for this link: no message to receive, no
-    /// queue pair or packet that waits for space, and no deferred wakeup. Takes no lock, so the
-    /// result may be out of date; the thread will call this function again.
+    /// Returns whether a polling thread has nothing to do for this link (shared memory): no message
+    /// to receive, no queue pair or packet that waits for space, and no deferred wakeup. Takes no
+    /// lock, so the result may be out of date; the thread will call this function again.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         let next = self.next.load(Ordering::Relaxed);
@@ -603,8 +603,8 @@ impl Link {
         Some(count)
     }
 
-    /// Returns whether messages can be received from this link, or waiting messages can be sent. If
-    /// so, the calling thread must not sleep.
+    /// Returns whether messages can be received from this link (shared memory), or waiting messages
+    /// can be sent. If so, the calling thread must not sleep.
     pub(super) fn is_waiting(&self) -> bool {
         self.may_have_messages() || self.can_resume()
     }

@@ -16,10 +16,10 @@ use super::link::Link;
 pub(super) struct Links {
     by_address: HashMap<SocketAddr, ProcessState>,
     links: Vec<Arc<Link>>,
-    /// Set if a link in the table may have ended, so that [`remove_ended`](Self::remove_ended) must
-    /// be called.
+    /// Set if a link (shared memory) in the table may have ended, so that
+    /// [`remove_ended`](Self::remove_ended) must be called.
     has_ended: bool,
-    /// Number of times that links were added or removed.
+    /// Number of times that links (shared memory) were added or removed.
     changes: u64,
 }
 
@@ -73,8 +73,8 @@ impl Links {
         &self.links
     }
 
-    /// Returns the number of times that links were added or removed, so that a caller can detect
-    /// changes.
+    /// Returns the number of times that links (shared memory) were added or removed, so that a
+    /// caller can detect changes.
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
@@ -85,9 +85,9 @@ impl Links {
         self.has_ended
     }
 
-    /// Returns whether a process other than `process` has a live link to this process with one of
-    /// the addresses `addresses`. A handshake of `process` with these addresses must then be
-    /// refused.
+    /// Returns whether a process other than `process` has a live link (shared memory) to this
+    /// process with one of the addresses `addresses`. A handshake of `process` with these addresses
+    /// must then be refused.
     pub(super) fn is_taken(&self, addresses: &[SocketAddr], process: Pid) -> bool {
         addresses.iter().any(|address| match self.state(*address) {
             Some(ProcessState::Linked(link)) => link.process() != process && link.check(),

@@ -72,8 +72,8 @@ struct EngineThread {
 }
 
 impl EngineThread {
-    /// Records the ID of the calling thread, which is the engine, and wakes threads that wait for
-    /// the ID.
+    /// Records the ID of the calling thread, which is the engine (background thread), and wakes
+    /// threads that wait for the ID.
     fn set_started(&self) {
         if self.thread.get().is_none() {
             let _locked = self.lock.lock();

@@ -244,7 +244,8 @@ impl Handshakes {
 
     /// Returns whether the process that has the address `address` has begun a handshake that only
     /// needs its last message: this process has accepted the handshake by the message `Welcome`. A
-    /// thread that needs a link to the process then waits, instead of beginning a second handshake.
+    /// thread that needs a link (shared memory) to the process then waits, instead of beginning a
+    /// second handshake.
     pub(super) fn is_welcomed(&self, address: SocketAddr) -> bool {
         let mut addresses = self
             .welcomed()

@@ -72,8 +72,8 @@ const LANE: usize = SLEEP + size_of::<Line>();
 const SLOT: usize = LANE + LANES * size_of::<Line>();
 /// Byte offset, in the memory of one direction, of the ring's chunks (cache lines of payload).
 const CHUNK: usize = SLOT + SLOTS * size_of::<Slot>();
-/// Length in bytes of the memory of one direction: a ring, the receiver's sleep word and the
-/// sender's lanes.
+/// Length in bytes of the memory of one direction: a ring, the receiver's sleep word, and the
+/// sender's lanes (words in which copies are recorded).
 const DIRECTION: usize = (CHUNK + CHUNKS * size_of::<Chunk>()).next_multiple_of(4096);
 
 /// Length in bytes of the memory that two linked processes share: both directions.

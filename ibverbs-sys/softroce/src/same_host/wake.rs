@@ -114,8 +114,8 @@ const ARMED: u8 = 2;
 
 impl Armed {
     /// Records that a queue is armed. The caller must then store the channel in the shared words.
-    /// If the result is `true`, the caller must also wake the engine, which may be sleeping without
-    /// a limit.
+    /// If the result is `true`, the caller must also wake the engine (background thread), which may
+    /// be sleeping without a limit.
     #[must_use]
     pub(super) fn arm(&self) -> bool {
         self.0.swap(ARMED, Ordering::SeqCst) == UNARMED

@@ -25,8 +25,8 @@ use crate::completion::WakeEventfd;
 pub(super) struct WakeTarget {
     /// Set while the engine sleeps.
     is_engine_asleep: AtomicBool,
-    /// Set while peers wake a thread that waits at a channel instead of the engine. If more threads
-    /// wait, peers still wake the first one.
+    /// Set while peers wake a thread that waits at a channel instead of the engine (background
+    /// thread). If more threads wait, peers still wake the first one.
     is_kept: AtomicBool,
     /// Set while peers wake a thread of an armed non-blocking channel, which may not be waiting.
     armed: Armed,
@@ -37,7 +37,8 @@ pub(super) struct WakeTarget {
 /// most for this time.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A thread that waits at a completion channel, and that peer processes wake instead of the engine.
+/// A thread that waits at a completion channel, and that peer processes wake instead of the engine
+/// (background thread).
 pub(crate) struct Waiter<'a> {
     host_peers: &'a HostPeers,
     sleeper: Sleeper,
@@ -62,7 +63,8 @@ impl HostPeers {
         !links.iter().any(|link| link.is_waiting())
     }
 
-    /// Records the engine (background thread) as awake on all links, so that no peer wakes it.
+    /// Records the engine (background thread) as awake on all links (shared memory), so that no
+    /// peer wakes it.
     pub(crate) fn wake_up(&self) {
         self.wake_target
             .is_engine_asleep
@@ -73,9 +75,9 @@ impl HostPeers {
     }
 
     /// Makes each peer wake the thread that waits for the non-blocking channel with the eventfd
-    /// `wake_eventfd`, instead of the engine, for its next message. Sends deferred wakeups of
-    /// peers. Called when the program has armed a completion queue of the channel, and before it
-    /// polls the queue and waits.
+    /// `wake_eventfd`, instead of the engine (background thread), for its next message. Sends
+    /// deferred wakeups of peers. Called when the program has armed a completion queue of the
+    /// channel, and before it polls the queue and waits.
     pub(crate) fn arm_channel(&self, wake_eventfd: &WakeEventfd) {
         let Some(links) = self.links() else {
             return;
@@ -144,7 +146,7 @@ impl Waiter<'_> {
         !self.links.iter().any(|link| link.is_waiting())
     }
 
-    /// Records this thread as awake on all links, so that no peer wakes it.
+    /// Records this thread as awake on all links (shared memory), so that no peer wakes it.
     pub(crate) fn wake_up(&self) {
         (self.links.iter()).for_each(|link| link.wake_up(self.sleeper));
     }

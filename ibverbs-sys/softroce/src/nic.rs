@@ -233,10 +233,10 @@ impl Nic {
     /// packets where possible, otherwise as packets. Small messages may be delayed while many
     /// acknowledgements of the peer are outstanding.
     ///
-    /// The [`Sender`] is used where it is created. If it were moved, the copy would load its fields
-    /// in other sizes than they were stored in, so store forwarding would fail. Such loads wait
-    /// until all earlier stores have reached memory, which may include cache lines that the peer
-    /// holds.
+    /// The [`Sender`] is used where it is created. If the value were moved, the copy would load its
+    /// fields in other sizes than they were stored in, so store forwarding would fail. Such loads
+    /// wait until all earlier stores have reached memory, which may include cache lines that the
+    /// peer holds.
     #[inline]
     pub(crate) fn post<T>(
         &self,

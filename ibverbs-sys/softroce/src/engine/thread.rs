@@ -262,8 +262,8 @@ impl EngineState {
                 armed: armed != armed_before,
                 polled: polled.map(|polled| now - polled),
             });
-            // Another thread is receiving, and continues once it is scheduled. It may need this
-            // processor, so the engine sleeps.
+            // Another thread is receiving, and continues once it is scheduled. The thread may need
+            // this processor, so the engine sleeps.
             let wait = match wait {
                 Wait::Watch if look == ReceiveAttempt::Contended => {
                     Wait::Unwatched(MAX_CONTENTION_WAIT)

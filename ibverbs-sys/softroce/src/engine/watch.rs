@@ -30,7 +30,7 @@ pub(super) struct Wakeup {
     pub(super) host_changed: bool,
 }
 
-/// Epoll set of the sockets whose packets wake the engine (background thread). It is
+/// Epoll set of the sockets whose packets wake the engine (background thread). The set is
 /// edge-triggered: each packet wakes the engine only once, so packets that stay in a socket while
 /// another thread is receiving do not prevent the engine's sleep.
 #[derive(Debug)]

@@ -21,9 +21,9 @@ use crate::descriptor::Descriptor;
 ///
 /// The file grows by segments. Each segment is a single mapping, in this process and in peers. A
 /// [`Block`] is an allocated range within a segment. The pages of a block are allocated and zeroed
-/// together with the block. They are returned to the system when the last reference to the block is
-/// dropped. The code that allocated the block holds a reference, and so does each region that was
-/// registered in it.
+/// together with the block. The pages are returned to the system when the last reference to the
+/// block is dropped. The code that allocated the block holds a reference, and so does each region
+/// that was registered in it.
 ///
 /// The file is sealed against shrinking, so a process can access all of a mapping without a fault.
 /// A peer can write to all of the file. Only dumpable processes of the same user become peers,

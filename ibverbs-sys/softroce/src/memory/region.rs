@@ -40,8 +40,8 @@ pub(super) struct Region {
     pub(super) span: Span,
     pub(super) start: u64,
     pub(super) access: AccessFlags,
-    /// Number of windows that are bound to the region. While it is not 0, the region cannot be
-    /// deregistered.
+    /// Number of windows that are bound to the region. While windows are bound, the region cannot
+    /// be deregistered.
     pub(super) windows: usize,
 }
 

@@ -43,8 +43,8 @@ const MAX_BYTES: usize = 16 << 20;
 const MAX_POOLED_BUFFERS: usize = 64;
 
 /// Length in bytes of the outer IPv4 and UDP headers of a tunnelled packet (IPv6 packet in a
-/// datagram over IPv4). They must fit into the MTU of the network interface together with the
-/// packet.
+/// datagram over IPv4). The headers must fit into the MTU of the network interface together with
+/// the packet.
 const OUTER_HEADERS: usize = 20 + 8;
 
 /// The port's connection to the network: its GID table and its UDP sockets.

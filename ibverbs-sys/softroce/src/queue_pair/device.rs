@@ -153,9 +153,9 @@ pub(crate) trait Outgoing {
     /// receivers, if there is such memory.
     fn share_datagrams(&mut self) {}
 
-    /// Sends packets that are added from now on through the shared memory of `link`. All of them
-    /// must be sent by the queue pair with the number `queue_pair`. `tag` encodes the GIDs of the
-    /// packets for the peer process.
+    /// Sends packets that are added from now on through the shared memory of `link`. All these
+    /// packets must be sent by the queue pair with the number `queue_pair`. `tag` encodes the GIDs
+    /// of the packets for the peer process.
     fn use_link(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         let _ = (link, tag, queue_pair);
     }

@@ -19,7 +19,7 @@ use crate::transfer::{
 };
 use crate::xrc::XrcDomain;
 
-/// Objects that a queue pair uses. They cannot be destroyed before the queue pair.
+/// Objects that a queue pair uses, and that cannot be destroyed before the queue pair.
 #[derive(Debug)]
 pub(super) struct UsedObjects {
     /// Protection domain. `None` for an XRC target, whose requests name shared receive queues with
@@ -55,7 +55,7 @@ pub(super) struct HostState {
     /// Set if a completion was lost because its completion queue was full.
     pub(super) overrun: bool,
     /// Location of the peer that receives the next request: in this process, on this host, or
-    /// elsewhere. It determines how the request is transferred.
+    /// elsewhere. The location determines how the request is transferred.
     pub(super) peer: Peer,
     /// Set if the last one-sided request (RDMA read, write or atomic) could not be executed
     /// directly in the memory of the peer process, so that it must be sent as packets.
@@ -64,8 +64,8 @@ pub(super) struct HostState {
 
 impl HostState {
     /// Returns the way in which the next bytes of a request of this queue pair are transferred.
-    /// This is the only place of the decision, both for requests that the posting thread transfers
-    /// and for requests in the send queue.
+    /// Decides both for requests that the posting thread transfers and for requests in the send
+    /// queue.
     #[inline(always)]
     pub(super) fn transfer(&self, request: &RequestProperties) -> Transfer {
         let is_out_of_reach = self.is_out_of_reach && request.kind == Kind::OneSided;

@@ -26,8 +26,8 @@ use crate::wire::Run;
 /// A queue pair (`ibv_qp`): a send queue, a receive queue, and the transport that executes their
 /// requests.
 ///
-/// A single lock protects all mutable state. It is taken before the locks of receive queues and
-/// completion queues. Only a thread that moves messages between two queue pairs of this process
+/// A single lock protects all mutable state. The lock is taken before the locks of receive queues
+/// and completion queues. Only a thread that moves messages between two queue pairs of this process
 /// holds the locks of both; module `in_process` defines the order.
 ///
 /// When the queue pair is destroyed, it immediately releases the objects that it uses. Functions

@@ -22,8 +22,8 @@ pub(crate) struct Sender<'a> {
     /// Set if a request was added to the queue, because it could not be executed or sent
     /// immediately.
     has_queued: bool,
-    /// Number of requests that were executed while they were posted. They occupy capacity of the
-    /// queue until the sender is dropped.
+    /// Number of requests that were executed while they were posted. These requests occupy capacity
+    /// of the queue until the sender is dropped.
     done: usize,
 }
 
@@ -165,7 +165,7 @@ impl Sender<'_> {
     }
 
     /// Passes to `outgoing` all packets and ring messages (short messages in memory shared with a
-    /// peer process) that may be sent now. They are sent before the queue pair is unlocked.
+    /// peer process) that may be sent now. All are sent before the queue pair is unlocked.
     pub(crate) fn transmit(&mut self, now: impl FnOnce() -> Time, outgoing: &mut impl Outgoing) {
         (self.queue_pair).transmit_queued(&mut self.inner, now, outgoing);
     }

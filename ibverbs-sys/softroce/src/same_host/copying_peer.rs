@@ -63,7 +63,7 @@ impl Process {
 }
 
 /// A peer process that may copy from and to memory of this process. This process waits for the end
-/// of its copies before memory is reused.
+/// of the peer's copies before memory is reused.
 #[derive(Debug)]
 pub(super) struct CopyingPeer {
     pub(super) process: Process,

@@ -25,8 +25,8 @@ pub(super) struct Events {
     epoll: Descriptor,
 }
 
-/// Kind of a descriptor in the epoll set. It is stored with the descriptor, and the descriptor's
-/// events contain it.
+/// Kind of a descriptor in the epoll set. The kind is stored with the descriptor, and each event of
+/// the descriptor contains the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum Source {

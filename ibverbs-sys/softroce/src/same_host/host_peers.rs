@@ -52,7 +52,8 @@ pub(crate) struct CachedLinks {
 }
 
 impl CachedLinks {
-    /// Creates an empty cached list. It is out of date as soon as a link (shared memory) is added.
+    /// Creates an empty cached list, which is out of date as soon as a link (shared memory) is
+    /// added.
     pub(crate) fn empty() -> Self {
         Self {
             version: 0,

@@ -215,8 +215,8 @@ impl Link {
             own_lanes,
             peer_lanes,
         } = side;
-        // The engine may be asleep already. It has not declared that on this link, because it did
-        // not know the link then.
+        // The engine may be asleep already. The engine has not declared that on this link, because
+        // it did not know the link then.
         SleepWord(&own_sleep.0).store_sleeper(Sleeper::Engine);
         Arc::new(Self {
             peer,

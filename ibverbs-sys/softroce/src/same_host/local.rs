@@ -52,8 +52,8 @@ pub(crate) struct ProcessResources {
     pub(crate) is_peer: bool,
 }
 
-/// This process as a participant of handshakes: the state that all its handshakes and links (shared
-/// memory with other processes) use.
+/// State of this process that all its handshakes and links (shared memory with other processes)
+/// use: the resources that it passes to peers, and the list of peers that may copy.
 pub(super) struct LocalProcess {
     pub(super) resources: ProcessResources,
     pub(super) events: Events,

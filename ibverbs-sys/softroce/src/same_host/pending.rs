@@ -25,7 +25,8 @@ use crate::descriptor::Descriptor;
 /// A connection that another process has made and whose handshake is not finished.
 pub(super) struct Handshake {
     pub(super) socket: Descriptor,
-    /// The process that has made the connection. It belongs to the same user as this process.
+    /// ID of the process that has made the connection. The process belongs to the same user as this
+    /// process.
     pub(super) process: Pid,
     /// Time at which the connection was accepted, from which the time limit of the handshake is
     /// counted.

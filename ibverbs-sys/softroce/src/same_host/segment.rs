@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
-//! The shared memory of a link. It contains, for each direction, a ring of messages, a sleep word,
-//! and lanes.
+//! The shared memory of a link. For each direction, the memory contains a ring of messages, a sleep
+//! word (which identifies the thread to wake), and lanes (words in which copies are recorded).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -15,8 +15,8 @@ use crate::sync::Line;
 /// sent and the other has not received yet.
 const SLOTS: usize = 2048;
 
-/// Number of chunks (cache lines of payload) of a ring, 512 KiB in all. They hold payloads that do
-/// not fit into a slot. With fewer chunks, senders of long messages would wait more often.
+/// Number of chunks (cache lines of payload) of a ring, 512 KiB in all. The chunks hold payloads
+/// that do not fit into a slot. With fewer chunks, senders of long messages would wait more often.
 const CHUNKS: usize = 8192;
 
 /// Number of lanes of each process: shared words that record a copy as in progress, see
@@ -53,7 +53,8 @@ pub(super) struct LinkMemory {
     pub(super) peer_lanes: MappedArray<Line>,
 }
 
-/// Role of a process in a link: it determines which half of the shared memory the process sends in.
+/// Role of a process in a link, which determines the half of the shared memory in which the process
+/// sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// The process that created the memory.

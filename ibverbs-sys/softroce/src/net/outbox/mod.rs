@@ -280,8 +280,8 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Makes packets that are added from now on use the shared memory of `link`. All of them must
-    /// be sent by the queue pair with the number `queue_pair`. `tag` encodes the GIDs of the
+    /// Makes packets that are added from now on use the shared memory of `link`. All these packets
+    /// must be sent by the queue pair with the number `queue_pair`. `tag` encodes the GIDs of the
     /// packets for the peer process.
     pub(crate) fn use_link(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         self.shared = Some(SharedPath {

@@ -217,8 +217,8 @@ impl Filter {
         }
     }
 
-    /// Adds an instruction that ends the filter. It passes `bytes` bytes of the datagram, or drops
-    /// the datagram if `bytes` is 0.
+    /// Adds an instruction that ends the filter. The instruction passes `bytes` bytes of the
+    /// datagram, or drops the datagram if `bytes` is 0.
     fn finish(&mut self, bytes: u32) {
         self.push(BPF_RET | BPF_K, bytes);
     }

@@ -388,8 +388,8 @@ impl Socket {
     }
 }
 
-/// Returns the `msghdr` of a burst. It points to the burst and to the contents of `name` and
-/// `controls`, which this function sets.
+/// Returns the `msghdr` of a burst, for `sendmsg`. The header points to the burst and to the
+/// contents of `name` and `controls`, which this function sets.
 fn header(
     burst: &Burst<'_>,
     name: &mut RawSocketAddress,

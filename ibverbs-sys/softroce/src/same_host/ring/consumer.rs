@@ -86,8 +86,8 @@ where
         Ok(None)
     }
 
-    /// Returns whether the producer must be woken: it has requested a wakeup, and space was freed
-    /// since the last call.
+    /// Returns whether the producer must be woken: the producer has requested a wakeup, and space
+    /// was freed since the last call.
     pub(in crate::same_host) fn must_wake_producer(&mut self) -> bool {
         std::mem::take(&mut self.must_wake_producer)
     }

@@ -139,7 +139,7 @@ where
     }
 
     /// Returns `count` chunks (cache lines of payload) of the ring, beginning with the chunk
-    /// `from`. They may wrap around the end of the memory.
+    /// `from`. The chunks may wrap around the end of the memory.
     fn room(&self, from: u32, count: u16) -> MessageChunks<'_> {
         let (start, count) = (
             from as usize & (self.chunks.len() - 1),
@@ -153,8 +153,8 @@ where
     }
 }
 
-/// Chunks (cache lines of payload) of one message in the ring. The other process may write to them
-/// at any time.
+/// Chunks (cache lines of payload) of one message in the ring. The other process may change their
+/// contents at any time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageChunks<'a> {
     first: &'a [Chunk],

@@ -54,11 +54,11 @@ pub(crate) enum Wait {
     Unwatched(Duration),
 }
 
-/// Decision whether packets wake the engine (the background thread of the device). Wakeups are
-/// useless while the program polls, and each takes time of the thread that sends the packet.
-/// Without wakeups, packets wait for an interval if no thread polls. So the engine stops watching
-/// the sockets only after several useless wakeups in a row. If this decision was wrong, twice as
-/// many are required the next time.
+/// State from which the engine (the background thread of the device) decides if packets wake it.
+/// Wakeups are useless while the program polls, and each takes time of the thread that sends the
+/// packet. Without wakeups, packets wait for an interval if no thread polls. So the engine stops
+/// watching the sockets only after several useless wakeups in a row. If this decision was wrong,
+/// twice as many are required the next time.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     away: bool,

@@ -61,7 +61,8 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
         None
     }
 
-    /// Handles the events of the descriptor that [`host_changes`](Self::host_changes) returns.
+    /// Handles changes of the host's network interfaces and addresses: the events of the descriptor
+    /// that [`host_changes`](Self::host_changes) returns.
     fn handle_host_changes(&self) {}
 
     /// Returns a descriptor that is readable while events are pending for

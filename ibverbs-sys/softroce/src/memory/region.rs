@@ -5,7 +5,7 @@ use crate::proto::AccessFlags;
 
 use super::Span;
 
-/// Attributes of a memory region that is registered, as arguments of
+/// Attributes with which a memory region is registered: the argument of
 /// [`Registry::register`](super::Registry::register).
 #[derive(Debug)]
 pub struct RegionAttributes {

@@ -127,7 +127,7 @@ impl QueuePair {
     }
 
     /// Locks the destination queue pair `peer` in addition to this one. This queue pair may be
-    /// unlocked temporarily.
+    /// unlocked meanwhile, so that two threads that lock the same two queue pairs cannot deadlock.
     fn lock_peer<'a>(
         &self,
         mine: &mut MutexGuard<'_, Inner>,

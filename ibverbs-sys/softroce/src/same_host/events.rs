@@ -30,7 +30,7 @@ pub(super) struct Events {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum Source {
-    /// Listeners, timers and pending handshakes.
+    /// Descriptors of listeners, timers and pending handshakes.
     Other = 0,
     /// Descriptors that report the end of a peer.
     Peer = 1,

@@ -153,7 +153,7 @@ impl Waiter<'_> {
 
     /// Makes peers wake the engine (background thread) again instead of this thread. Returns `true`
     /// if messages can be received or waiting messages can be sent, and no thread was woken for
-    /// them.
+    /// them. The caller must then wake the engine.
     pub(crate) fn leave(self) -> bool {
         self.wake_up();
         let HostPeers { wake_target, .. } = self.host_peers;

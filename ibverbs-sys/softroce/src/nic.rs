@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The NIC of the process. All verbs objects of the device belong to it.
+//! The NIC of the process, to which all verbs objects of the device belong.
 
 use std::fmt;
 use std::io;
@@ -42,19 +42,20 @@ use receiver::{Receiver, ReceivingThread};
 pub(crate) struct Nic {
     /// Sockets and addresses by which the port sends and receives packets.
     pub(crate) network: Network,
-    /// Memory regions and windows.
+    /// Memory regions and windows, found by their keys.
     pub(crate) memory: memory::Registry,
     /// Queue pairs of this process, found by number.
     pub(crate) queue_pairs: queue_pair::QueuePairDirectory,
     /// Shared receive queues of this process, found by number.
     pub(crate) shared_queues: receive::SharedQueueDirectory,
-    /// Multicast groups.
+    /// Multicast groups, each with the queue pairs that are attached to it.
     pub(crate) groups: multicast::Groups<QueuePair>,
-    /// Completion queues whose events are delayed by moderation.
+    /// Completion queues whose events are delayed by moderation, each with the time at which its
+    /// event is due.
     pub(crate) deadlines: Arc<Deadlines>,
-    /// Counters of the device.
+    /// Statistics counters of the device, which include the counts of all objects.
     pub(crate) counters: Arc<Counters>,
-    /// Injector of the configured faults.
+    /// Injector of faults, such as lost packets, for tests.
     pub(crate) faults: Arc<Faults>,
     /// Set if messages between queue pairs of this process may be transferred without packets: the
     /// configuration allows this path, and packets are not captured.
@@ -69,10 +70,11 @@ pub(crate) struct Nic {
     schedule: Mutex<Vec<(Time, Scheduled)>>,
     schedule_alarm: Alarm,
     receiver: spin::Mutex<Receiver>,
-    /// Set if the engine could not receive packets because another thread was receiving.
+    /// Set if the engine (background thread) could not receive packets because another thread was
+    /// receiving. That thread then receives once more.
     refused: AtomicBool,
     /// Set while responses to received packets are delayed until a later receive attempt. The
-    /// engine must not sleep meanwhile.
+    /// engine (background thread) must not sleep meanwhile.
     owes_answers: AtomicBool,
     /// Number of consecutive receive attempts that found packets while timers were due and could
     /// not run.
@@ -80,7 +82,8 @@ pub(crate) struct Nic {
     /// Time in nanoseconds at which a thread of the program last polled a completion queue. 0 if
     /// none has polled.
     polled: AtomicU64,
-    /// Number of polls by threads of the program. Only some of the polls check the sockets.
+    /// Number of polls by threads of the program. Each poll decides by this number if it checks the
+    /// sockets, because only one of several polls does.
     polls: AtomicU32,
     engine: OnceLock<Engine>,
     this: Weak<Self>,
@@ -96,11 +99,11 @@ pub(crate) fn reset_in_child() {
     faults::reset_in_child();
 }
 
-/// Key of the timer for completion events that moderation delays. Differs from the keys of queue
-/// pairs' timers, which are queue pair numbers, below 2^24.
+/// Key of the timer for completion events that moderation (a delay that combines events) holds
+/// back. Differs from the keys of queue pairs' timers, which are queue pair numbers, below 2^24.
 const MODERATION_TIMER: u32 = net::DELAY_TIMER + 1;
-/// Key of the timer for the events that the configuration schedules, such as the port going down.
-/// Differs from the keys of all other timers.
+/// Key of the timer for the events that the configuration schedules for tests, such as the port
+/// going down. Differs from the keys of all other timers.
 const SCHEDULE: u32 = net::DELAY_TIMER + 2;
 
 /// Maximum number of due timers that run after one receive attempt. The next attempt runs the
@@ -134,9 +137,9 @@ impl Nic {
         }
     }
 
-    /// Makes the process's NIC fail with the given reason, if the NIC is open. Called when the
-    /// program has closed a file of the device. Does nothing while the NIC is being opened: the
-    /// engine (background thread) then detects the failure itself.
+    /// Puts the process's NIC into the failed state for the reason `reason`, if the NIC is open.
+    /// Called when the program has closed a file of the device. Does nothing while the NIC is being
+    /// opened: the engine (background thread) then detects the failure itself.
     pub(crate) fn fail_opened(reason: &str) {
         if let Some(nic) = NIC.get().try_lock().and_then(|nic| nic.clone()) {
             nic.fail_permanently(reason);
@@ -230,10 +233,10 @@ impl Nic {
     /// packets where possible, otherwise as packets. Small messages may be delayed while many
     /// acknowledgements of the peer are outstanding.
     ///
-    /// The [`Sender`] is used where it is created. If it were moved, the copy would load its fields
-    /// in other sizes than they were stored in, so store forwarding would fail. Such loads wait
-    /// until all earlier stores have reached memory, which may include cache lines that the peer
-    /// holds.
+    /// The [`Sender`] is used where it is created. If the value were moved, the copy would load its
+    /// fields in other sizes than they were stored in, so store forwarding would fail. Such loads
+    /// wait until all earlier stores have reached memory, which may include cache lines that the
+    /// peer holds.
     #[inline]
     pub(crate) fn post<T>(
         &self,
@@ -312,9 +315,9 @@ impl Nic {
         }
     }
 
-    /// Removes a queue pair that is being destroyed from the timers and the receive cache. Sends
-    /// the packets that an injected delay holds back, because the peer may wait for these packets
-    /// and the process may be about to end.
+    /// Removes a queue pair that is being destroyed from the NIC's timers and from the receiving
+    /// thread's cache. Sends the packets that an injected delay holds back, because the peer may
+    /// wait for these packets and the process may be about to end.
     pub(crate) fn remove(&self, queue_pair: &QueuePair) {
         self.network.send_held();
         self.clear_recent();

@@ -17,8 +17,8 @@ use crate::descriptor::Descriptor;
 #[derive(Debug)]
 pub struct CompletionChannel {
     events: EventQueue<Arc<Element>, EventFile>,
-    /// Duplicate of the event descriptor that is given to the program. The device does not use the
-    /// duplicate, so the program can close it without harm to the device.
+    /// Duplicate of the event descriptor, for the program (field `fd` of `ibv_comp_channel`). The
+    /// device does not use the duplicate, so the program can close it without harm to the device.
     program_descriptor: Descriptor,
     /// Set after the descriptor was found to be non-blocking, so that later checks need no system
     /// call.
@@ -31,7 +31,8 @@ pub struct CompletionChannel {
 #[derive(Debug)]
 enum EventFile {
     Own(Descriptor),
-    /// Descriptor that peer processes on the same host also have, to wake the waiting thread.
+    /// Descriptor that peer processes on the same host also have, so that they can wake the waiting
+    /// thread.
     WakeEventfd(WakeEventfd),
 }
 
@@ -46,14 +47,14 @@ impl AsFd for EventFile {
 
 impl CompletionChannel {
     /// Creates a completion channel without queued events. Only this process can wake threads that
-    /// wait on it.
+    /// wait on the channel.
     pub fn new() -> io::Result<Arc<Self>> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
         Self::of_descriptor(EventFile::Own(Descriptor::open(|| eventfd(0, flags))?))
     }
 
-    /// Creates a completion channel without queued events. Peers on the same host can wake threads
-    /// that wait on it by `wake_eventfd`.
+    /// Creates a completion channel without queued events. Peer processes on the same host can wake
+    /// threads that wait on the channel, by `wake_eventfd`.
     pub(crate) fn with(wake_eventfd: WakeEventfd) -> io::Result<Arc<Self>> {
         Self::of_descriptor(EventFile::WakeEventfd(wake_eventfd))
     }
@@ -129,7 +130,7 @@ impl CompletionChannel {
     }
 
     /// Removes the queued events of a completion queue that is being destroyed, and waits until the
-    /// program has acknowledged the fetched events.
+    /// program has acknowledged the queue's fetched events (`ibv_destroy_cq(3)`).
     pub fn withdraw(&self, completion_queue: &Arc<Element>) {
         self.events
             .withdraw(completion_queue, |element| Some(element));

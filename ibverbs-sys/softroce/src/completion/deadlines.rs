@@ -23,7 +23,8 @@ pub struct Deadlines {
 /// Callback that is called with each new due time, so that a timer can be set.
 type DueCallback = Box<dyn Fn(Time) + Send + Sync>;
 
-/// Value of `earliest` if no completion event is delayed: later than every due time.
+/// Value of `earliest` if no completion event is delayed. Later than every due time, so that no
+/// event seems due.
 const NONE: u64 = u64::MAX;
 
 impl Default for Deadlines {
@@ -52,8 +53,8 @@ impl Deadlines {
         (earliest != NONE).then(|| Time::from_nanos(earliest))
     }
 
-    /// Sets the callback that is called with each new due time. Only the first call has an effect.
-    /// The callback runs while a completion queue is locked.
+    /// Sets the callback `told`, which is called with each new due time. Only the first call has an
+    /// effect. The callback runs while a completion queue is locked.
     pub(crate) fn set_callback(&self, told: impl Fn(Time) + Send + Sync + 'static) {
         let _ = self.told.set(Box::new(told));
     }
@@ -82,7 +83,7 @@ impl Deadlines {
     }
 
     /// Adds a completion queue whose delayed event is due at `time`, and calls the callback with
-    /// this time.
+    /// this time, so that the timer is set.
     pub(super) fn add(&self, time: Time, queue: Weak<CompletionQueue>) {
         let mut waiting = self.waiting.lock();
         waiting.push((time, queue));

@@ -12,14 +12,14 @@ pub struct Entry {
     pub queue_pair: u32,
     /// Time of the completion, in nanoseconds of the NIC's clock.
     pub timestamp: u64,
-    /// Index of the message's partition key in the port's table.
+    /// Index of the message's partition key in the port's table of partition keys.
     pub partition_index: u16,
 }
 
 impl Entry {
-    /// Returns whether the entry reports a solicited message or an error. Only such entries raise
-    /// an event on a queue that is armed for solicited completions (`ibv_req_notify_cq(3)`, IBTA
-    /// 11.4.2.2).
+    /// Returns whether the entry reports an error, or a received message whose sender has requested
+    /// an event (solicited flag). Only such entries raise an event on a queue that is armed for
+    /// solicited completions (`ibv_req_notify_cq(3)`, IBTA 11.4.2.2).
     pub fn is_solicited(&self) -> bool {
         let completion = &self.completion;
         completion.status != CompletionStatus::Success

@@ -1,5 +1,5 @@
-//! Completion queues and completion channels. Unsafe code is confined to the ring buffer of
-//! entries.
+//! Completion queues and completion channels, by which programs learn that requests have completed.
+//! Unsafe code is confined to the ring buffer of entries.
 
 mod channel;
 mod deadlines;

@@ -18,7 +18,8 @@ pub struct Moderation {
     pub period: Duration,
 }
 
-/// State of a delayed event: the number of completions since the last event, and the time limit.
+/// State of a completion event that moderation delays: the number of completions since the last
+/// event, and the time limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DelayedEvent {
     count: u16,
@@ -31,8 +32,8 @@ pub(super) struct DelayedEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventTiming {
     Raise,
-    /// The event is delayed. The first delayed completion has the time at which the event must be
-    /// raised; later completions have `None`.
+    /// The event is delayed. For the first delayed completion, contains the time at which the event
+    /// must be raised, so that the caller sets a timer. `None` for later completions.
     WaitUntil(Option<Time>),
 }
 

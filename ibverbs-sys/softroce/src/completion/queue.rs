@@ -22,8 +22,8 @@ mod tests;
 
 /// A completion queue (`ibv_cq`).
 ///
-/// Any thread may add entries, and any thread may poll. Neither takes a lock, unless the program
-/// has armed the queue for an event.
+/// Any thread may add entries, and any thread may poll. Adding an entry takes a lock only while the
+/// queue is armed for an event; polling takes none.
 pub struct CompletionQueue {
     entries: Ring<Entry>,
     context: Arc<Context>,
@@ -42,7 +42,7 @@ pub struct CompletionQueue {
     events: Mutex<ArmedState>,
 }
 
-/// Attributes with which a completion queue is created.
+/// Attributes with which a completion queue is created (`ibv_create_cq_ex(3)`).
 #[derive(Debug)]
 pub struct CompletionQueueAttributes {
     /// Maximum number of entries in the queue.
@@ -58,8 +58,8 @@ pub struct CompletionQueueAttributes {
 }
 
 /// State of the completion event for which the program has armed the queue. The tail of the ring of
-/// entries contains a copy of the armed state, so that threads that add entries need not lock this
-/// state.
+/// entries contains a copy, so that threads that add entries to a queue that is not armed need not
+/// lock this state.
 #[derive(Default)]
 struct ArmedState {
     arming: Option<Arming>,
@@ -70,8 +70,8 @@ struct ArmedState {
     held: moderation::DelayedEvent,
 }
 
-/// The entries for which a program arms a completion queue (`ibv_req_notify_cq(3)`): the next of
-/// these entries raises a completion event.
+/// Kind of the entries for which a program arms a completion queue (`ibv_req_notify_cq(3)`). The
+/// next entry of this kind raises a completion event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arming {
     /// A received message with the solicited flag, or an error (`solicited_only` is set).
@@ -199,9 +199,9 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Handles the reason `refused` why an entry was not added. If the ring is full, drops the
-    /// oldest entry if overruns are ignored, and otherwise makes the queue fail. Returns `Ok` if
-    /// the caller must try again.
+    /// Handles a failed attempt to add an entry, which failed for the reason `refused`. If the ring
+    /// is full, drops the oldest entry if overruns are ignored, and otherwise makes the queue fail.
+    /// Returns `Ok` if the caller must try again to add the entry.
     #[cold]
     fn make_room(&self, refused: AddError) -> Result<(), Overrun> {
         let AddError::Full(full) = refused else {
@@ -286,10 +286,11 @@ impl CompletionQueue {
         self.overrun.load(Ordering::Acquire)
     }
 
-    /// Arms the queue: requests one event for an entry that is added later
-    /// (`ibv_req_notify_cq(3)`). Existing entries raise no event, so the caller must poll once
-    /// more. That poll finds the entries whose slots were claimed before this call. A thread that
-    /// claims a slot after this call finds that the queue is armed, and raises the event.
+    /// Arms the queue for entries of the kind `arming`: requests one event for such an entry that
+    /// is added later (`ibv_req_notify_cq(3)`). Existing entries raise no event, so the caller must
+    /// poll once more. That poll finds the entries whose slots were claimed before this call. A
+    /// thread that claims a slot after this call finds that the queue is armed, and raises the
+    /// event.
     ///
     /// A queue that is armed for any entry stays armed for any entry, even if it is then armed for
     /// solicited entries (IBTA 11.4.2.2).
@@ -305,8 +306,9 @@ impl CompletionQueue {
         self.entries.wait_for_claims();
     }
 
-    /// Removes the entries of a queue pair that is reset or destroyed, because their request IDs
-    /// would be stale, or appear to belong to a later queue pair with the same number.
+    /// Removes the entries of the queue pair with the number `queue_pair`, which is reset or
+    /// destroyed. Otherwise the entries would contain request IDs that are not valid any more, or
+    /// appear to belong to a later queue pair with the same number.
     pub fn discard(&self, queue_pair: u32) {
         self.entries.retain(|entry| entry.queue_pair != queue_pair);
     }
@@ -343,9 +345,9 @@ impl CompletionQueue {
         }
     }
 
-    /// Ends the use of the queue before it is destroyed. Fails while queue pairs or shared receive
-    /// queues use it. Removes its queued events, and waits until the program has acknowledged the
-    /// fetched events.
+    /// Ends the use of the queue, because the program destroys it. Fails while queue pairs or
+    /// shared receive queues use the queue. Removes the queue's pending events, and waits until the
+    /// program has acknowledged the fetched events.
     pub fn close(&self) -> Result<(), Refusal> {
         self.usage.close()?;
         self.context.withdraw(&self.element);
@@ -371,7 +373,7 @@ impl CompletionQueue {
     }
 
     /// Raises the completion event for which the program has armed the queue, and disarms the
-    /// queue.
+    /// queue, so that the event is raised only once.
     fn notify(&self, events: &mut ArmedState) {
         events.arming = None;
         events.held = moderation::DelayedEvent::default();

@@ -33,15 +33,16 @@ mod tests;
 pub(super) use hold::TooManyEntries;
 pub(super) use position::Position;
 
-/// Bounded lock-free queue of entries in a ring of slots.
+/// Bounded lock-free queue of entries of the type `T`, in a ring of slots (memory for one entry
+/// each).
 pub(super) struct Ring<T> {
     /// Position of the next entry to add, with the flags [`Position::HELD`] and
-    /// [`Position::CLOSED`] and the marks.
+    /// [`Position::CLOSED`] and the marks ([`TailFlags`]).
     tail: RingEnd,
     /// Position of the oldest entry, with the flag [`Position::HELD`].
     head: RingEnd,
     table: Table<T>,
-    /// Maximum number of slots, to which the ring may grow.
+    /// Capacity of the ring in entries: the maximum number of slots, to which the ring may grow.
     capacity: AtomicUsize,
 }
 
@@ -50,8 +51,8 @@ pub(super) struct Ring<T> {
 struct RingEnd(AtomicU64);
 
 /// Result of adding entries: the position of the first added entry, with the marks (flags of the
-/// tail) that were set at that time. By the marks, the caller finds whether the completion queue is
-/// armed for the entries.
+/// tail) that were set at that time. The marks show the caller if the completion queue is armed for
+/// the entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Added(Position);
 
@@ -60,7 +61,7 @@ pub(super) struct Added(Position);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TailFlags(u64);
 
-/// Reason why no entry could be added to the ring.
+/// Error: the reason why no entry could be added to the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AddError {
     /// The ring contains as many entries as its capacity.
@@ -103,8 +104,8 @@ impl Added {
 }
 
 impl<T: Copy + Send> Ring<T> {
-    /// Maximum capacity of a ring in entries, which the number of bits for the index in a
-    /// [`Position`] determines.
+    /// Maximum capacity of a ring in entries: the index in a [`Position`] has no bits for more
+    /// slots.
     pub(super) const MAX_CAPACITY: usize = Lap::MAX;
 
     /// Creates a ring for `capacity` entries, with memory for the first `room` entries.
@@ -118,8 +119,9 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Adds an entry. Returns `None`, without adding the entry, if the slot at the tail is not free
-    /// or if another thread adds an entry at the same time.
+    /// Adds an entry on the fast path. Returns `None`, without adding the entry, if the slot at the
+    /// tail is not free or if another thread adds an entry at the same time. The caller then uses
+    /// [`push_all`](Self::push_all).
     #[inline]
     pub(super) fn push(&self, entry: T) -> Option<Added> {
         let tail = self.tail();
@@ -166,8 +168,9 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Handles a slot at the tail that is not free: adds slots, waits for another thread, or
-    /// returns the reason why no entry can be added.
+    /// Handles a slot (memory of one entry) at the tail that is not free: adds slots, waits for
+    /// another thread, or returns the reason why no entry can be added. `attempt` counts the waits.
+    /// After `Ok` the caller must try again.
     #[cold]
     fn make_room(&self, tail: Position, attempt: &mut u32) -> Result<(), AddError> {
         if tail.has(Position::CLOSED) {
@@ -189,7 +192,7 @@ impl<T: Copy + Send> Ring<T> {
     }
 
     /// Closes the ring, so that no entries can be added, unless the tail has changed since the ring
-    /// was found `full`. Returns whether this call closed the ring.
+    /// was found `full`. Returns `true` if this call closed the ring.
     pub(super) fn close(&self, full: Full) -> bool {
         claim(&self.tail, full.0, full.0.with(Position::CLOSED))
     }
@@ -236,8 +239,9 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Sets marks (flags of the tail), and returns the position of the tail. A thread that adds an
-    /// entry at or behind this position finds the marks in its [`Added`].
+    /// Sets marks (flags of the tail), for example to arm the completion queue, and returns the
+    /// position of the tail. A thread that adds an entry at or behind this position finds the marks
+    /// in its [`Added`].
     pub(super) fn mark(&self, marks: TailFlags) -> Position {
         Position(self.tail.0.fetch_or(marks.0, Ordering::AcqRel)).unflagged()
     }
@@ -295,8 +299,9 @@ impl<T: Copy + Send> Ring<T> {
     }
 }
 
-/// Moves the head or tail `end` from the position `from` to `to`, unless another thread has changed
-/// it. Returns whether it was moved.
+/// Moves the head or tail `end` from the position `from` to `to`, which claims the positions in
+/// between for this thread. Returns `false`, and moves nothing, if another thread has changed
+/// `end`.
 #[inline]
 fn claim(end: &RingEnd, from: Position, to: Position) -> bool {
     // `Relaxed`: the state words of the slots publish the entries.

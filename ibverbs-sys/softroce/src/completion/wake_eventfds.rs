@@ -38,10 +38,11 @@ pub(crate) struct WakeEventfd {
 
 impl WakeEventfds {
     /// Number of wakeup descriptors of a NIC, which is the number of channels whose waiting threads
-    /// peers can wake directly. The number is small because each peer process has all of them open.
+    /// peers can wake directly. The number is small because each peer process has all of these
+    /// descriptors open.
     pub(crate) const COUNT: usize = 2;
 
-    /// Opens all wakeup descriptors of a NIC. They are not assigned to channels yet.
+    /// Opens all wakeup descriptors of a NIC, without assigning them to channels.
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
         let slot = |_| {

@@ -9,61 +9,64 @@ pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// If a packet wakes the engine (background thread) and the last poll was at most this long ago,
 /// the polling thread is assumed to have received the packet. Waking the engine takes longer than
-/// this time.
+/// this time, so such a poll was later than the packet.
 const POLLED_JUST_NOW: Duration = Duration::from_micros(5);
 
 /// If the last poll was at most this long ago, the thread that polled is assumed to be still
-/// polling, but not scheduled at the moment. Packets then do not wake the engine (background
-/// thread).
+/// polling, although it may not be scheduled at the moment. Packets then do not wake the engine
+/// (background thread).
 const POLLED_RECENTLY: Duration = Duration::from_micros(200);
 
 /// Initial number of useless wakeups in a row after which the engine (background thread) stops
 /// watching the sockets. A wakeup is useless if another thread polls, and so receives the packet
-/// anyway.
+/// anyway. With a lower number, a program that polls only for a moment would delay its later
+/// packets.
 const INITIAL_USELESS_WAKEUPS: u32 = 8;
 
 /// Maximum number of useless wakeups in a row that are required before the engine (background
 /// thread) stops watching the sockets. The number doubles, up to this limit, whenever the engine
-/// has stopped too early.
+/// has stopped too early, and halves while its decisions are right.
 const MAX_USELESS_WAKEUPS: u32 = 1024;
 
 /// Observations of the engine (background thread) in one iteration of its loop, from which
 /// [`Pacing::decide`] derives how the engine waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Observations {
-    /// Set if a socket woke the engine.
+    /// Set if a packet in a watched socket woke the engine (background thread).
     pub(crate) woken: bool,
-    /// Set if the engine fetched packets.
+    /// Set if the engine (background thread) fetched packets from the sockets.
     pub(crate) fetched: bool,
     /// Set if another thread was receiving packets at the same time.
     pub(crate) contended: bool,
     /// Set if the program armed a completion queue since the last iteration.
     pub(crate) armed: bool,
-    /// Time since a thread last polled. `None` if no thread ever polled.
+    /// Time since a thread of the program last polled a completion queue. `None` if no thread ever
+    /// polled.
     pub(crate) polled: Option<Duration>,
 }
 
 /// The way in which the engine (background thread) waits for work next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Watch the sockets, so that packets wake the engine.
+    /// Watch the sockets, so that packets wake the engine (background thread).
     Watch,
     /// Do not watch the sockets, and wait at most for the given duration.
     Unwatched(Duration),
 }
 
-/// Decision whether packets wake the engine (the background thread of the device). Wakeups are
-/// useless while the program polls, and each takes time of the thread that sends the packet.
-/// Without wakeups, packets wait for an interval if no thread polls. So the engine stops watching
-/// the sockets only after several useless wakeups in a row. If this decision was wrong, twice as
-/// many are required the next time.
+/// State from which the engine (the background thread of the device) decides if packets wake it.
+/// Wakeups are useless while the program polls, and each takes time of the thread that sends the
+/// packet. Without wakeups, packets wait for an interval if no thread polls. So the engine stops
+/// watching the sockets only after several useless wakeups in a row. If this decision was wrong,
+/// twice as many are required the next time.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     away: bool,
     in_vain: u32,
     patience: u32,
-    /// Number of intervals in which the engine did not watch the sockets and the program polled,
-    /// since the required number of wakeups last changed.
+    /// Number of intervals, since the required number of wakeups last changed, in which the engine
+    /// (background thread) did not watch the sockets and the program polled: the decision not to
+    /// watch was right.
     right: u32,
 }
 

@@ -19,7 +19,8 @@ use crate::proto::Time;
 use crate::timers::Timers;
 
 /// Maximum number of batches of packets that the engine (background thread) receives before it
-/// handles other events, such as peers that connect through shared memory.
+/// handles other events, such as peers that connect through shared memory. Without a limit, a peer
+/// that sends without end would delay the events.
 const MAX_BATCHES: usize = 16;
 
 /// Number of packets received in one iteration at which more packets are expected soon, so that the
@@ -60,7 +61,8 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
         None
     }
 
-    /// Handles the events of the descriptor that [`host_changes`](Self::host_changes) returns.
+    /// Handles changes of the host's network interfaces and addresses: the events of the descriptor
+    /// that [`host_changes`](Self::host_changes) returns.
     fn handle_host_changes(&self) {}
 
     /// Returns a descriptor that is readable while events are pending for
@@ -70,8 +72,9 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
         None
     }
 
-    /// Publishes to peer processes that the engine is about to sleep and must be woken. Returns
-    /// `false` if messages have already arrived, for which no peer will wake the engine.
+    /// Publishes to peer processes that the engine (background thread) is about to sleep and must
+    /// be woken. Returns `false` if messages have already arrived, for which no peer will wake the
+    /// engine.
     fn fall_asleep(&self) -> bool {
         true
     }
@@ -88,15 +91,17 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
         None
     }
 
-    /// Runs due timers without receiving packets.
+    /// Runs due timers without receiving packets. Called while the sockets cannot be used, because
+    /// the program has closed descriptors.
     fn run_due(&self);
 
-    /// Reports a panic of the engine's thread to the device. Returns whether the engine (background
-    /// thread) may continue.
+    /// Reports a panic of the engine's thread to the device, which then fails. Returns `true` if
+    /// the engine (background thread) may continue.
     fn panicked(&self, panic: &(dyn Any + Send)) -> bool;
 }
 
-/// Result of one attempt to receive packets.
+/// Result of one attempt of the engine (background thread) to receive packets
+/// ([`EngineTasks::receive`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReceiveAttempt {
     /// Another thread is receiving, and will receive once more after this attempt.
@@ -119,18 +124,20 @@ pub(crate) struct Engine {
 struct EngineState {
     timers: Arc<Timers>,
     stop: AtomicBool,
-    /// Number of times that the program armed a completion queue, in order to sleep until a
-    /// completion arrives.
+    /// Number of times that the program armed a completion queue (requested an event, in order to
+    /// sleep until a completion arrives). The engine (background thread) detects by a change that
+    /// it must watch the sockets.
     armed: AtomicU64,
-    /// Set while packets do not wake the engine.
+    /// Set while the engine (background thread) does not watch the sockets, so that packets do not
+    /// wake it.
     away: AtomicBool,
     /// Number of iterations of the engine's loop, for tests.
     rounds: AtomicU64,
 }
 
 impl Engine {
-    /// Starts the engine's thread. Signals of the program are delivered to the program's own
-    /// threads only.
+    /// Starts the engine's thread, which calls the functions of `device` and runs `timers`. Signals
+    /// of the program are delivered to the program's own threads only.
     pub(crate) fn start<D: EngineTasks>(timers: Arc<Timers>, device: Weak<D>) -> io::Result<Self> {
         let shared = Arc::new(EngineState {
             timers,
@@ -256,8 +263,8 @@ impl EngineState {
                 armed: armed != armed_before,
                 polled: polled.map(|polled| now - polled),
             });
-            // Another thread is receiving, and continues once it is scheduled. It may need this
-            // processor, so the engine sleeps.
+            // Another thread is receiving, and continues once it is scheduled. The thread may need
+            // this processor, so the engine sleeps.
             let wait = match wait {
                 Wait::Watch if look == ReceiveAttempt::Contended => {
                     Wait::Unwatched(MAX_CONTENTION_WAIT)
@@ -292,7 +299,8 @@ impl EngineState {
     }
 
     /// Sleeps until there is work to do, at most for `interval`. Timers do not end the sleep before
-    /// the time `least`.
+    /// the time `least`. Does not sleep if the program has armed a completion queue since `armed`,
+    /// the number of armings, was read.
     fn sleep<D: EngineTasks>(
         &self,
         interval: Option<Duration>,

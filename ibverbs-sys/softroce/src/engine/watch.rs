@@ -11,7 +11,8 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use crate::descriptor::Descriptor;
 use crate::net::{Endpoints, Socket};
 
-/// Kind of event that wakes the engine (background thread), and that determines the work to do.
+/// Kind of event that wakes the engine (background thread). The kind determines the work that the
+/// engine does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// A packet arrived, or a peer process sent a message.
@@ -23,13 +24,13 @@ pub(super) enum Event {
 /// Events since the last call of [`Watch::take`], which determine the engine's work.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wakeup {
-    /// Set if there was any event.
+    /// Set if there was any event, of either kind.
     pub(super) woken: bool,
     /// Set if there was an [`Event::HostChange`].
     pub(super) host_changed: bool,
 }
 
-/// Epoll set of the sockets whose packets wake the engine (background thread). It is
+/// Epoll set of the sockets whose packets wake the engine (background thread). The set is
 /// edge-triggered: each packet wakes the engine only once, so packets that stay in a socket while
 /// another thread is receiving do not prevent the engine's sleep.
 #[derive(Debug)]

@@ -32,8 +32,9 @@ pub fn region_access(bits: u32) -> Result<AccessFlags, Refusal> {
 }
 
 /// Converts the access flags `bits` of a memory window (`ibv_bind_mw(3)`). A window grants access
-/// only to peers, so flags that do not concern peers have no effect, as for NICs and for the
-/// kernel's device. Unknown flags are kept: the bind is posted with them and fails.
+/// only to peers, so flags that do not concern peers (local write, window binding, on-demand, huge
+/// pages) have no effect, as for NICs and for the kernel's device. Unknown flags are kept: the bind
+/// is posted with them and fails.
 pub fn window_access(bits: u32) -> AccessFlags {
     let without_effect = AccessFlags::LOCAL_WRITE
         | AccessFlags::MW_BIND

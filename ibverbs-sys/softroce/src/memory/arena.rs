@@ -21,9 +21,9 @@ use crate::descriptor::Descriptor;
 ///
 /// The file grows by segments. Each segment is a single mapping, in this process and in peers. A
 /// [`Block`] is an allocated range within a segment. The pages of a block are allocated and zeroed
-/// together with the block. They are returned to the system when the last reference to the block is
-/// dropped. The code that allocated the block holds a reference, and so does each region that was
-/// registered in it.
+/// together with the block. The pages are returned to the system when the last reference to the
+/// block is dropped. The code that allocated the block holds a reference, and so does each region
+/// that was registered in it.
 ///
 /// The file is sealed against shrinking, so a process can access all of a mapping without a fault.
 /// A peer can write to all of the file. Only dumpable processes of the same user become peers,
@@ -36,13 +36,14 @@ pub struct Arena {
 #[derive(Default)]
 struct State {
     segments: Vec<ArenaSegment>,
-    /// Blocks that are in use, by the addresses of their first bytes.
+    /// Blocks that are in use, found by the addresses of their first bytes.
     blocks: BTreeMap<usize, Weak<Block>>,
     /// Size of the file in bytes.
     end: u64,
 }
 
-/// A segment (one mapping) of the arena's file, with the ranges that no block occupies.
+/// A segment (one mapping) of the arena's file, with an allocator of the ranges that no block
+/// occupies.
 struct ArenaSegment {
     segment: Segment,
     free: RangeAllocator,
@@ -180,7 +181,8 @@ impl Arena {
         state.segments.last_mut().ok_or(Refusal::Exhausted)
     }
 
-    /// Returns the pages of an unused block to the system. Later accesses read zeroes.
+    /// Returns the pages of a block that is no longer used to the system. Later accesses read
+    /// zeroes.
     fn release_pages(&self, block: &Block) {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let length = block.length as u64;
@@ -207,7 +209,8 @@ impl Arena {
 }
 
 impl AsFd for Arena {
-    /// Returns the arena's file, which is sent to peer processes.
+    /// Returns the descriptor of the arena's file, which is sent to peer processes so that they can
+    /// map the file.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -282,7 +285,7 @@ impl fmt::Debug for Block {
 }
 
 /// Returns the number of bytes of memory and swap that are available to programs, or `None` if the
-/// system does not report it.
+/// system does not report the number.
 fn available() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let kilobytes = |name: &str| -> Option<u64> {

@@ -116,9 +116,9 @@ unsafe fn copy_pieces<const OUTWARD: bool>(
     Ok(())
 }
 
-/// Copies words one by one, after a faster copy of all words has failed, in order to find whether
-/// the source or the target is not mapped. If the memory is mapped again meanwhile, copies all
-/// words.
+/// Copies words one by one, after a faster copy of all words has failed. The error of this copy
+/// shows if the source or the target is not mapped. If the memory is mapped again meanwhile, copies
+/// all words.
 ///
 /// # Safety
 /// The bytes of each range must be registered memory, or the caller must ensure that no references

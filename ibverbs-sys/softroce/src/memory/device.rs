@@ -1,4 +1,4 @@
-//! Device memory: memory that belongs to the device instead of the program.
+//! Device memory (`ibv_alloc_dm`): memory that belongs to the device instead of the program.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -25,7 +25,7 @@ unsafe impl Send for DeviceMemory {}
 unsafe impl Sync for DeviceMemory {}
 
 impl DeviceMemory {
-    /// Alignment in bytes of the address of each block of device memory.
+    /// Alignment in bytes of the address of each block of device memory: one page.
     pub const ALIGNMENT: u64 = align_of::<Page>() as u64;
 
     /// Allocates `length` zeroed bytes of device memory. Fails if there is not enough memory.

@@ -9,8 +9,8 @@ use super::Piece;
 use super::entries::{AccessibleSpan, Entries};
 use super::view::{View, pieces};
 
-/// Memory ranges of a message, in the order of its bytes. Each entry has the location of the first
-/// byte of a range, and the length of the range.
+/// Memory ranges of a message, in the order of the message's bytes. Each entry has the location of
+/// the first byte of a range, and the length of the range in bytes.
 type Parts<'a> = SmallVec<[(AccessibleSpan<'a>, usize); 2]>;
 
 impl View<'_> {

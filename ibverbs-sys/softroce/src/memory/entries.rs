@@ -9,7 +9,7 @@ use super::{FilePlace, Published, Span, WindowKind};
 use crate::context::{DomainId, Refusal};
 use crate::proto::{AccessFlags, LocalFault, RemoteFault, WindowBinding};
 
-/// The memory regions and windows of a registry, which are found by their keys.
+/// Table of the memory regions and windows of a registry, which are found by their keys.
 pub(super) struct Entries {
     pub(super) table: Table<Entry>,
     /// Number of existing regions, which is limited separately from the number of windows.
@@ -26,14 +26,14 @@ pub(super) enum Entry {
 /// the offset of the accessed bytes in the span.
 pub(super) struct AccessibleSpan<'a> {
     pub(super) span: &'a Span,
-    /// Offset of the first accessed byte in the span.
+    /// Offset of the first accessed byte in the span, in bytes.
     pub(super) offset: u64,
 }
 
 impl Entries {
-    /// Returns the memory at `address` that a queue pair of the protection domain `domain` accesses
-    /// by the local key `key`, after checking the key and the bounds. If `write` is set, also
-    /// checks that local write access is permitted.
+    /// Returns the `length` bytes of memory at `address` that a queue pair of the protection domain
+    /// `domain` accesses by the local key `key`, after checking the key and the bounds. If `write`
+    /// is set, also checks that local write access is permitted.
     #[inline]
     pub(super) fn local(
         &self,
@@ -58,9 +58,9 @@ impl Entries {
         })
     }
 
-    /// Returns the memory of a region or window that a peer accesses by the remote key `key`
-    /// through a queue pair of the protection domain `domain`, after checking the access rights and
-    /// the bounds.
+    /// Returns the `length` bytes at `address` of a region or window that a peer accesses by the
+    /// remote key `key` through the queue pair `queue_pair` of the protection domain `domain`.
+    /// Fails unless the key grants the rights `access` to all of these bytes.
     #[inline]
     pub(super) fn remote(
         &self,
@@ -136,8 +136,9 @@ impl Entries {
         }
     }
 
-    /// Binds a memory window. Returns the slot of the window (its number in the table). Returns
-    /// `None`, and changes nothing, if the binding is not permitted.
+    /// Binds a memory window as `wanted` describes, for the queue pair `queue_pair` of the
+    /// protection domain `domain`. Returns the slot of the window (its number in the table).
+    /// Returns `None`, and changes nothing, if the binding is not permitted.
     pub(super) fn bind(
         &mut self,
         domain: DomainId,
@@ -205,8 +206,9 @@ impl Entries {
         Some(number)
     }
 
-    /// Returns the slot (number in the table) of the type 2 window that has the key `key` and is
-    /// bound through the queue pair, or `None` if there is no such window.
+    /// Returns the slot (number in the table) of the type 2 window that has the key `key`, belongs
+    /// to `domain`, and is bound through the queue pair `queue_pair`. Returns `None` if there is no
+    /// such window.
     pub(super) fn bound_window(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<u32> {
         let (number, entry) = self.table.find(key)?;
         let Entry::Window(window) = entry else {
@@ -220,8 +222,8 @@ impl Entries {
         is_served.then_some(number)
     }
 
-    /// Returns the description of the region or window in the slot `number` for peer processes, or
-    /// `None` if peers may not access it.
+    /// Returns the description of the region or window in the slot `number` of the table that is
+    /// published to peer processes, or `None` if peers may not access the memory.
     pub(super) fn published(&self, number: u32) -> Option<Published> {
         let key = self.table.key(number);
         match self.table.get(number)? {
@@ -258,9 +260,9 @@ impl Entries {
     }
 }
 
-/// Returns the description of a range of a region for peer processes, or `None` if peers may not
-/// access it. `part` is the offset and the length of the range, and `start` is the address by which
-/// requests name its first byte.
+/// Returns the description of a range of a region that is published to peer processes, or `None` if
+/// peers may not access the region. `part` is the offset and the length of the range, and `start`
+/// is the address by which requests name its first byte.
 fn record(region: &Region, part: (u64, u64), start: u64, access: AccessFlags) -> Option<Published> {
     let (offset, length) = part;
     if region.span.is_null() {

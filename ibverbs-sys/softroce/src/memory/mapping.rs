@@ -25,8 +25,8 @@ pub fn is_mapped(address: usize, length: u64, writable: bool) -> bool {
     })
 }
 
-/// Returns whether contiguous mappings, all with the required protection, cover the `length` bytes
-/// at `address`. `mapping_at` returns the mapping at an address.
+/// Returns whether contiguous mappings cover the `length` bytes at `address`, all readable, and
+/// also writable if `writable` is set. `mapping_at` returns the mapping at an address.
 fn covers(
     mapping_at: impl Fn(u64) -> Result<Option<Mapping>, QueryUnsupported>,
     address: u64,
@@ -63,7 +63,8 @@ impl Mapping {
     }
 
     /// Parses a line of `/proc/self/maps`, such as
-    /// `7f0000000000-7f0000001000 rw-p 00000000 00:00 0`.
+    /// `7f0000000000-7f0000001000 rw-p 00000000 00:00 0`. Returns `None` if the line has another
+    /// form.
     fn parse(line: &str) -> Option<Self> {
         let (range, rest) = line.split_once(' ')?;
         let (start, end) = range.split_once('-')?;

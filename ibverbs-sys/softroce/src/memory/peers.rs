@@ -16,14 +16,14 @@ pub(crate) struct Published {
     pub(crate) key: u32,
     /// Number of the protection domain to which the region or window belongs.
     pub(crate) domain: u64,
-    /// The only queue pair through which the memory is accessible; `None` if all queue pairs of the
-    /// domain may access it.
+    /// Number of the only queue pair through which the memory is accessible; `None` if all queue
+    /// pairs of the domain may access the memory.
     pub(crate) queue_pair: Option<u32>,
     /// Remote access rights that the region or window grants.
     pub(crate) access: AccessFlags,
-    /// Address by which requests name the first byte.
+    /// Address by which requests name the first byte of the region or window.
     pub(crate) start: u64,
-    /// Length in bytes.
+    /// Length of the region or window in bytes.
     pub(crate) length: u64,
     /// Virtual address of the first byte in this process, from which a peer can copy by a system
     /// call.
@@ -42,8 +42,8 @@ pub(crate) struct FilePlace {
     pub(crate) segment: Range<u64>,
 }
 
-/// The peer processes of the host to which memory regions and windows are published. The published
-/// table has a record (slot) for each region and window.
+/// Interface of the peer processes of the host to which memory regions and windows are published.
+/// The published table has a record (slot) for each region and window.
 ///
 /// Registration, deregistration and window binding call these functions. Copies of data do not.
 pub(crate) trait Peers: Send + Sync {

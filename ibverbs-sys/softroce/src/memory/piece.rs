@@ -18,7 +18,7 @@ pub(crate) struct Piece<'a> {
 }
 
 impl<'a> Piece<'a> {
-    /// Creates a read-only memory range from a slice of this process.
+    /// Creates a read-only memory range of the bytes of a slice of this process.
     pub(crate) fn of(bytes: &'a [u8]) -> Self {
         Self {
             address: bytes.as_ptr().expose_provenance(),
@@ -65,7 +65,7 @@ impl<'a> Piece<'a> {
         self.address
     }
 
-    /// Returns the number of bytes.
+    /// Returns the length of the range in bytes.
     pub(crate) fn length(&self) -> usize {
         self.length
     }
@@ -80,8 +80,8 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Returns the memory ranges of the bytes `range`, counted over all bytes of the memory ranges
-    /// in `list`.
+    /// Returns the parts of the memory ranges in `list` that contain the bytes `range`, counted as
+    /// if the memory ranges were contiguous.
     #[inline]
     pub(crate) fn parts(list: &[Self], range: Range<usize>) -> impl Iterator<Item = Self> {
         let (mut skip, mut left) = (range.start, range.len());

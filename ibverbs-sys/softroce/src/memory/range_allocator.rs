@@ -37,7 +37,8 @@ impl RangeAllocator {
         Some(place)
     }
 
-    /// Frees a range that [`allocate`](Self::allocate) has allocated.
+    /// Frees the `length` bytes at `start`, a range that [`allocate`](Self::allocate) has
+    /// allocated.
     pub(super) fn free(&mut self, start: usize, length: usize) {
         let (mut start, mut end) = (start, start + length);
         if let Some((&before, &extent)) = self.free.range(..start).next_back()

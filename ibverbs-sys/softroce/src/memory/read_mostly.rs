@@ -17,12 +17,14 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::epoch::{Lane, Lanes};
 use crate::sync::Line;
 
-/// A value behind a lock that is cheap for readers and expensive for writers, because it is read
-/// for every message and rarely changed.
+/// A value of the type `T` behind a lock that is cheap for readers and expensive for writers,
+/// because the value is read for every message and rarely changed.
 pub(super) struct ReadMostly<T> {
-    /// Lock that writers hold, and that readers hold if they have found a change in progress.
+    /// The value, and the lock that writers hold, and that readers hold if they have found a change
+    /// in progress.
     lock: RwLock<T>,
-    /// Set while a writer changes the value or waits for readers.
+    /// Set while a writer changes the value or waits for readers. Readers that find the flag set
+    /// use `lock` instead of a lane (word that marks a read as in progress).
     changing: AtomicBool,
     lanes: Box<[Line]>,
 }
@@ -65,9 +67,9 @@ impl<T> ReadMostly<T> {
     }
 
     /// Locks the value for reading. The guard should be held for a short time only, because writers
-    /// wait for it. `hint` selects the lane that is tried first, so threads should pass different
-    /// values. A thread must not call this function while it holds a guard: if a writer is waiting,
-    /// the thread would deadlock.
+    /// wait for it. `hint` selects the lane (word that marks a read as in progress) that is tried
+    /// first, so threads should pass different values. A thread must not call this function while
+    /// it holds a guard: if a writer is waiting, the thread would deadlock.
     #[inline]
     pub(super) fn read(&self, hint: u32) -> ReadGuard<'_, T> {
         let lane = Lanes(&self.lanes).enter(hint as usize);

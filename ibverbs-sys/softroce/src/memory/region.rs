@@ -5,13 +5,13 @@ use crate::proto::AccessFlags;
 
 use super::Span;
 
-/// Attributes of a memory region that is registered, as arguments of
+/// Attributes with which a memory region is registered: the argument of
 /// [`Registry::register`](super::Registry::register).
 #[derive(Debug)]
 pub struct RegionAttributes {
     /// Protection domain to which the region belongs.
     pub domain: DomainId,
-    /// Memory of the region.
+    /// Memory of the region: the bytes that requests can access.
     pub span: Span,
     /// Address by which requests name the first byte.
     pub start: u64,
@@ -23,7 +23,7 @@ pub struct RegionAttributes {
 /// `None` stays unchanged.
 #[derive(Debug, Default)]
 pub struct RegionChange {
-    /// New protection domain.
+    /// New protection domain to which the region belongs.
     pub domain: Option<DomainId>,
     /// New memory, and the address by which requests name its first byte.
     pub translation: Option<(Span, u64)>,
@@ -33,21 +33,21 @@ pub struct RegionChange {
     pub keeps_key: bool,
 }
 
-/// A registered memory region.
+/// A registered memory region: attributes, and the number of windows that are bound to it.
 #[derive(Debug)]
 pub(super) struct Region {
     pub(super) domain: DomainId,
     pub(super) span: Span,
     pub(super) start: u64,
     pub(super) access: AccessFlags,
-    /// Number of windows that are bound to the region. While it is not 0, the region cannot be
-    /// deregistered.
+    /// Number of windows that are bound to the region. While windows are bound, the region cannot
+    /// be deregistered.
     pub(super) windows: usize,
 }
 
 impl Region {
     /// Returns the offset in the region of the `length` bytes that requests address by `address`.
-    /// Returns `None` if they are not all inside the region.
+    /// Returns `None` if the region does not contain all of these bytes.
     #[inline]
     pub(super) fn offset(&self, address: u64, length: u64) -> Option<u64> {
         offset(self.start, self.span.length(), address, length)
@@ -55,7 +55,7 @@ impl Region {
 }
 
 /// Returns the offset of the `length` bytes at `address` within the `size` bytes at `start`.
-/// Returns `None` if they are not all inside.
+/// Returns `None` if the range at `start` does not contain all of these bytes.
 pub(super) fn offset(start: u64, size: u64, address: u64, length: u64) -> Option<u64> {
     let offset = address.checked_sub(start)?;
     (offset <= size && length <= size - offset).then_some(offset)

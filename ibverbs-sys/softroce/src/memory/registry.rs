@@ -21,17 +21,19 @@ use super::{
     View, WindowKind,
 };
 
-/// All memory regions and windows of a NIC.
+/// Registry of all memory regions and windows of a NIC, by which the memory keys in requests are
+/// resolved.
 ///
 /// A copy holds a read lock from the check of its memory key until its last byte is copied.
 /// Registration, deregistration and other changes wait for these locks. So when a deregistration
 /// has returned, no copy uses the region, and no new copy can begin to use it.
 pub struct Registry {
     entries: ReadMostly<Entries>,
-    /// Number of bytes of allocated device memory, which is limited.
+    /// Number of bytes of allocated device memory. The device limits this number.
     device_memory: AtomicU64,
     arena: OnceLock<Option<Arc<Arena>>>,
-    /// Processes of the host to which regions and windows are published.
+    /// Processes of the host to which regions and windows are published. Not set if memory is not
+    /// shared.
     peers: OnceLock<Arc<dyn Peers>>,
 }
 
@@ -164,13 +166,14 @@ impl Registry {
         self.device_memory.fetch_sub(length, Ordering::AcqRel);
     }
 
-    /// Returns the memory that the queue pair with the number `queue_pair` and the protection
-    /// domain `domain` can access.
+    /// Returns a view of the memory that the queue pair with the number `queue_pair` and the
+    /// protection domain `domain` can access.
     pub fn view(&self, domain: DomainId, queue_pair: u32) -> View<'_> {
         View::new(self, domain, queue_pair)
     }
 
-    /// Registers a memory region. Returns its key, which is both the local and the remote key.
+    /// Registers a memory region with the given attributes, so that requests can access its bytes.
+    /// Returns the region's key, which is both the local and the remote key.
     pub fn register(&self, attributes: RegionAttributes) -> Result<u32, Refusal> {
         let RegionAttributes {
             domain,
@@ -248,8 +251,8 @@ impl Registry {
         }
     }
 
-    /// Deregisters a region (`ibv_dereg_mr(3)`). After the call, the device does not access the
-    /// bytes any more.
+    /// Deregisters the region with the key `key` (`ibv_dereg_mr(3)`). After the call, the device
+    /// does not access the region's bytes any more.
     ///
     /// # Errors
     /// [`Refusal::Busy`] if a window is bound to the region, or if a peer of the same host is
@@ -265,8 +268,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Allocates an unbound memory window. Returns its key. The window grants no access until it is
-    /// bound.
+    /// Allocates a memory window of the type `kind` in the protection domain `domain`. Returns the
+    /// window's key. The window grants no access until it is bound.
     pub fn allocate_window(&self, domain: DomainId, kind: WindowKind) -> Result<u32, Refusal> {
         let mut entries = self.entries.write();
         if entries.windows >= limits::MAX_MW {
@@ -301,8 +304,9 @@ impl Registry {
         Ok(())
     }
 
-    /// Unbinds the type 2 windows that are bound through a queue pair that is destroyed. Otherwise
-    /// they would be accessible through a later queue pair with the same number.
+    /// Unbinds the type 2 windows that are bound through the queue pair with the number
+    /// `queue_pair`, which is destroyed. Otherwise they would be accessible through a later queue
+    /// pair with the same number.
     pub fn release_queue_pair(&self, queue_pair: u32) {
         let mut entries = self.entries.write();
         if entries.windows == 0 {
@@ -327,9 +331,9 @@ impl Registry {
         }
     }
 
-    /// Returns the address of the bytes in an on-demand region that requests address by `address`
-    /// (`ibv_advise_mr(3)`). Fails unless `key` is the key of such a region of the domain, the
-    /// region contains the bytes, and, if `write` is set, the bytes are writable.
+    /// Returns the virtual address of `length` bytes in an on-demand region, which requests address
+    /// by `address` (`ibv_advise_mr(3)`). Fails unless `key` is the key of such a region of the
+    /// domain, the region contains the bytes, and, if `write` is set, the bytes are writable.
     pub fn advise(
         &self,
         domain: DomainId,
@@ -373,8 +377,9 @@ impl Registry {
         body(&self.entries.read(queue_pair))
     }
 
-    /// Begins or continues the withdrawal of a type 1 window from peer processes, because it is
-    /// about to be bound again. Returns the progress of the withdrawal.
+    /// Begins or continues the withdrawal of a type 1 window from peer processes, because the
+    /// window is about to be bound again, as `wanted` describes. Returns the progress of the
+    /// withdrawal.
     pub(super) fn withdraw_window(&self, domain: DomainId, wanted: &WindowBinding) -> Withdrawal {
         self.withdraw_slot(|entries| {
             let number = entries.table.slot_of(wanted.window)?;
@@ -386,8 +391,9 @@ impl Registry {
         })
     }
 
-    /// Begins or continues the withdrawal of a type 2 window from peer processes, because it is
-    /// about to be invalidated. Returns the progress of the withdrawal.
+    /// Begins or continues the withdrawal of the type 2 window with the key `key` from peer
+    /// processes, because the window is about to be invalidated. Returns the progress of the
+    /// withdrawal.
     pub(super) fn withdraw(&self, domain: DomainId, queue_pair: u32, key: u32) -> Withdrawal {
         self.withdraw_slot(|entries| entries.bound_window(domain, queue_pair, key))
     }
@@ -412,8 +418,8 @@ impl Registry {
         withdrawal
     }
 
-    /// Publishes a window to peer processes again if it was withdrawn for a request that was not
-    /// executed.
+    /// Publishes the window with the key `key` to peer processes again, if it was withdrawn for a
+    /// request that was then not executed.
     pub(crate) fn restore_window(&self, key: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -438,8 +444,9 @@ impl Registry {
         peers.is_some_and(|peers| peers.is_published(slot))
     }
 
-    /// Binds a memory window (IBTA 10.6.7.2, 11.4.1.1). The caller must have
-    /// [withdrawn](Self::withdraw_window) the window from peers.
+    /// Binds a memory window as `wanted` describes, so that peers can access the window's bytes
+    /// (IBTA 10.6.7.2, 11.4.1.1). The caller must have [withdrawn](Self::withdraw_window) the
+    /// window from peers.
     pub(super) fn bind(
         &self,
         domain: DomainId,
@@ -458,9 +465,10 @@ impl Registry {
         bound.map(drop).ok_or(LocalFault::Bind)
     }
 
-    /// Unbinds a type 2 window (IBTA 10.6.7.2.4). The caller must have [withdrawn](Self::withdraw)
-    /// the window from peers. Returns `None` if no window with this key is bound through the queue
-    /// pair, or if the window is still published.
+    /// Unbinds the type 2 window with the key `key`, so that peers can no longer access memory
+    /// through it (IBTA 10.6.7.2.4). The caller must have [withdrawn](Self::withdraw) the window
+    /// from peers. Returns `None` if no window with this key is bound through the queue pair, or if
+    /// the window is still published.
     pub(super) fn invalidate(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<()> {
         let mut entries = self.entries.write();
         let number = entries.bound_window(domain, queue_pair, key)?;
@@ -483,8 +491,8 @@ impl fmt::Debug for Registry {
     }
 }
 
-/// Checks that the addresses by which requests name a region's bytes, which begin at `start`, do
-/// not wrap around.
+/// Checks that the addresses by which requests name a region's bytes do not wrap around at 2^64.
+/// The first address is `start`.
 fn check_range(start: u64, span: &Span) -> Result<(), Refusal> {
     let length = span.length();
     let is_whole = span.is_null() || start == 0;

@@ -1,4 +1,4 @@
-//! Mappings of segments of the arena's file.
+//! Mappings of segments (ranges) of the arena's file, from which memory for regions is allocated.
 
 use std::io;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use libc::c_void;
 use crate::descriptor::Opening;
 
 /// Size of a huge page in bytes. The address and the length of each mapping of the arena's file are
-/// multiples of this size.
+/// multiples of this size, so that the kernel can use huge pages.
 pub(super) const HUGE: usize = 2 << 20;
 
 /// A mapping of a segment of the arena's file, readable and writable. Dropping this value unmaps
@@ -99,7 +99,7 @@ impl Segment {
         self.length
     }
 
-    /// Returns the range of the arena's file that is mapped.
+    /// Returns the range of bytes of the arena's file that is mapped.
     pub(super) fn place(&self) -> Range<u64> {
         self.offset..self.offset + self.length as u64
     }
@@ -113,8 +113,9 @@ impl Drop for Segment {
     }
 }
 
-/// Allocates all pages of a mapped range, with huge pages if possible. Fails if there is not enough
-/// memory. Pages that exist already keep their contents.
+/// Allocates all pages of the `length` mapped bytes at `address`, with huge pages if possible, so
+/// that later accesses cannot fail for lack of memory. Fails if there is not enough memory. Pages
+/// that exist already keep their contents.
 pub(super) fn populate(address: usize, length: usize) -> io::Result<()> {
     let start = ptr::with_exposed_provenance_mut::<c_void>(address);
     // SAFETY: allocating pages changes no byte.

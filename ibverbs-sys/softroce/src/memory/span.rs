@@ -8,10 +8,11 @@ use super::{ArenaLocation, Block, Piece, copy, is_mapped, kernel};
 use crate::context::Refusal;
 use crate::proto::CopyError;
 
-/// Range of registered memory of one kind: memory of the program, device memory, or no memory.
+/// Contiguous range of registered memory. Its bytes are memory of the program, device memory, or no
+/// memory (null region).
 #[derive(Clone, Debug)]
 pub struct Span {
-    /// Address of the first byte.
+    /// Address of the first byte in this process.
     address: usize,
     length: u64,
     kind: Kind,
@@ -21,7 +22,7 @@ pub struct Span {
 enum Kind {
     /// Memory of the program.
     Mapped,
-    /// Memory of the program that was allocated from the device's arena.
+    /// Memory of the program that was allocated from the device's arena (shared file).
     Allocated {
         /// Block that contains the bytes.
         block: Arc<Block>,
@@ -44,7 +45,7 @@ enum Kind {
 pub(super) struct Inaccessible;
 
 impl Span {
-    /// Creates a span of mapped memory of the program.
+    /// Creates a span of `length` mapped bytes of the program's memory at `address`.
     ///
     /// # Safety
     /// While the span or a clone of it exists, the caller must ensure that:
@@ -60,8 +61,8 @@ impl Span {
         }
     }
 
-    /// Creates a span in memory that was allocated from the device's arena (shared file). Returns
-    /// `None` if the range is not inside the block.
+    /// Creates a span of `length` bytes at `address`, in memory that was allocated from the
+    /// device's arena (shared file). Returns `None` if the bytes are not inside the block.
     ///
     /// # Safety
     /// The caller must ensure that code that accesses the bytes concurrently does so atomically, or
@@ -76,8 +77,8 @@ impl Span {
         })
     }
 
-    /// Creates a span of memory of the program in which bytes may be unmapped. Accesses to unmapped
-    /// bytes fail.
+    /// Creates a span of `length` bytes of the program's memory at `address`, of which some may be
+    /// unmapped. Accesses to unmapped bytes fail.
     ///
     /// # Safety
     /// The caller must ensure that no references exist in this process to bytes that are written
@@ -103,7 +104,7 @@ impl Span {
         })
     }
 
-    /// Creates a span without memory, for the null region.
+    /// Creates a span without memory, for the null region (`ibv_alloc_null_mr`).
     pub fn null() -> Self {
         Self {
             address: 0,
@@ -145,12 +146,14 @@ impl Span {
         matches!(self.kind, Kind::Null)
     }
 
-    /// Copies `data` to the beginning of the span.
+    /// Copies `data` to the beginning of the span. Fails if the span is shorter, or if not all
+    /// bytes are writable.
     pub(crate) fn copy_in(&self, data: &[u8]) -> Result<(), Refusal> {
         self.write(0, data).map_err(|_| Refusal::Fault)
     }
 
-    /// Copies bytes from the beginning of the span to `out`.
+    /// Copies bytes from the beginning of the span to `out`. Fails if the span is shorter, or if
+    /// not all bytes are readable.
     pub(crate) fn copy_out(&self, out: &mut [u8]) -> Result<(), Refusal> {
         self.read(0, out).map_err(|_| Refusal::Fault)
     }
@@ -311,7 +314,7 @@ impl Span {
         unsafe { copy::fetch_add(address, add) }.map_err(|_| Inaccessible)
     }
 
-    /// Writes the eight bytes at `offset` atomically.
+    /// Writes `value` to the eight bytes at `offset`, in one atomic access.
     pub(super) fn store(&self, offset: u64, value: u64) -> Result<(), Inaccessible> {
         let mut before = self.fetch_add(offset, 0)?;
         loop {
@@ -324,7 +327,8 @@ impl Span {
         }
     }
 
-    /// Returns the address of `length` bytes at `offset`. Fails if they are not inside the span.
+    /// Returns the address of the `length` bytes at `offset` of the span. Fails if the span does
+    /// not contain all of them.
     #[inline]
     fn locate(&self, offset: u64, length: usize) -> Result<usize, Inaccessible> {
         let end = offset.checked_add(length as u64).ok_or(Inaccessible)?;

@@ -15,7 +15,8 @@ use crate::random::{self, Permutation};
 /// processor prefetches them.
 #[derive(Debug)]
 pub(super) struct Table<T> {
-    /// Number that is added to each index in keys, so that keys differ between processes and runs.
+    /// Random number that is added to each index in keys, so that keys differ between processes and
+    /// runs.
     base: u32,
     /// Generator of the random orders: of the indices in each block of slots, and of the tags of
     /// each slot.
@@ -44,7 +45,9 @@ struct Slot<T> {
 /// each would be reused often, and its tags would soon repeat.
 const MIN_FREE_SLOTS: usize = 64;
 
-/// Number of slots that are added together. Their indices are in a random order.
+/// Number of slots that are added together, as one block. The indices in keys are in a random order
+/// within a block. With 256 slots, an index differs from the number of its slot only in the low
+/// byte.
 const BLOCK_SIZE: usize = 1 << 8;
 
 /// Bit that is set in the input of the random permutation for the order of a block's indices.
@@ -69,13 +72,14 @@ impl<T> Table<T> {
         }
     }
 
-    /// Returns the number that is added to each index in keys.
+    /// Returns the random number that is added to each index in keys. Peer processes need the
+    /// number to find the slot of a key.
     pub(super) fn base(&self) -> u32 {
         self.base
     }
 
-    /// Stores an object in a free slot, and returns the number of the slot. Fails if the table is
-    /// full.
+    /// Stores the object `content` in a free slot, and returns the number of the slot. Fails if the
+    /// table is full.
     pub(super) fn insert(&mut self, content: T) -> Result<u32, Refusal> {
         if self.free.len() < MIN_FREE_SLOTS && self.slots.len() + BLOCK_SIZE < INDICES as usize / 2
         {
@@ -145,8 +149,8 @@ impl<T> Table<T> {
         self.key(number)
     }
 
-    /// Returns the number of the slot of the key `key`, or `None` if the slot is empty. Does not
-    /// check the tag.
+    /// Returns the number of the slot that the index in `key` determines, or `None` if the slot is
+    /// empty. Does not check the tag, so the key may be an earlier key of the slot.
     #[inline]
     pub(super) fn slot_of(&self, key: u32) -> Option<u32> {
         let index = (key >> 8).checked_sub(self.base)?;

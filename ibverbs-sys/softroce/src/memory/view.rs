@@ -39,9 +39,9 @@ impl<'a> View<'a> {
         self.queue_pair
     }
 
-    /// Returns the memory at `address` that this queue pair accesses by the local key `key`, after
-    /// checking the key and the bounds. If `write` is set, also checks that local write access is
-    /// permitted.
+    /// Returns the `length` bytes of memory at `address` that this queue pair accesses by the local
+    /// key `key`, after checking the key and the bounds. If `write` is set, also checks that local
+    /// write access is permitted.
     #[inline]
     pub(super) fn local<'e>(
         &self,
@@ -55,8 +55,8 @@ impl<'a> View<'a> {
         found.ok()
     }
 
-    /// Returns the memory `remote` that a peer accesses through the queue pair, after checking that
-    /// `access` is permitted.
+    /// Returns the `length` bytes of the memory `remote` that a peer accesses through the queue
+    /// pair, after checking that the rights `access` are granted.
     #[inline]
     pub(super) fn remote<'e>(
         &self,
@@ -84,9 +84,10 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Calls `visit` for each contiguous part of `length` bytes of a message, from `offset` on,
-    /// with the memory of the part, and the range of the part within the `length` bytes. If `write`
-    /// is set, checks for local write access.
+    /// Calls `visit` for each contiguous part of `length` bytes of a message in the segments
+    /// `list`, from byte `offset` on. The arguments of `visit` are the memory of the part, and the
+    /// range of the part within the `length` bytes. If `write` is set, checks for local write
+    /// access.
     #[inline]
     fn for_each_part(
         &self,

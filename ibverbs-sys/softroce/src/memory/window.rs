@@ -14,7 +14,7 @@ pub enum WindowKind {
     Type2,
 }
 
-/// An allocated memory window, which may be bound to a region.
+/// An allocated memory window, which grants access while it is bound to a region.
 #[derive(Debug)]
 pub(super) struct Window {
     pub(super) kind: WindowKind,

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The choice of the IP addresses and the UDP port of this process.
+//! Selection and binding of the IP addresses and the UDP port of this process.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Write};
@@ -12,23 +12,24 @@ use super::socket::{BoundAddress, HostAddress, Interface};
 use crate::address;
 use crate::config::Config;
 
-/// Maximum number of addresses in 127/8 that a process tries to bind with one port. An address is
-/// rarely in use, because processes derive addresses from their IDs.
+/// Maximum number of addresses in 127/8 that a process tries to bind with one port. Few attempts
+/// are needed, because each process derives its first address from its process ID, so the address
+/// is rarely in use.
 const ATTEMPTS: u32 = 64;
 
-/// Addresses that the process has bound, all with the same UDP port. Other processes can then not
-/// use them.
+/// Result of [`bind()`]: the addresses that the process has bound, all with the same UDP port. No
+/// other process can bind an address and port that is bound here.
 pub(super) struct Bound {
     pub(super) all: Vec<LocalAddress>,
-    /// Slot of the process: the index of the port in the device's port range.
+    /// Slot of the process: the index of the UDP port in the device's port range.
     pub(super) slot: u8,
     /// UDP port of multicast groups: the same in all processes of a host that use a loopback
     /// address.
     pub(super) group_port: u16,
 }
 
-/// Binds the addresses and the UDP port that the configuration determines: the configured
-/// addresses, or else a loopback address and the addresses of the host.
+/// Binds one UDP port on all addresses of the process: on the addresses that the configuration
+/// names, or else on a loopback address and the addresses of the host.
 pub(super) fn bind(config: &Config) -> io::Result<Bound> {
     if config.addresses.is_empty() {
         for name in config.interfaces.iter().flatten() {
@@ -84,7 +85,8 @@ pub(super) fn host_addresses(config: &Config) -> Vec<HostAddress> {
     used_addresses(config, &HostAddress::list())
 }
 
-/// Returns the addresses in `list` that the device uses; see [`host_addresses`].
+/// Returns the addresses in `list` (all addresses of the host) that the device uses, by the rules
+/// of [`host_addresses`].
 fn used_addresses(config: &Config, list: &[HostAddress]) -> Vec<HostAddress> {
     let is_meant = |found: &&HostAddress| {
         let names = config.interfaces.as_ref();
@@ -203,8 +205,8 @@ impl Bound {
     }
 }
 
-/// Reports that this process uses the UDP port `port` instead of that of `blocked`, which another
-/// program uses.
+/// Reports to the user, on standard error, that this process uses the UDP port `port`, because
+/// another program uses the address and port `blocked`.
 fn report_blocked(blocked: SocketAddr, port: u16) {
     let holder = port_holder::describe(blocked);
     let of_address = match blocked.ip() {
@@ -218,7 +220,8 @@ fn report_blocked(blocked: SocketAddr, port: u16) {
     ));
 }
 
-/// Reports that the address `ip` gets no GID, because its UDP port `port` is in use.
+/// Reports to the user, on standard error, that the address `ip` gets no GID, because its UDP port
+/// `port` is in use.
 pub(super) fn report_taken(ip: IpAddr, port: u16) {
     let holder = port_holder::describe(SocketAddr::new(ip, port));
     report(format_args!(
@@ -227,8 +230,9 @@ pub(super) fn report_taken(ip: IpAddr, port: u16) {
     ));
 }
 
-/// Returns the text that all ports of an address are in use, which names the limit of processes.
-/// The first port of the device is `base`.
+/// Returns an error text for an address whose ports are all in use. The text names the number of
+/// processes that can use the device at a time. `base` is the first port of the device's port
+/// range.
 fn all_in_use(base: u16) -> String {
     let ports: Vec<u16> = slots(base).map(|(_, port)| port).collect();
     let count = ports.len();
@@ -258,7 +262,7 @@ fn bind_loopback(list: &[HostAddress], port: u16) -> io::Result<LocalAddress> {
     Err(last)
 }
 
-/// Binds an address that the kernel lists, with the UDP port `port`.
+/// Binds an address of the host, as the kernel lists it, with the UDP port `port`.
 pub(super) fn bind_host(host: &HostAddress, port: u16) -> io::Result<LocalAddress> {
     let address = host.at(port);
     let reserved = BoundAddress::bind(address).map_err(|error| named_error(error, address))?;
@@ -269,8 +273,8 @@ pub(super) fn bind_host(host: &HostAddress, port: u16) -> io::Result<LocalAddres
     ))
 }
 
-/// Binds an address that need not be in `list`, the kernel's list of addresses: an address in
-/// 127/8, for example. `list` is searched for the network interface of the address.
+/// Binds `address`, and finds its network interface in `list`, the kernel's list of addresses. The
+/// address need not be in the list: most addresses in 127/8, for example, are not.
 fn bind_at(list: &[HostAddress], address: SocketAddr) -> io::Result<LocalAddress> {
     let reserved = BoundAddress::bind(address).map_err(|error| named_error(error, address))?;
     let interface = Interface::find(list, address.ip());

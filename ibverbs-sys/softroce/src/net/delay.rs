@@ -28,16 +28,16 @@ pub(super) struct Packet {
     pub(super) parameters: SendParameters,
 }
 
-/// Packets that injected faults hold back.
+/// Packets that injected faults hold back together, and that are sent at the same time.
 #[derive(Debug)]
 pub(super) enum Held {
     /// A packet that is held back until other packets have overtaken it.
     Overtaken {
-        /// Number of packets that must still be sent before the packet.
+        /// Number of later packets that must still be sent before this packet.
         left: u8,
         packet: Packet,
     },
-    /// All packets of an outbox, which are held back for a latency.
+    /// All packets of an outbox, which are held back until the configured latency has passed.
     Batch(Box<Batch>),
 }
 
@@ -65,7 +65,8 @@ struct HeldPackets {
 }
 
 impl HeldPackets {
-    /// Holds packets back until `due`. Returns them if this would exceed [`MAX_HELD_PACKETS`].
+    /// Holds the packets `held` back until `due`. Returns them if [`MAX_HELD_PACKETS`] would be
+    /// exceeded.
     fn insert(&mut self, due: Time, held: Held) -> Result<(), Held> {
         let packets = held.packets();
         if self.packets + packets > MAX_HELD_PACKETS {
@@ -78,7 +79,8 @@ impl HeldPackets {
         Ok(())
     }
 
-    /// Removes the packets with the key `key`.
+    /// Removes and returns the packets with the key `key` in the map `due`, or returns `None` if
+    /// another thread has removed them.
     fn remove(&mut self, key: (Time, u64)) -> Option<Held> {
         let held = self.due.remove(&key)?;
         self.packets -= held.packets();
@@ -108,13 +110,15 @@ impl Delay {
         }
     }
 
-    /// Returns the state of the NIC's timer for the time that [`Delay::next_due`] returns.
+    /// Returns the state of the NIC's timer that expires when the next held-back packet is due
+    /// ([`Delay::next_due`]).
     pub(super) fn alarm(&self) -> &Alarm {
         &self.alarm
     }
 
-    /// Holds a packet back until `overtaken` other packets have been sent. Returns `false`, and
-    /// drops the packet, if [`MAX_HELD_PACKETS`] packets are held back already.
+    /// Holds a packet back until `overtaken` other packets have been sent, or until `latency` and
+    /// [`MAX_WAIT`] have passed. If `latency` is not zero, other packets are not counted. Returns
+    /// `false`, and drops the packet, if [`MAX_HELD_PACKETS`] packets are held back already.
     pub(super) fn hold(&self, packet: Packet, overtaken: u8, now: Time, latency: Duration) -> bool {
         // With a latency, packets are reordered by their due times, so packets that overtake are
         // not counted.
@@ -167,8 +171,9 @@ impl Delay {
         packets.collect()
     }
 
-    /// Removes the packets that are due at `now`, and passes them to `send` in their order. Only
-    /// one thread at a time does so.
+    /// Removes the packets that are due at `now`, and passes them to `send` in the order of their
+    /// due times. Only one thread at a time does so, because threads that send at the same time
+    /// could change the order.
     pub(super) fn send_due(&self, now: Time, send: impl FnOnce(Vec<Held>)) {
         let _sending = self.sending.lock();
         let due = self.take_due(now);

@@ -17,7 +17,7 @@ pub(crate) struct Gid {
     pub(crate) endpoint: usize,
 }
 
-/// Encapsulation of the packets of a GID: the headers around the BTH.
+/// Encapsulation of the packets of a GID: the headers in front of the BTH (base transport header).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GidKind {
     /// Packets are sent over UDP and IPv4. The GID is an IPv4-mapped address.
@@ -54,7 +54,7 @@ impl FromIterator<Arc<Endpoint>> for Endpoints {
 }
 
 impl Endpoints {
-    /// Returns the sockets of all entries.
+    /// Returns all sockets, without their GIDs.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &Socket> {
         self.0.iter().map(|endpoint| &endpoint.socket)
     }

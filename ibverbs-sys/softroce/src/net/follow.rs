@@ -12,8 +12,8 @@ use super::socket::{HostAddress, InterfaceMonitor};
 use crate::address;
 
 impl Network {
-    /// Opens the socket of the GID with the index `gid`, if it is not open. The device receives
-    /// packets by the socket from now on.
+    /// Opens the socket of the GID with the index `gid`, if it is not open, so that the device
+    /// receives packets that are sent to the GID. Called when a queue pair begins to use the GID.
     pub(crate) fn activate(&self, gid: u8) {
         // If the socket cannot be opened, packets of the GID are discarded and counted.
         if self.open_socket(gid).is_ok_and(|opened| opened) {
@@ -37,8 +37,8 @@ impl Network {
     }
 
     /// Reads the kernel's reports about changes of the host's interfaces, addresses and routes, and
-    /// updates the GID table. After a change of routes, bursts to other hosts need a new trial.
-    /// Returns whether the table has changed.
+    /// updates the GID table. After a change of routes, bursts to other hosts need a new
+    /// [trial](super::trial). Returns whether the table has changed.
     pub(crate) fn update_from_host(&self) -> bool {
         let Some(changes) = self.changes.as_ref().map(InterfaceMonitor::take) else {
             return false;

@@ -19,8 +19,8 @@ use super::socket::{BoundAddress, Interface, Socket};
 use crate::address;
 use crate::proto::Mtu;
 
-/// Number of entries of the GID table, most of them empty. If the host has more addresses, the
-/// others get no GID, so the device does not use them.
+/// Number of entries of the GID table, most of them empty. Enough for the addresses of a usual
+/// host. If the host has more addresses, the others get no GID, so the device does not use them.
 pub(crate) const GIDS: usize = 128;
 
 /// The GID table of the port: the GIDs by their indices, each with the local address of its
@@ -33,7 +33,8 @@ pub(super) struct Table {
     adding: Mutex<()>,
 }
 
-/// Entry of the GID table: a GID, and the address and socket behind it.
+/// Entry of the GID table: a GID, and the local address and socket that send and receive the
+/// packets of the GID.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) gid: Gid,
@@ -93,7 +94,7 @@ impl LocalAddress {
         interface.as_ref().map(|found| found.name.clone())
     }
 
-    /// Returns the present MTU of the network interface in bytes.
+    /// Returns the present MTU of the address's network interface in bytes.
     pub(super) fn interface_mtu(&self) -> usize {
         interface_mtu(self.interface.lock().as_ref(), self.local.ip())
     }
@@ -153,9 +154,10 @@ impl Table {
         })
     }
 
-    /// Adds an entry for the GID of the address `local_address`. If `is_tunnelled` is set, also
-    /// adds an entry for the unique local GID of the address, whose packets have an IPv6 header in
-    /// a tunnel over IPv4. Returns `false`, and adds nothing, if the table is full.
+    /// Adds an entry for the GID that is formed from the IP address `local_address`. If
+    /// `is_tunnelled` is set, also adds an entry for the address's second GID, a unique local IPv6
+    /// address (RFC 4193), whose IPv6 packets are sent in a [tunnel](super::tunnel) over IPv4.
+    /// Returns `false`, and adds nothing, if the table is full.
     pub(super) fn add(&self, local_address: LocalAddress, is_tunnelled: bool) -> bool {
         let _adding = self.adding.lock();
         let first = self.iter().count();
@@ -187,8 +189,9 @@ impl Table {
         true
     }
 
-    /// Opens the socket of the GID with the index `index`. `prepare` sets the options of the
-    /// socket. Returns `None` if the socket is open already, or if there is no such GID.
+    /// Opens the socket of the GID with the index `index`. `receive_buffer` is the requested size
+    /// of the receive buffer in bytes. `prepare` sets the options of the socket. Returns `None` if
+    /// the socket is open already, or if there is no such GID.
     pub(super) fn open(
         &self,
         index: usize,
@@ -211,8 +214,9 @@ impl Table {
         }))
     }
 
-    /// Returns the index of the GID at which the address of the GID `gid` receives tunnelled
-    /// packets, or `None` if the address receives none.
+    /// Returns the index of the GID at which tunnelled packets arrive, if they are sent to the
+    /// address of the GID with the index `gid`. Returns `None` if the address receives no tunnelled
+    /// packets.
     pub(super) fn tunnelled(&self, gid: u8) -> Option<u8> {
         let next = gid.checked_add(1)?;
         let entry = self.get(next.into())?;

@@ -20,8 +20,8 @@ use crate::config::Segmentation;
 pub(super) type JoinedGroups = HashMap<(SocketAddr, u32), (usize, Arc<Endpoint>)>;
 
 impl Network {
-    /// Makes the NIC join a multicast group. Each call must be matched by a call of
-    /// [`leave`](Self::leave).
+    /// Makes the NIC join a multicast group, so that packets to the group arrive at the NIC. Each
+    /// call must be matched by a call of [`leave`](Self::leave).
     pub(crate) fn join(&self, group: Ipv6Addr) -> io::Result<()> {
         let wanted = self.group_addresses(group);
         if wanted.is_empty() {
@@ -114,7 +114,8 @@ impl Network {
         }
     }
 
-    /// Returns the open sockets of the port and the sockets of `groups`.
+    /// Returns all sockets that must receive packets: the open sockets of the port, and the sockets
+    /// of the multicast groups `groups`.
     pub(super) fn sockets(&self, groups: &JoinedGroups) -> Endpoints {
         let local_address = self
             .table
@@ -124,8 +125,9 @@ impl Network {
         local_address.chain(of_groups).cloned().collect()
     }
 
-    /// Publishes the open sockets of the port and the sockets of `groups`, from which the engine
-    /// (background thread) and all polling threads receive.
+    /// Publishes the open sockets of the port and the sockets of the multicast groups `groups`. The
+    /// engine (background thread) and all polling threads receive from the published sockets.
+    /// Called after each change of the sockets.
     pub(super) fn publish(&self, groups: &JoinedGroups) {
         *self.endpoints.write() = Arc::new(self.sockets(groups));
         self.endpoints_changes.fetch_add(1, Ordering::Release);

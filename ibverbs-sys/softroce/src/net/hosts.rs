@@ -20,13 +20,15 @@ use parking_lot::RwLock;
 use crate::address::{self, Ports};
 use crate::proto::Time;
 
-/// UDP ports that the devices of other hosts use, as far as packets from the hosts have shown.
+/// UDP ports that the devices of other hosts use, as learned from the source ports of received
+/// packets.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
     /// Hosts that have sent a packet. The value is `true` if a packet came from the port of a slot
     /// (the port of a softroce device).
     known: RwLock<HashMap<IpAddr, bool>>,
-    /// Number of changes of `known`, by which caches of routes find that they are outdated.
+    /// Number of changes of `known`. A cache of routes is outdated if this number has changed since
+    /// the cache was filled.
     changes: AtomicU64,
 }
 
@@ -34,13 +36,13 @@ pub(super) struct Hosts {
 /// are sent to the other. A connection repeats the packets that went to the wrong port.
 const PORT_TRIAL_TIME: Duration = Duration::from_millis(32);
 
-/// Maximum number of hosts that are remembered. If more hosts send packets, all are forgotten, and
-/// are learned again from later packets.
+/// Maximum number of hosts that are remembered. The limit bounds the memory. If more hosts send
+/// packets, all are forgotten, and are learned again from later packets.
 const MAX_HOSTS: usize = 1 << 16;
 
 impl Hosts {
-    /// Returns the UDP ports that the devices of `host` use, and whether a packet from the host has
-    /// shown this. For an unknown host, the ports alternate with the time `now`.
+    /// Returns the UDP ports that the devices of `host` use, and `true` if a packet from the host
+    /// has shown this. For an unknown host, the ports alternate with the time `now`.
     pub(super) fn ports(&self, host: IpAddr, now: impl FnOnce() -> Time) -> (Ports, bool) {
         if host.is_loopback() {
             return (Ports::Slots, true);

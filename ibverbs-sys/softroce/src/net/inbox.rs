@@ -18,8 +18,8 @@ use crate::wire::{IcrcDifferences, Packet, Run, icrc};
 /// Buffers and caches for receiving packets from the sockets. Used by one thread at a time.
 pub(crate) struct Inbox {
     ring: Ring,
-    /// Cached list of sockets, with the number of changes of the network's list when the copy was
-    /// made.
+    /// Cached list of the network's sockets. The number is the network's count of changes to its
+    /// list when the list was copied, by which an outdated copy is detected.
     endpoints: Option<(u64, Arc<Endpoints>)>,
     /// For each socket of the list, the number of consecutive attempts that found no packet.
     empty: Vec<u32>,
@@ -48,8 +48,8 @@ struct HeaderCache {
     newest: usize,
 }
 
-/// The properties of a datagram that determine its IP and UDP headers, and by which cached headers
-/// are found.
+/// Key of an entry of the [`HeaderCache`]: the properties of a datagram that determine its IP and
+/// UDP headers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct HeaderKey {
     from: SocketAddr,
@@ -113,10 +113,10 @@ impl<'a> Iterator for ReceivedRuns<'a> {
 }
 
 impl<'a> ReceivedRuns<'a> {
-    /// Checks the packet in the next datagram, whose bytes are `payload`. Returns its arrival data
-    /// and a run of this packet and, if possible, the following packets of equal size. If the
-    /// packet must be dropped, returns the counter for the reason, or `None` if the drop is not
-    /// counted.
+    /// Checks the packet in the next datagram, whose bytes are `payload`. Returns the packet's
+    /// arrival data (sender, GID and route), and a run of this packet and, if possible, the
+    /// following packets of equal size. If the packet must be dropped, returns the counter for the
+    /// reason, or `None` if the drop is not counted.
     fn admit(&mut self, payload: &'a [u8]) -> Result<(Arrival, Run<'a>), Option<Counter>> {
         let (network, endpoint) = (self.network, self.endpoint);
         if !network.faults.link_is_up() {
@@ -241,7 +241,8 @@ impl<'a> ReceivedRuns<'a> {
 }
 
 /// Number of consecutive attempts that must find a socket empty before most attempts skip the
-/// socket. With a lower number, sockets that are used occasionally would be skipped more often.
+/// socket. With a lower number, sockets that are used occasionally would be skipped more often;
+/// with a higher one, a polling thread would spend more time on unused sockets.
 const EMPTY_CHECKS: u32 = 64;
 
 /// A socket that is usually skipped is checked in one of this many attempts. A polling thread thus
@@ -250,12 +251,13 @@ const EMPTY_CHECKS: u32 = 64;
 const SKIP_INTERVAL: u32 = 16;
 
 impl Network {
-    /// Receives one batch of datagrams from each socket. Calls `deliver` for each received message,
-    /// which may contain several datagrams. Returns the number of received datagrams, valid or not.
+    /// Receives one batch of datagrams from each socket, into the buffers of `inbox`. Calls
+    /// `deliver` for each received message, which may contain several datagrams. Returns the number
+    /// of received datagrams, valid or not.
     ///
-    /// If `is_thorough` is not set, most attempts skip the sockets that have been empty for some
-    /// time, unless there is only one socket. So an unused address costs a polling thread little
-    /// time.
+    /// If `is_thorough` is not set, most calls skip the sockets that have been empty for some time,
+    /// unless there is only one socket, so that a polling thread spends little time on unused
+    /// addresses.
     pub(crate) fn receive(
         &self,
         inbox: &mut Inbox,
@@ -318,8 +320,8 @@ impl Network {
     }
 }
 
-/// Returns the IP and UDP headers that the datagram of `len` bytes in a received message must have
-/// had.
+/// Returns the IP and UDP headers that a datagram of `len` bytes in a received message must have
+/// had. A UDP socket does not report the headers, which the ICRC covers.
 fn outer(endpoint: &Endpoint, message: &Message<'_>, len: usize) -> Headers {
     let local = endpoint.socket.local();
     let route = Route {
@@ -334,15 +336,15 @@ fn outer(endpoint: &Endpoint, message: &Message<'_>, len: usize) -> Headers {
     route.headers(len.saturating_sub(4))
 }
 
-/// Returns whether the identification in the packet's IPv4 header is unknown: the ICRC covers the
-/// identification, but a UDP socket does not report it. Returns `false` for senders in 127/8,
-/// because they run this implementation, which sends identification 0.
+/// Returns whether the identification in the IPv4 header of a packet from `from` is unknown. The
+/// ICRC covers the identification, but a UDP socket does not report it. Returns `false` for senders
+/// in 127/8, because they run this implementation, which sends identification 0.
 fn hides_identification(headers: &Headers, from: SocketAddr) -> bool {
     matches!(headers, Headers::V4 { .. }) && !from.ip().is_loopback()
 }
 
-/// Returns whether the source address in the header of a tunnelled packet equals the address from
-/// which the datagram came.
+/// Returns whether the IPv4 address and UDP port in the source GID of a tunnelled packet equal the
+/// address `from` from which the datagram came, so that the source GID is not forged.
 fn is_sender(route: &Route, from: SocketAddr) -> bool {
     let address_in_gid = address::address_in_gid(route.source).map(SocketAddr::V4);
     address_in_gid == Some(from) && route.source_port == from.port()

@@ -34,16 +34,17 @@ use crate::same_host::{HostPeers, Link};
 use crate::timers::Timers;
 use crate::wire::ip::Headers;
 
-/// Maximum number of bytes that a queue pair may have in flight to another host. Paths that have
-/// been found to hold so much data can have this window; all others have a smaller one.
+/// Maximum number of bytes that a queue pair may have in flight to another host. Applies to paths
+/// that have been found to hold so much data; the limit of all other paths is smaller.
 const MAX_BYTES: usize = 16 << 20;
 
 /// Maximum number of unused packet buffers that are kept for reuse by outboxes. More buffers than
 /// threads are used only if injected faults hold packets back.
 const MAX_POOLED_BUFFERS: usize = 64;
 
-/// Length in bytes of the outer IPv4 and UDP headers of a tunnelled packet, which must fit into the
-/// MTU of the network interface together with the packet.
+/// Length in bytes of the outer IPv4 and UDP headers of a tunnelled packet (IPv6 packet in a
+/// datagram over IPv4). The headers must fit into the MTU of the network interface together with
+/// the packet.
 const OUTER_HEADERS: usize = 20 + 8;
 
 /// The port's connection to the network: its GID table and its UDP sockets.
@@ -62,7 +63,7 @@ pub(crate) struct Network {
     pub(super) config: Config,
     pub(super) base: u16,
     slot: u8,
-    /// UDP port of multicast groups.
+    /// UDP port to which packets for multicast groups are sent.
     pub(super) group_port: u16,
     mtu: Mtu,
     /// Size in bytes that the socket buffer of a peer is assumed to have, as the kernel counts it.
@@ -232,7 +233,7 @@ impl Network {
         self.slot
     }
 
-    /// Returns the port's active MTU.
+    /// Returns the port's active MTU, as `ibv_query_port` reports it.
     pub(crate) fn mtu(&self) -> Mtu {
         self.mtu
     }
@@ -317,8 +318,8 @@ impl Network {
         Some(route.headers(length).global_route())
     }
 
-    /// Sets the peer processes that share memory with this process. Packets to them are sent
-    /// through the shared memory from now on.
+    /// Sets the directory of peer processes that share memory with this process. From now on,
+    /// packets to these processes are sent through the shared memory.
     pub(crate) fn share(&self, host_peers: Arc<HostPeers>) {
         let _ = self.host_peers.set(host_peers);
     }
@@ -351,9 +352,9 @@ impl Network {
         Some(self.way(path, queue_pair)?.to)
     }
 
-    /// Returns the link (shared memory with another process) to the process of the queue pair with
-    /// the number `queue_pair`. Returns `None` if no memory is shared with that process, or while
-    /// injected faults require that all packets go through sockets.
+    /// Returns the link (shared memory with another process) to the process that has the queue pair
+    /// with the number `queue_pair` at the end of `path`. Returns `None` if no memory is shared
+    /// with that process, or while injected faults require that all packets go through sockets.
     pub(crate) fn link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         if !self.faults.allows_other_paths() {
             return None;
@@ -361,10 +362,10 @@ impl Network {
         self.private_link(path, queue_pair)
     }
 
-    /// Returns the link (shared memory with another process) to the process of the queue pair with
-    /// the number `queue_pair`, or `None` if no memory is shared with that process. Ignores
-    /// injected faults, unlike [`link`](Self::link), for packets that must never be sent by a
-    /// socket.
+    /// Returns the link (shared memory with another process) to the process that has the queue pair
+    /// with the number `queue_pair` at the end of `path`, or `None` if no memory is shared with
+    /// that process. Ignores injected faults, unlike [`link`](Self::link), for packets that must
+    /// never be sent by a socket.
     pub(super) fn private_link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         self.link_to(self.address(path, queue_pair)?)
     }
@@ -380,8 +381,9 @@ impl Network {
         self.capture.is_some()
     }
 
-    /// Returns the route of packets on `path` to the queue pair with the number `queue_pair`, or
-    /// `None` if packets cannot be sent on the path.
+    /// Returns the route of packets on `path` to the queue pair with the number `queue_pair`: the
+    /// socket, the destination address and the headers. Returns `None` if packets cannot be sent on
+    /// the path.
     pub(super) fn way(&self, path: &Path, queue_pair: u32) -> Option<route::PacketRoute> {
         let Entry { gid, local_address } = self.table.get(path.source.into())?;
         let ports_of = |host| {
@@ -422,14 +424,15 @@ impl Network {
         Arc::clone(&self.endpoints.read())
     }
 
-    /// Returns how often the set of sockets has changed, so that a cached copy of the set can be
-    /// validated.
+    /// Returns how often the set of sockets has changed. A cached copy of the set is valid while
+    /// the number does not change.
     pub(super) fn endpoints_changes(&self) -> u64 {
         self.endpoints_changes.load(Ordering::Acquire)
     }
 
     /// Sends the packets that injected faults have held back and that are due at `now`, and sets
-    /// the timer for the next one. `noted` is the time for which the expired timer was set.
+    /// the timer for the next due time. Called when the timer expires; `noted` is the time for
+    /// which it was set.
     pub(crate) fn send_delayed(&self, now: Time, noted: Time) {
         Timers::clear(self.delay.alarm(), noted);
         self.send_until(now);
@@ -465,7 +468,8 @@ impl Network {
         });
     }
 
-    /// Writes a packet to the capture file, if packets are captured.
+    /// Writes a packet with its headers to the capture file (`SOFTROCE_PCAP`), if packets are
+    /// captured.
     pub(super) fn capture(&self, headers: &Headers, packet: &[u8]) {
         if let Some(capture) = &self.capture
             && let Err(error) =
@@ -478,5 +482,5 @@ impl Network {
 }
 
 /// Key of the timer for packets that injected faults hold back. Differs from the keys of queue
-/// pairs' timers, which are below 2^24.
+/// pairs' timers, which are queue pair numbers, below 2^24.
 pub(crate) const DELAY_TIMER: u32 = 1 << 24;

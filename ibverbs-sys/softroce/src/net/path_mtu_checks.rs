@@ -26,8 +26,9 @@ use crate::number;
 use crate::proto::{Mtu, Path, Time};
 use crate::random;
 
-/// Number of bytes of the long question's payload in addition to the path MTU. The longest packet
-/// of a connection has a RETH and immediate data, and a question has a DETH.
+/// Number of bytes of the long question's payload in addition to the path MTU, so that the question
+/// is as long as the longest packet of a connection. Such a packet has a RETH and immediate data; a
+/// question has a DETH instead.
 const EXTRA_PAYLOAD: usize = 16 + 4 - 8;
 
 /// Time to wait for the answers to the first check of a path. The time doubles with each check that
@@ -42,17 +43,19 @@ const RENEWAL: Duration = Duration::from_secs(60);
 /// reported. A single long question may be lost for another reason than its length.
 const LOSSES_BEFORE_REPORT: u32 = 4;
 
-/// Maximum number of routes whose state is kept. For a further route, the state of the route with
-/// the earliest next check is dropped.
+/// Maximum number of routes whose state is kept. The limit bounds the memory. For a further route,
+/// the state of the route with the earliest next check is dropped.
 const MAX_ROUTES: usize = 4096;
 
-/// Local address and address of the peer, for which the state of checks is kept.
+/// Route for which the state of checks is kept: the local IP address, and the IP address of the
+/// peer.
 type Route = (IpAddr, IpAddr);
 
-/// Path to a peer, and the queue pair number that answers questions there.
+/// Path to a peer, and the peer's queue pair number for questions (packets that request an answer).
 pub(super) type Target = (Path, u32);
 
-/// State of the checks for each route (pair of a local address and a peer's address).
+/// State of the [checks](self) of packet sizes, for each route (pair of a local address and a
+/// peer's address).
 #[derive(Debug, Default)]
 pub(super) struct PathMtuChecks(Mutex<HashMap<Route, PathMtuCheck>>);
 
@@ -65,7 +68,8 @@ struct PathMtuCheck {
     /// question is higher by 2.
     sequence: u32,
     state: State,
-    /// Number of consecutive unanswered checks.
+    /// Number of consecutive unanswered checks, which determines the time to wait for the next
+    /// answer.
     unanswered: u32,
     /// Time from which the path may be checked again.
     due: Time,
@@ -80,16 +84,17 @@ enum State {
     Unanswered { is_repeated: bool },
     /// Only short questions were answered, in this number of consecutive checks.
     Lossy(u32),
-    /// The long question was answered, or the path was reported.
+    /// The check has ended: the long question was answered, or the path was reported.
     Done,
 }
 
 /// Action that the caller must perform after an event of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CheckAction {
-    /// Send the questions for this path MTU to this peer, the long one with this sequence number.
+    /// Send the long and the short question for this path MTU to this peer. The number is the
+    /// sequence number of the long question.
     Ask(Target, Mtu, u32),
-    /// Report that packets with this path MTU are lost.
+    /// Report to the user that the path loses packets of this path MTU.
     Report(Mtu),
     Nothing,
 }
@@ -139,8 +144,8 @@ impl PathMtuChecks {
         check.ask(State::Unanswered { is_repeated: false })
     }
 
-    /// Handles a question of the peer: repeats an unanswered check once, because the question shows
-    /// that the peer is open now.
+    /// Handles a question of the peer at the end of `route`: repeats an unanswered check once,
+    /// because the question shows that the peer is open now. Returns the action to perform.
     pub(super) fn handle_question(&self, route: Route) -> CheckAction {
         match self.0.lock().get_mut(&route) {
             Some(check) if check.state == (State::Unanswered { is_repeated: false }) => {
@@ -150,8 +155,8 @@ impl PathMtuChecks {
         }
     }
 
-    /// Handles the answer to the question with the sequence number `sequence`. Returns the action
-    /// to perform, such as the next check.
+    /// Handles the answer of the peer at the end of `route` to the question with the sequence
+    /// number `sequence`. Returns the action to perform, such as the next check.
     pub(super) fn handle_answer(&self, route: Route, sequence: u32, now: Time) -> CheckAction {
         let mut checks = self.0.lock();
         let Some(check) = checks.get_mut(&route) else {
@@ -199,8 +204,8 @@ impl Network {
         self.continue_check(route, step);
     }
 
-    /// Performs the action `step` of the check of a route: sends questions, or reports that the
-    /// path loses long packets.
+    /// Performs the action `step` of the check of the route from `local` to `peer`: sends
+    /// questions, or reports that the path loses long packets.
     pub(super) fn continue_check(&self, (local, peer): Route, step: CheckAction) {
         match step {
             CheckAction::Ask(to, mtu, sequence) => {

@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
-//! The devices on this host to which queue pairs are connected. The packet filters of the sockets
-//! pass packets of connections only if these devices have sent them.
+//! The devices on this host to which local queue pairs are connected. The packet filters of the
+//! sockets pass packets of connections only if these devices have sent them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,9 +17,10 @@ use crate::proto::Path;
 pub(super) struct Peers(Mutex<HashMap<SocketAddrV4, usize>>);
 
 impl Network {
-    /// Opens the socket of the path, and makes the packet filters of the sockets pass packets of
-    /// connections from the device of the queue pair with the number `queue_pair`. Each call must
-    /// be matched by a call of [`disconnect`](Self::disconnect).
+    /// Prepares the network for a connection to the queue pair with the number `queue_pair` at the
+    /// end of `path`: opens the socket of the path, and makes the packet filters pass packets of
+    /// connections from that queue pair's device. Each call must be matched by a call of
+    /// [`disconnect`](Self::disconnect).
     pub(crate) fn connect(&self, path: &Path, queue_pair: u32) {
         self.activate(path.source);
         let Some(peer) = self.filtered_peer(path, queue_pair) else {

@@ -1,10 +1,11 @@
 #![forbid(unsafe_code)]
-//! The program that has bound a UDP port of an address, for messages to the user.
+//! Search for the program that has bound a UDP port, for messages to the user.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Returns a text that names the program that has bound `address`, or all addresses with its port.
+/// Returns a text that names the program that has bound `address`, or that has bound the port of
+/// `address` on all addresses.
 pub(super) fn describe(address: SocketAddr) -> String {
     let Some(inode) = inode_of(address) else {
         return "another program".into();
@@ -21,8 +22,8 @@ pub(super) fn describe(address: SocketAddr) -> String {
     format!("the program {} (process {id})", name.trim_end())
 }
 
-/// Returns the inode of the UDP socket that is bound to `address`, or to all addresses with its
-/// port.
+/// Returns the inode of the UDP socket that is bound to `address`, or to the port of `address` on
+/// all addresses.
 fn inode_of(address: SocketAddr) -> Option<u64> {
     let lists = ["/proc/net/udp", "/proc/net/udp6"].map(fs::read_to_string);
     let lists = lists.map(Result::unwrap_or_default);
@@ -52,8 +53,8 @@ fn parse_line(line: &str) -> Option<(SocketAddr, u64)> {
     Some((SocketAddr::new(ip, port), inode))
 }
 
-/// Returns whether a process, whose directory of descriptors is `descriptors`, has the file
-/// `target` open.
+/// Returns whether a process has the file `target` open. `descriptors` is the directory of the
+/// process's descriptors, `/proc/PID/fd`.
 fn has_descriptor(descriptors: &str, target: &str) -> bool {
     fs::read_dir(descriptors)
         .into_iter()

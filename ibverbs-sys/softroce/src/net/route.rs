@@ -35,9 +35,9 @@ pub(super) struct PacketRoute {
     pub(super) is_certain: bool,
 }
 
-/// Packets that may be sent together with a packet in a burst (one message to the kernel). The
-/// kernel splits a burst into datagrams, and numbers them from 0 on in the identification of their
-/// IPv4 headers, which the ICRC covers.
+/// Rule for the packets that may be sent together with a packet in a burst (one message to the
+/// kernel). The kernel splits a burst into datagrams, and numbers them from 0 on in the
+/// identification of their IPv4 headers, which the ICRC covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Batching {
     /// No other packet, because the packet goes to a multicast group, whose members need not
@@ -59,13 +59,13 @@ pub(super) enum Batching {
 pub(super) struct LocalPorts {
     /// First port of the device's port range.
     pub(super) base: u16,
-    /// Port of multicast groups.
+    /// UDP port to which packets for multicast groups are sent.
     pub(super) groups: u16,
 }
 
 /// Returns the route of packets on `path` from the GID `gid`, whose socket is bound to `local`, to
-/// the queue pair with the number `queue_pair`. Returns `None` if packets cannot be sent on the
-/// path.
+/// the queue pair with the number `queue_pair`. `ports_of` returns the UDP ports of another host's
+/// devices, and `true` if these are known. Returns `None` if packets cannot be sent on the path.
 pub(super) fn way(
     gid: &Gid,
     local: SocketAddr,
@@ -153,7 +153,8 @@ fn is_unicast(ip: &Ipv4Addr) -> bool {
     !ip.is_unspecified() && !ip.is_broadcast() && !ip.is_multicast()
 }
 
-/// Returns the GID of an IP address. The GID of an IPv4 address is its IPv4-mapped form.
+/// Returns the GID that stands for an IP address: an IPv6 address itself, or the IPv4-mapped form
+/// of an IPv4 address.
 pub(super) fn gid_of(ip: IpAddr) -> Ipv6Addr {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),

@@ -20,17 +20,18 @@ use crate::wire::ip::Route;
 /// other.
 const BATCH: usize = 16;
 
-/// Returns the tag of packets on `path` in shared memory: the indices of their GIDs in the GID
-/// tables of the two processes. Returns `None` if the peer does not have the destination GID, or if
-/// an index is 16 or more.
+/// Returns the tag of packets on `path` in the shared memory of `link`: the indices of the packets'
+/// GIDs in the GID tables of the two processes. Returns `None` if the peer does not have the
+/// destination GID, or if an index is 16 or more, which a tag cannot encode.
 pub(crate) fn tag(path: &Path, link: &Link) -> Option<u16> {
     let mut gids = link.gids().iter();
     let to = gids.position(|gid| *gid == path.destination)?;
     (path.source < 16 && to < 16).then_some(0x100 | u16::from(path.source) << 4 | to as u16)
 }
 
-/// Encodes the fields of a datagram's route that its tag (GID indices) does not contain in a word
-/// for the shared memory. [`route()`] decodes the word in the peer process.
+/// Encodes fields of a datagram's route in a word for the shared memory: the fields that the
+/// datagram's tag (the GID indices) does not contain. [`route()`] decodes the word in the peer
+/// process.
 pub(super) fn annotation(route: &Route) -> u64 {
     u64::from(route.flow_label & 0xf_ffff) << 16
         | u64::from(route.hop_limit) << 8

@@ -34,7 +34,9 @@ use crate::wire::{Aeth, Bth, Deth, Header, Opcode, Operation, Syndrome, Transpor
 /// number is that of the general services interface, which no queue pair of a program has.
 const TRIAL_QUEUE_PAIR: u32 = 1;
 
-/// Opcode of a question: a packet that requests an answer from the device that receives it.
+/// Opcode of a question: a packet that requests an answer from the device that receives the packet.
+/// Questions are used in trials (test bursts) and in [checks of the path
+/// MTU](super::path_mtu_checks).
 const QUESTION: Opcode = Opcode::new(Transport::Manufacturer, Operation::SendOnly);
 
 /// Opcode of the answer to a [`QUESTION`] packet. The answer has the same sequence number.
@@ -43,27 +45,28 @@ const ANSWER: Opcode = Opcode::new(Transport::Manufacturer, Operation::Acknowled
 /// A trial (test burst) that is due, and must be sent now.
 pub(super) struct DueTrial {
     path: Path,
-    /// Queue pair number at the peer's end of the trial.
+    /// Queue pair number to which the trial's packets are sent.
     destination: u32,
     /// Sequence number of the first packet.
     sequence: u32,
 }
 
-/// Local IP address and IP address of the peer, for which the state of trials is kept.
+/// Route for which the state of trials is kept: the local IP address, and the IP address of the
+/// peer.
 type Route = (IpAddr, IpAddr);
 
-/// State of the trials (test bursts) of each route.
+/// State of the [trials](self) (test bursts) of each route.
 #[derive(Debug, Default)]
 pub(super) struct Trials(Mutex<HashMap<Route, Trial>>);
 
 #[derive(Debug)]
 struct Trial {
-    /// Set if a trial was answered recently, so that bursts may be sent on the route.
+    /// Set if a trial (test burst) was answered recently, so that bursts may be sent on the route.
     is_proven: bool,
-    /// Sequence number of the first packet of the last trial, which is even. The second packet has
-    /// the next number.
+    /// Sequence number of the first packet of the last trial (test burst), which is even. The
+    /// second packet has the next number.
     sequence: u32,
-    /// Number of trials since the last answer.
+    /// Number of trials since the last answer. If there are too many, no bursts are sent.
     unanswered: u32,
     /// Time from which the next trial may be sent.
     due: Time,
@@ -73,19 +76,20 @@ struct Trial {
 /// unanswered trial, because the peer may not support trials.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Maximum time between two trials (test bursts) to a peer that does not answer.
+/// Maximum time between two trials (test bursts) to a peer that does not answer. A peer that
+/// becomes able to answer is tried again after this time at most.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Time after which an answered trial (test burst) is repeated, because a router may have changed
-/// the path to the peer.
+/// the path to the peer. A longer time would let more bursts be lost on the new path.
 const RENEWAL: Duration = Duration::from_secs(1);
 
 /// Number of unanswered trials after which no bursts are sent to the peer until a trial (test
 /// burst) succeeds. A single question or answer may be lost for other reasons.
 const MAX_MISSES: u32 = 3;
 
-/// Maximum number of routes whose state is kept. For a further route, the state of the route with
-/// the earliest next trial is dropped.
+/// Maximum number of routes whose state is kept. The limit bounds the memory. For a further route,
+/// the state of the route with the earliest next trial is dropped.
 const MAX_ROUTES: usize = 4096;
 
 impl Trials {
@@ -96,8 +100,9 @@ impl Trials {
         (trials.get(&(local, peer))).is_some_and(|trial| trial.is_proven)
     }
 
-    /// Forgets all trials (test bursts), so that bursts are sent only after new ones. An answer to
-    /// an earlier trial proves nothing.
+    /// Forgets all trials (test bursts), so that bursts are sent only after a new trial has
+    /// succeeded. Answers to earlier trials are ignored. Called when the host's routes have
+    /// changed.
     pub(super) fn forget_all(&self) {
         self.0.lock().clear();
     }
@@ -199,8 +204,9 @@ impl Network {
         });
     }
 
-    /// Handles a packet of a trial (test burst) that arrived at the address `local`: answers a
-    /// question, or records an answer. Returns `false` if the packet belongs to no trial.
+    /// Handles a received packet if it belongs to a trial (test burst): answers a question, or
+    /// records an answer. `local` is the address at which the packet arrived. Returns `false` if
+    /// the packet belongs to no trial.
     pub(super) fn receive_trial(&self, local: IpAddr, arrival: &Arrival, header: &Header) -> bool {
         let Bth {
             opcode,
@@ -239,8 +245,8 @@ impl Network {
     }
 }
 
-/// Returns the queue pair number of a device's end of trials (test bursts). `slot` is the device's
-/// slot (port index).
+/// Returns the queue pair number to which trials (test bursts) of the device with the slot (port
+/// index) `slot` are addressed.
 pub(super) fn number_of(slot: u8) -> u32 {
     u32::from(slot) << number::BITS | TRIAL_QUEUE_PAIR
 }

@@ -19,7 +19,8 @@ impl Nic {
 
     /// Fetches the next event of a channel. If no event is queued, waits for one, unless the
     /// channel's descriptor is non-blocking. While this thread waits, peer processes on the same
-    /// host wake this thread instead of the engine, and this thread receives their messages.
+    /// host wake this thread instead of the engine (background thread), and this thread receives
+    /// their messages.
     pub(crate) fn next_event(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         if let Some(event) = channel.try_next_event() {
             return Ok(event);
@@ -60,10 +61,11 @@ impl Nic {
         event
     }
 
-    /// Prepares for a thread that waits for an event of `channel`. Must be called when a completion
-    /// queue of the channel was armed. Packets wake the engine (background thread) from now on. If
-    /// the channel is non-blocking and the only one, peer processes on the same host wake the
-    /// waiting thread instead.
+    /// Ensures that packets and messages that arrive from now on wake a thread. The program is
+    /// about to wait for an event of `channel`. Must be called when a completion queue of the
+    /// channel was armed. Packets wake the engine (background thread). If the channel is
+    /// non-blocking and the only one, peer processes on the same host wake the waiting thread
+    /// directly.
     pub(crate) fn armed(&self, channel: Option<&CompletionChannel>) {
         self.watch();
         if let (Some(host_peers), Some(channel)) = (&self.host_peers, channel)
@@ -75,8 +77,9 @@ impl Nic {
         }
     }
 
-    /// Fetches the next event of a non-blocking channel. If a peer has made the channel's
-    /// descriptor readable, first receives the peer's messages in place of the engine.
+    /// Fetches the next event of a non-blocking channel, whose descriptor peers can make readable.
+    /// If a peer has done so, first receives the peer's messages in place of the engine (background
+    /// thread).
     fn next_event_non_blocking(
         &self,
         channel: &CompletionChannel,

@@ -16,7 +16,7 @@ impl Nic {
     /// state, which flushes their requests, and every open context gets `IBV_EVENT_DEVICE_FATAL`.
     /// Afterwards verbs that create or change objects fail with `EIO`.
     ///
-    /// The first call writes `reason` to standard error; later calls do nothing. Returns whether
+    /// The first call writes `reason` to standard error; later calls do nothing. Returns `true` if
     /// this is the first call.
     ///
     /// Any thread may call this function, with any locks held. A new thread does the steps that
@@ -39,7 +39,7 @@ impl Nic {
         true
     }
 
-    /// Makes the device fail because a thread panicked in it. Returns whether the device had not
+    /// Makes the device fail because a thread panicked in it. Returns `true` if the device had not
     /// [failed](Self::fail_permanently) before.
     pub(crate) fn panicked(&self, panic: &(dyn Any + Send)) -> bool {
         let message = match panic.downcast_ref::<String>() {

@@ -25,8 +25,8 @@ use crate::spin;
 use crate::transfer::RingMessage;
 use crate::wire::Run;
 
-/// State that only the receiving thread uses. The lock around the state ensures that only one
-/// thread receives at a time.
+/// State of receiving: caches, and the queue pairs that must respond. The lock around this value
+/// ensures that only one thread receives at a time.
 pub(super) struct Receiver {
     inbox: Inbox,
     /// Queue pairs that have received packets and not sent the responses yet.
@@ -35,7 +35,7 @@ pub(super) struct Receiver {
     /// Cache of the queue pairs that received the last messages through shared memory, so that the
     /// next message needs no locked lookup.
     recent: Recent,
-    /// Peer processes on the same host that share memory with this process.
+    /// Cached list of the links (shared memory) to peer processes on the same host.
     host_peers: same_host::CachedLinks,
     sockets: SocketSchedule,
     /// Counters of messages that arrive through shared memory.
@@ -70,7 +70,8 @@ pub(super) enum ReceivingThread {
 }
 
 /// Number of consecutive polls in which a polling thread checks the sockets once. The other polls
-/// check only shared memory, which needs no system call.
+/// check only shared memory, which needs no system call. A larger number would let packets wait
+/// longer; a smaller one would slow down polls.
 const CHECK_INTERVAL: u32 = 8;
 
 /// Maximum number of consecutive receive attempts that find packets while due timers wait. Then the
@@ -94,7 +95,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// Maximum number of batches of packets that a polling thread receives in place of the engine
 /// (background thread), after the engine tried to receive while the polling thread held the lock.
-/// Afterwards the thread returns to the program.
+/// Afterwards the thread returns to the program, which must not wait for the poll without a limit.
 pub(super) const MAX_BATCHES_FOR_ENGINE: usize = 4;
 
 /// Maximum time for which a queue pair that enters the error state waits for acknowledgements. A
@@ -105,8 +106,8 @@ const ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_micros(200);
 
 impl Nic {
     /// Receives one batch of packets, sends the responses, and runs due timers. A thread of the
-    /// program calls this function, in place of the engine, when a poll finds no completion.
-    /// Returns `false`, and does nothing, if another thread is receiving.
+    /// program calls this function, in place of the engine (background thread), when a poll finds
+    /// no completion. Returns `false`, and does nothing, if another thread is receiving.
     pub(crate) fn progress(&self) -> bool {
         if let Some(host_peers) = &self.host_peers {
             // A lost increment is harmless: two threads that poll at the same time may count as
@@ -143,11 +144,11 @@ impl Nic {
         }
     }
 
-    /// Receives packets, and runs due timers. The packets that the timers wait for may have arrived
-    /// while this process was not scheduled. So timers run only when no packets are left, or after
-    /// [`MAX_BACKLOG`] attempts that found packets, because a peer may send without end. If another
-    /// thread is receiving, that thread runs the timers. The engine (background thread) does not
-    /// sleep before the timers have run.
+    /// Receives packets, and runs due timers. `care` is the kind of the calling thread. The packets
+    /// that the timers wait for may have arrived while this process was not scheduled. So timers
+    /// run only when no packets are left, or after [`MAX_BACKLOG`] attempts that found packets,
+    /// because a peer may send without end. If another thread is receiving, that thread runs the
+    /// timers. The engine (background thread) does not sleep before the timers have run.
     pub(super) fn receive_and_run_timers(
         &self,
         now: Time,
@@ -353,7 +354,8 @@ impl Nic {
     }
 
     /// Sends the responses of the queue pairs `responders`. Each queue pair responds once to all
-    /// packets that it received.
+    /// packets that it received. If `is_quiet` is set, wakeups of peers that share memory are
+    /// deferred.
     fn send_responses(
         &self,
         mut now: impl FnMut() -> Time,

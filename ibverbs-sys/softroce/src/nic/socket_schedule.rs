@@ -18,7 +18,8 @@ pub(super) struct SocketSchedule {
 const IDLE_INTERVAL: Duration = Duration::from_micros(20);
 
 /// Maximum interval between two checks of the sockets while messages arrive through shared memory.
-/// The interval is short enough that packets in the sockets need not wait for the engine.
+/// The interval is short enough that packets in the sockets need not wait for the engine
+/// (background thread).
 const BUSY_INTERVAL: Duration = Duration::from_micros(100);
 
 impl SocketSchedule {
@@ -34,8 +35,9 @@ impl SocketSchedule {
             }
     }
 
-    /// Records that a check of the sockets at the time `now` found `received` packets. The interval
-    /// doubles while checks find no packet, and is 0 after a check that found packets.
+    /// Records that a check of the sockets at the time `now` found `received` packets. After a
+    /// check without packets, the interval until the next check doubles; after a check with
+    /// packets, the interval is 0.
     pub(super) fn record_check(&mut self, now: Time, received: usize) {
         self.checked = now;
         self.interval = match received {

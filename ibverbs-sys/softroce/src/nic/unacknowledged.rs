@@ -8,22 +8,22 @@ pub(super) struct UnacknowledgedMessages {
     attempts: u32,
 }
 
-/// Minimum number of received messages at which acknowledgements are no longer delayed. A lower
-/// number would cause more separate acknowledgements; a higher one would let the sender wait
+/// Minimum number of received messages at which acknowledgements are sent without further delay. A
+/// lower number would cause more separate acknowledgements; a higher one would let the sender wait
 /// longer.
 const MIN_MESSAGES: u32 = 16;
 
-/// Number of received messages per queue pair, on average, at which acknowledgements are no longer
-/// delayed. If messages come from many queue pairs, each queue pair needs an acknowledgement of its
-/// own, so a lower number would cause about one acknowledgement for each message.
+/// Average number of received messages per queue pair up to which acknowledgements are delayed.
+/// Each queue pair needs an acknowledgement of its own. So with a lower number, about one
+/// acknowledgement would be sent for each message if many queue pairs receive messages.
 const PER_QUEUE_PAIR: u32 = 4;
 
 /// Maximum number of received messages whose acknowledgements are delayed, for any number of queue
 /// pairs, so that the senders do not wait too long.
 const MAX_MESSAGES: u32 = 256;
 
-/// Number of consecutive receive attempts without a message at which the acknowledgement is no
-/// longer delayed, because the program probably sends no message that could include it.
+/// Number of consecutive receive attempts without a message after which the acknowledgements are
+/// sent: the program then probably sends no message that could include them.
 const MAX_EMPTY: u32 = 4;
 
 impl UnacknowledgedMessages {
@@ -47,7 +47,7 @@ impl UnacknowledgedMessages {
         self.messages < messages.clamp(MIN_MESSAGES, MAX_MESSAGES) && self.attempts < MAX_EMPTY
     }
 
-    /// Records that all messages have been acknowledged.
+    /// Records that all messages have been acknowledged, so that counting begins again.
     #[inline]
     pub(super) fn acknowledged(&mut self) {
         *self = Self::default();

@@ -31,7 +31,7 @@ impl QueuePair {
     }
 
     /// Passes to `outgoing` all packets and ring messages (short messages in memory shared with a
-    /// peer process) that may be sent now. They are sent before the queue pair is unlocked, so that
+    /// peer process) that may be sent now. All are sent before the queue pair is unlocked, so that
     /// messages of another thread cannot overtake them.
     pub(super) fn transmit_queued(
         &self,

@@ -35,8 +35,8 @@ impl Batch {
         content.started = true;
     }
 
-    /// Completes the previous request of the batch, and begins a request with the work request ID
-    /// `id`, the flags `flags` and the operation `operation`.
+    /// Checks the previous request of the batch by `rules`, and begins a request with the work
+    /// request ID `id`, the flags `flags` and the operation `operation`.
     pub(crate) fn begin(&self, rules: &Rules, id: u64, flags: u32, operation: SendOperation) {
         let mut content = self.content.lock();
         content.close(rules);
@@ -69,8 +69,8 @@ impl Batch {
         self.set(|draft| draft.inline(data));
     }
 
-    /// Sets the destination of the last request of the batch, which must be a datagram, to
-    /// `address`.
+    /// Sets the destination of the last request of the batch to `address`. The request must be a
+    /// datagram.
     pub(crate) fn address(&self, address: Address) {
         self.set(|draft| draft.address(address));
     }
@@ -80,8 +80,8 @@ impl Batch {
         self.set(|draft| draft.xrc_srq(number));
     }
 
-    /// Ends the batch, so that another thread may begin a batch. If no error was recorded, passes
-    /// the requests of the batch to `post`.
+    /// Ends the batch, so that another thread may begin a batch (`ibv_wr_complete`). If no error
+    /// was recorded, passes the requests of the batch to `post`; otherwise returns the first error.
     pub(crate) fn complete(
         &self,
         rules: &Rules,
@@ -99,7 +99,8 @@ impl Batch {
         result
     }
 
-    /// Ends the batch without posting its requests, so that another thread may begin a batch.
+    /// Ends the batch without posting its requests (`ibv_wr_abort`), so that another thread may
+    /// begin a batch.
     pub(crate) fn abort(&self) {
         self.content.lock().end();
         self.free.notify_one();
@@ -117,8 +118,8 @@ impl Batch {
 }
 
 impl BatchState {
-    /// Checks the last request of the batch by `rules`, and adds it to the complete ones, if there
-    /// is one.
+    /// Checks the last request of the batch, if there is one, by `rules`, and adds it to the
+    /// complete requests. Records an error if a check fails.
     fn close(&mut self, rules: &Rules) {
         let Some(draft) = self.draft.take() else {
             return;

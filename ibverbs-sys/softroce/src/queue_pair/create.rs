@@ -27,8 +27,8 @@ pub(crate) struct Creation<'a> {
     pub(crate) signal_all: bool,
 }
 
-/// Returns the transport service of the queue pair type `kind` of the C ABI. Fails if the device
-/// does not support the type.
+/// Returns the transport service, such as reliable connection, of the queue pair type `kind` of the
+/// C ABI. Fails if the device does not support the type.
 pub(crate) fn service_of(kind: ibv_qp_type) -> Result<Service, CreateError> {
     Ok(match kind {
         ibv_qp_type::IBV_QPT_RC => Service::ReliableConnection,

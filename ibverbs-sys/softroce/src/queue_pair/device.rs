@@ -11,8 +11,8 @@ use crate::proto::{Counter, Mtu, Path, Run, Time};
 use crate::receive;
 use crate::same_host::{HostPeers, Link};
 
-/// The NIC, as its queue pairs use it: memory, GIDs, time, counters, and paths to other queue
-/// pairs.
+/// Interface through which queue pairs use their NIC: memory, GIDs, time, counters, and paths to
+/// other queue pairs.
 pub trait Adapter: fmt::Debug + Send + Sync {
     /// Returns the registry of the NIC's memory regions and windows.
     fn memory(&self) -> &memory::Registry;
@@ -31,8 +31,8 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     /// of the same kind (IPv4 or IPv6).
     fn can_send_on(&self, path: &Path) -> bool;
 
-    /// Accepts packets from the queue pair with the number `_number` at the end of `_path` from now
-    /// on. Called once for each local queue pair that is connected to that queue pair.
+    /// Makes the NIC accept packets from the queue pair with the number `_number` at the end of
+    /// `_path`. Called once for each local queue pair that is connected to that queue pair.
     fn connect(&self, _path: &Path, _number: u32) {}
 
     /// Reverses one call of [`connect`](Self::connect), because the local queue pair is no longer
@@ -45,17 +45,19 @@ pub trait Adapter: fmt::Debug + Send + Sync {
         self.mtu()
     }
 
-    /// Checks that the longest packets of a connection arrive at another host: on `_path`, to the
-    /// queue pair number `_number`, with the path MTU `_mtu`.
+    /// Begins a check that the longest packets of a connection arrive at another host. The
+    /// connection uses `_path` and the path MTU `_mtu`, to the queue pair number `_number`. A path
+    /// that loses long packets is reported to the user.
     fn check_path_mtu(&self, _path: &Path, _number: u32, _mtu: Mtu) {}
 
-    /// Accepts datagrams at all GIDs from now on, because a datagram queue pair has become ready to
-    /// receive.
+    /// Makes the NIC accept datagrams at all GIDs, because a datagram queue pair has become ready
+    /// to receive.
     fn receive_everywhere(&self) {}
 
-    /// Returns the limits of unacknowledged packets with the path MTU `mtu` from the GID with the
-    /// index `gid`. The start of the range applies to a path of unknown capacity, and the end to a
-    /// path that was found to hold as many packets.
+    /// Returns the range of the window: the maximum number of unacknowledged packets of a queue
+    /// pair with the path MTU `mtu`, sent from the GID with the index `gid`. The start of the range
+    /// applies to a path of unknown capacity, and the end to a path that was found to hold as many
+    /// packets.
     fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32>;
 
     /// Returns the current time of the NIC's clock, on which all timeouts are based.
@@ -70,8 +72,9 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     /// Adds `by` to the statistics counter `counter` of the device.
     fn count(&self, counter: Counter, by: u64);
 
-    /// Creates counters for an owner that counts often. The owner's counts are included in the
-    /// totals of the device.
+    /// Creates counters for an owner that counts often, such as a queue pair, so that threads do
+    /// not contend for shared counters. The owner's counts are included in the totals of the
+    /// device.
     fn tally(&self) -> Tally;
 
     /// Returns whether messages to queue pairs of this process are currently executed directly,
@@ -126,7 +129,8 @@ pub struct HostPeer {
 /// system call, or through shared memory.
 pub(crate) trait Outgoing {
     /// Adds the packet that `write` appends to the buffer, from the BTH to the pad. `write` returns
-    /// the path of the packet, or `None` if there is no packet. Returns whether a packet was added.
+    /// the path of the packet, or `None` if there is no packet. Returns `false` if no packet was
+    /// added.
     fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool;
 
     /// Adds a run of packets (consecutive packets of equal size). Calls `write` with the number of
@@ -149,9 +153,9 @@ pub(crate) trait Outgoing {
     /// receivers, if there is such memory.
     fn share_datagrams(&mut self) {}
 
-    /// Sends packets that are added from now on through the shared memory of `link`. All of them
-    /// must be sent by the queue pair with the number `queue_pair`. `tag` encodes the GIDs of the
-    /// packets for the peer process.
+    /// Sends packets that are added from now on through the shared memory of `link`. All these
+    /// packets must be sent by the queue pair with the number `queue_pair`. `tag` encodes the GIDs
+    /// of the packets for the peer process.
     fn use_link(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         let _ = (link, tag, queue_pair);
     }

@@ -26,8 +26,8 @@ pub struct QueuePairDirectory<T = QueuePair> {
     order: Order,
     next: AtomicU32,
     queue_pairs: RwLock<Listed<T>>,
-    /// Number that changes with each insertion and removal of a queue pair. A [`Recent`] cache is
-    /// valid only for the number with which it was filled.
+    /// Version of the table, which changes with each insertion and removal of a queue pair. A
+    /// [`Recent`] cache is valid only for the version with which it was filled.
     version: AtomicU64,
 }
 
@@ -47,13 +47,13 @@ pub struct Recent<T = QueuePair> {
 /// bits of a queue pair number.
 const CACHE_SIZE: usize = 256;
 
-/// Error: the NIC has the maximum number of queue pairs.
+/// Error: no queue pair can be created, because the NIC has the maximum number of queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there are no more queue pairs")]
 pub struct Exhausted;
 
-/// A fast hash function for queue pair numbers. Other processes cannot choose the numbers, so it
-/// need not resist attacks.
+/// A fast hash function for queue pair numbers. The function need not resist attacks, because other
+/// processes cannot choose the numbers.
 #[derive(Debug, Default)]
 struct NumberHasher(u64);
 
@@ -72,8 +72,8 @@ impl Hasher for NumberHasher {
     }
 }
 
-/// Numbers that are not assigned: those of the management queue pairs and of multicast (IBTA 9.2.2,
-/// 9.6.3).
+/// Numbers that are not assigned to queue pairs, because the specification reserves them: those of
+/// the management queue pairs and of multicast (IBTA 9.2.2, 9.6.3).
 const RESERVED: [u32; 3] = [0, 1, 0xff_ffff];
 
 impl<T> QueuePairDirectory<T> {
@@ -90,7 +90,7 @@ impl<T> QueuePairDirectory<T> {
     }
 
     /// Creates a queue pair by a call of `make` with a free number, inserts the queue pair, and
-    /// returns it.
+    /// returns it. Fails with [`Exhausted`] if no number is free, or with the error of `make`.
     pub fn insert<E: From<Exhausted>>(
         &self,
         make: impl FnOnce(u32) -> Result<Arc<T>, E>,
@@ -187,7 +187,8 @@ impl Order {
         }
     }
 
-    /// Returns the low 16 bits of the number that is assigned after `turn` other numbers.
+    /// Returns the low 16 bits of the queue pair number that is assigned after `turn` other
+    /// numbers.
     fn number(&self, turn: u32) -> u32 {
         let (high, low) = (turn >> DISTINCT_BITS, turn & ((1 << DISTINCT_BITS) - 1));
         // Each half of the number selects the permutation of the other half, so the whole mapping
@@ -197,7 +198,8 @@ impl Order {
     }
 }
 
-/// Returns the key of a queue pair in the map, which is the index of its published record.
+/// Returns the key in the map of the queue pair with the number `number`: the index of the queue
+/// pair's published record.
 fn key(number: u32) -> u32 {
     number::record(number) as u32
 }

@@ -4,7 +4,7 @@ use super::Exhausted;
 use super::transition::Mask;
 use crate::proto::State;
 
-/// Reason why `ibv_modify_qp` fails.
+/// Reason why `ibv_modify_qp` fails. The program gets the reason's [error number](Self::errno).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum ModifyError {
@@ -49,7 +49,7 @@ impl ModifyError {
     }
 }
 
-/// Reason why `ibv_create_qp` fails.
+/// Reason why `ibv_create_qp` fails. The program gets the reason's [error number](Self::errno).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum CreateError {

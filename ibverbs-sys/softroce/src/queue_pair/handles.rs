@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::context::{Context, Element};
 
-/// A reference from an open device of the program to a queue pair.
+/// A reference from an open device (`ibv_context`) of the program to a queue pair.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     /// Context of the open device.
@@ -25,8 +25,8 @@ impl Handles {
         Self(Mutex::new(SmallVec::from_buf([first])))
     }
 
-    /// Adds the reference `handle`. Returns `false` if the last reference was removed before, so
-    /// that the queue pair is being destroyed.
+    /// Adds the reference `handle`. Returns `false`, and adds nothing, if the last reference was
+    /// removed before: the queue pair is then being destroyed.
     pub(super) fn add(&self, handle: Handle) -> bool {
         let mut handles = self.0.lock();
         let alive = !handles.is_empty();
@@ -36,7 +36,8 @@ impl Handles {
         alive
     }
 
-    /// Removes the reference whose C object is `element`. Returns whether no reference is left.
+    /// Removes the reference whose C object is `element`. Returns `true` if no reference is left,
+    /// so that the queue pair must be destroyed.
     pub(super) fn remove(&self, element: &Arc<Element>) -> bool {
         let mut handles = self.0.lock();
         handles.retain(|handle| !Arc::ptr_eq(&handle.element, element));
@@ -52,7 +53,7 @@ impl Handles {
         handles.len() < before && handles.is_empty()
     }
 
-    /// Raises an asynchronous event in all open devices that refer to the queue pair.
+    /// Raises the asynchronous event `kind` in all open devices that refer to the queue pair.
     pub(super) fn raise(&self, kind: ibv_event_type) {
         for handle in self.0.lock().iter() {
             handle.context.raise(kind, &handle.element);

@@ -19,7 +19,7 @@ use crate::transfer::{
 };
 use crate::xrc::XrcDomain;
 
-/// Objects that a queue pair uses. They cannot be destroyed before the queue pair.
+/// Objects that a queue pair uses, and that cannot be destroyed before the queue pair.
 #[derive(Debug)]
 pub(super) struct UsedObjects {
     /// Protection domain. `None` for an XRC target, whose requests name shared receive queues with
@@ -29,7 +29,8 @@ pub(super) struct UsedObjects {
     pub(super) receive_queue: Option<InUse<CompletionQueue>>,
     pub(super) receives: Receives,
     pub(super) xrc: Option<InUse<XrcDomain>>,
-    /// Protection domain of the XRC shared receive queue that the peer's last request named.
+    /// Protection domain of the XRC shared receive queue that the peer's last request named. Keys
+    /// in that request belong to this domain.
     pub(super) named: Cell<Option<DomainId>>,
 }
 
@@ -43,8 +44,8 @@ pub(super) enum Receives {
     Named,
 }
 
-/// Results of transport events that the queue pair must handle, and information that the transport
-/// requests from the queue pair.
+/// State of a queue pair that the transport reads or changes during its calls: results of transport
+/// events that the queue pair must then handle, and the location of the peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HostState {
     /// Set while started requests are in progress in the state SQD (send queue drained).
@@ -54,16 +55,17 @@ pub(super) struct HostState {
     /// Set if a completion was lost because its completion queue was full.
     pub(super) overrun: bool,
     /// Location of the peer that receives the next request: in this process, on this host, or
-    /// elsewhere. It determines how the request is transferred.
+    /// elsewhere. The location determines how the request is transferred.
     pub(super) peer: Peer,
-    /// Set if the last one-sided request could not be executed in the memory of the peer process.
+    /// Set if the last one-sided request (RDMA read, write or atomic) could not be executed
+    /// directly in the memory of the peer process, so that it must be sent as packets.
     pub(super) is_out_of_reach: bool,
 }
 
 impl HostState {
-    /// Returns the way in which the next bytes of a request of this queue pair are transferred. All
-    /// decisions are made here, both for requests that the posting thread transfers and for those
-    /// in the send queue.
+    /// Returns the way in which the next bytes of a request of this queue pair are transferred.
+    /// Decides both for requests that the posting thread transfers and for requests in the send
+    /// queue.
     #[inline(always)]
     pub(super) fn transfer(&self, request: &RequestProperties) -> Transfer {
         let is_out_of_reach = self.is_out_of_reach && request.kind == Kind::OneSided;
@@ -230,8 +232,8 @@ impl Environment<'_> {
     }
 }
 
-/// Adds completions to a completion queue. If the completion queue is full, records in `host_state`
-/// that a completion was lost.
+/// Adds completions of the queue pair with the number `queue_pair` to a completion queue. If the
+/// completion queue is full, records in `host_state` that a completion was lost.
 #[inline]
 fn complete(
     queue: &CompletionQueue,

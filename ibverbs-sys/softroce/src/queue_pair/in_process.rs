@@ -33,8 +33,8 @@ pub(super) struct LocalPeer {
     /// Index of the destination's GID at which packets from this queue pair would arrive.
     local: u8,
     source: Ipv6Addr,
-    /// Version of the sending queue pair. The cached destination is valid while the queue pair has
-    /// this version.
+    /// Version of the sending queue pair, which changes with each modification. The cached
+    /// destination is valid while the queue pair has this version.
     own: u64,
     /// Version of the destination queue pair when the two were found to be connected to each other.
     /// `None` before the first check.
@@ -46,19 +46,19 @@ pub(super) struct LocalPeer {
 /// for the locks.
 const MAX_DIRECT_MESSAGES: u64 = 64;
 /// Maximum number of payload bytes that are copied directly before both queue pairs are unlocked
-/// for other threads. Copying them takes some microseconds.
+/// for other threads. Copying this number of bytes takes some microseconds.
 const BYTES: u64 = 64 << 10;
 
 impl QueuePair {
-    /// Returns whether messages are executed directly in a queue pair of this process, according to
-    /// the destination that was found last.
+    /// Returns whether messages of this queue pair are executed directly in another queue pair of
+    /// this process. The result refers to the destination that was found last.
     pub(crate) fn is_direct(&self) -> bool {
         self.device().is_direct() && self.inner.lock().link.is_some()
     }
 
-    /// Removes and returns the cached destination of the next message, or finds the destination.
-    /// Returns `None` if it is not in this process. The caller must store the destination in the
-    /// cache again.
+    /// Returns the destination queue pair of the next message: removes the cached destination, or
+    /// finds it. Returns `None` if the destination is not in this process. The caller must store
+    /// the result in the cache again.
     pub(super) fn link(&self, mine: &mut Inner) -> Option<Box<LocalPeer>> {
         let may_have_one = mine.linked_peer.is_none()
             && self.device().is_direct()
@@ -127,7 +127,7 @@ impl QueuePair {
     }
 
     /// Locks the destination queue pair `peer` in addition to this one. This queue pair may be
-    /// unlocked temporarily.
+    /// unlocked meanwhile, so that two threads that lock the same two queue pairs cannot deadlock.
     fn lock_peer<'a>(
         &self,
         mine: &mut MutexGuard<'_, Inner>,
@@ -142,8 +142,9 @@ impl QueuePair {
         }
     }
 
-    /// Executes messages, or ranges of long messages, until none is left or other threads must get
-    /// the locks. Returns whether further ranges, only packets, or nothing can be sent next.
+    /// Executes messages, or ranges of long messages, in the locked destination queue pair
+    /// `theirs`, until none is left or other threads must get the locks. Returns whether further
+    /// ranges, only packets, or nothing can be sent next.
     fn execute_parts(
         &self,
         mine: &mut Inner,
@@ -205,7 +206,8 @@ impl QueuePair {
     }
 }
 
-/// Destination queue pair of a direct transfer, while both queue pairs are locked.
+/// Locked destination queue pair of a direct transfer (copy without packets). The sending queue
+/// pair is locked, too.
 struct LockedDestination<'a, 'h> {
     link: &'a LocalPeer,
     transport: &'a mut proto::QueuePair,
@@ -276,7 +278,7 @@ fn supports_direct(service: Service) -> bool {
 }
 
 /// Returns whether the two queue pairs `mine` and `theirs` are connected to each other on the path
-/// of `link`, so that each would accept packets from the other.
+/// of `link`, the cached destination, so that each would accept packets from the other.
 fn connected(mine: &Inner, theirs: &Inner, link: &LocalPeer) -> bool {
     let datagrams = mine.transport.service() == Service::UnreliableDatagram;
     let back = theirs.transport.attributes().path;

@@ -17,11 +17,12 @@ pub(crate) struct Modification<'a> {
     pub(crate) mask: u32,
     /// The attribute values.
     pub(crate) values: &'a ibv_qp_attr,
-    /// The destination GID in the attribute values.
+    /// The destination GID in the attribute values (`ah_attr.grh.dgid`), which is the address of
+    /// the peer.
     pub(crate) destination: Ipv6Addr,
 }
 
-/// Properties of a queue pair before a modification, which the checks use.
+/// Properties of a queue pair before a modification, against which the arguments are checked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PresentState {
     pub(super) service: Service,
@@ -32,19 +33,20 @@ pub(super) struct PresentState {
     pub(super) port: u8,
 }
 
-/// A checked modification, which can be applied without failure.
+/// Result of [`check`]: a modification whose arguments were checked, so that it can be applied
+/// without failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     /// State to enter, or `None` if the state does not change.
     pub(super) enter: Option<State>,
     /// Attributes that the modification sets, besides the state.
     pub(super) set: Mask,
-    /// Path to the peer, if the modification sets it.
+    /// New path to the peer, or `None` if the modification does not set the path.
     path: Option<Path>,
 }
 
-/// Checks all arguments of a modification, before the queue pair is changed. Returns the changes
-/// that must then be applied.
+/// Checks all arguments of the modification `wanted`, before the queue pair is changed. Returns the
+/// changes that must then be applied.
 pub(super) fn check(
     present: PresentState,
     wanted: &Modification<'_>,
@@ -214,7 +216,8 @@ impl Plan {
         }
     }
 
-    /// Stores the attribute values that the program has set, for `ibv_query_qp`.
+    /// Copies the attribute values that the modification sets from `values` to `as_set`, from which
+    /// `ibv_query_qp` returns them.
     pub(super) fn store(&self, values: &ibv_qp_attr, as_set: &mut ibv_qp_attr) {
         macro_rules! remember {
             ($($attribute:ident => $($field:ident),+;)+) => {

@@ -23,10 +23,11 @@ use crate::spin::Mutex;
 use crate::timers::Alarm;
 use crate::wire::Run;
 
-/// A queue pair (`ibv_qp`).
+/// A queue pair (`ibv_qp`): a send queue, a receive queue, and the transport that executes their
+/// requests.
 ///
-/// A single lock protects all mutable state. It is taken before the locks of receive queues and
-/// completion queues. Only a thread that moves messages between two queue pairs of this process
+/// A single lock protects all mutable state. The lock is taken before the locks of receive queues
+/// and completion queues. Only a thread that moves messages between two queue pairs of this process
 /// holds the locks of both; module `in_process` defines the order.
 ///
 /// When the queue pair is destroyed, it immediately releases the objects that it uses. Functions
@@ -52,7 +53,7 @@ pub(super) struct Inner {
     pub(super) objects: Option<UsedObjects>,
     pub(super) host_state: HostState,
     /// Number that changes with each modification by the program. The cached `link` and
-    /// `linked_peer` are valid for one version only.
+    /// `linked_peer` are valid only for the version in which they were found.
     pub(super) version: u64,
     /// Cached destination in this process, in which messages are executed directly.
     pub(super) link: Option<Box<LocalPeer>>,
@@ -135,7 +136,7 @@ impl QueuePair {
         Ok(Arc::new(this))
     }
 
-    /// Returns the number of the queue pair.
+    /// Returns the number of the queue pair, by which packets name it.
     pub fn number(&self) -> u32 {
         self.number
     }
@@ -277,8 +278,8 @@ impl QueuePair {
         }
     }
 
-    /// Receives `run`, which is one packet or several packets of one message, from the sender that
-    /// `arrival` describes. The caller must then transmit the responses.
+    /// Handles the received packets `run` (one packet, or several packets of one message) from the
+    /// sender that `arrival` describes. The caller must then transmit the responses.
     pub fn receive(&self, now: Time, arrival: &Arrival, run: &Run<'_>) {
         let mut inner = self.inner.lock();
         #[cfg(any(test, feature = "sim"))]
@@ -333,7 +334,8 @@ impl QueuePair {
         self.inner.lock().transport.may_delay_transmission()
     }
 
-    /// Returns whether an acknowledgement must be transmitted, now or later.
+    /// Returns whether received messages have not been acknowledged yet, so that an acknowledgement
+    /// must be transmitted, now or later.
     pub(crate) fn must_acknowledge(&self) -> bool {
         self.inner.lock().transport.must_acknowledge()
     }
@@ -343,7 +345,8 @@ impl QueuePair {
         self.inner.lock().transport.next_timeout()
     }
 
-    /// Returns the state of the queue pair's timer in the NIC.
+    /// Returns the state of the queue pair's timer in the NIC, which expires at the [next
+    /// timeout](Self::next_timeout).
     pub(crate) fn alarm(&self) -> &Alarm {
         &self.alarm
     }
@@ -391,8 +394,8 @@ impl QueuePair {
         self.handles.remove(element)
     }
 
-    /// Removes all references of an open device that is being closed. Returns `true` if at least
-    /// one was removed and none is left.
+    /// Removes all references of the open device `context`, which is being closed. Returns `true`
+    /// if at least one was removed and none is left.
     pub(crate) fn release_all(&self, context: &Arc<Context>) -> bool {
         self.handles.remove_all(context)
     }
@@ -418,8 +421,9 @@ impl QueuePair {
         (self.service() != Service::UnreliableDatagram).then_some((path, attributes.destination))
     }
 
-    /// Makes the device accept packets of the peer `new`, and no longer those of the peer `old`.
-    /// The queue pair must not be locked, because the device makes system calls.
+    /// Makes the device accept packets of the peer `new`, and no longer packets of the peer `old`.
+    /// A peer is a path and a queue pair number. The queue pair must not be locked, because the
+    /// device makes system calls.
     fn change_peer(&self, old: Option<(Path, u32)>, new: Option<(Path, u32)>) {
         if let Some((path, number)) = new {
             self.device.connect(&path, number);
@@ -434,9 +438,9 @@ impl QueuePair {
         self.with(inner, |transport, host| transport.enter(state, now, host));
     }
 
-    /// Sets the attributes, the cached peers and the state in `host_state` to the values of a new
-    /// queue pair, and removes its receives and its completions, because the queue pair moves to
-    /// RESET.
+    /// Moves the queue pair to RESET: sets the attributes, the cached peers and the state in
+    /// `host_state` to the values of a new queue pair, and removes its receives and its
+    /// completions.
     fn reset(&self, inner: &mut Inner) {
         inner.version += 1;
         inner.link = None;
@@ -497,7 +501,8 @@ impl QueuePair {
         Some(result)
     }
 
-    /// Returns the environment that the transport needs for one call.
+    /// Returns the environment that the transport needs for one call: access to the memory, the
+    /// receives, the completion queues and the NIC.
     pub(super) fn environment<'a>(
         &'a self,
         objects: &'a UsedObjects,

@@ -12,21 +12,24 @@ use crate::proto::{
 };
 use crate::spin::MutexGuard;
 
-/// The locked send queue of a queue pair, to which requests are posted.
+/// The locked send queue of a queue pair, to which requests are posted. Dropping this value unlocks
+/// the queue.
 pub(crate) struct Sender<'a> {
     queue_pair: &'a QueuePair,
     inner: MutexGuard<'a, Inner>,
     /// Set if ring messages were sent for which the peer process has not been woken yet.
     has_sent: bool,
-    /// Set if a request was added to the queue instead of being executed or sent immediately.
+    /// Set if a request was added to the queue, because it could not be executed or sent
+    /// immediately.
     has_queued: bool,
-    /// Number of requests that were executed while they were posted. They occupy capacity of the
-    /// queue until the sender is dropped.
+    /// Number of requests that were executed while they were posted. These requests occupy capacity
+    /// of the queue until the sender is dropped.
     done: usize,
 }
 
 impl QueuePair {
-    /// Locks the send queue, to post one or more requests.
+    /// Locks the queue pair, and returns its send queue, to which one or more requests can be
+    /// posted.
     #[inline]
     pub(crate) fn sender(&self) -> Sender<'_> {
         Sender {
@@ -38,7 +41,8 @@ impl QueuePair {
         }
     }
 
-    /// Locks the receive queue, to post one or more requests.
+    /// Locks the queue pair, and returns its receive queue, to which one or more requests can be
+    /// posted.
     pub(crate) fn receiver(&self) -> Receiver<'_> {
         Receiver {
             queue_pair: self,
@@ -46,8 +50,8 @@ impl QueuePair {
         }
     }
 
-    /// Posts a request to bind a type 1 window (`ibv_bind_mw`), with the work request ID `id`. The
-    /// caller must then transmit the request.
+    /// Posts a request to bind a type 1 window (`ibv_bind_mw`) as `binding` describes, with the
+    /// work request ID `id` and the send flags `flags`. The caller must then transmit the request.
     pub(crate) fn post_bind(
         &self,
         id: u64,
@@ -60,9 +64,9 @@ impl QueuePair {
 }
 
 impl Sender<'_> {
-    /// Posts a message, and immediately sends it as a ring message (short message in memory shared
-    /// with a peer process). Returns `false`, and posts nothing, if the message is not suitable or
-    /// an earlier request must be sent first.
+    /// Posts a message with the payload `data`, and immediately sends it as a ring message (short
+    /// message in memory shared with a peer process). Returns `false`, and posts nothing, if the
+    /// message cannot be a ring message or an earlier request must be sent first.
     #[inline]
     pub(crate) fn post_ring_message(&mut self, message: &UnqueuedMessage, data: Data<'_>) -> bool {
         let sent = self.ready(1).is_ok()
@@ -93,8 +97,8 @@ impl Sender<'_> {
         !self.has_queued || self.inner.transport.is_silent()
     }
 
-    /// Executes requests of `list` directly, up to the first request that must be queued. Returns
-    /// the number of executed requests.
+    /// Executes requests of `list` directly in the peer's memory, up to the first request that must
+    /// be queued. Returns the number of executed requests.
     #[inline]
     pub(crate) fn execute<'l>(&mut self, list: &mut impl PostedList<'l>) -> usize {
         let room = self.queue_pair.rules().capabilities.max_send_wr as usize;
@@ -161,7 +165,7 @@ impl Sender<'_> {
     }
 
     /// Passes to `outgoing` all packets and ring messages (short messages in memory shared with a
-    /// peer process) that may be sent now. They are sent before the queue pair is unlocked.
+    /// peer process) that may be sent now. All are sent before the queue pair is unlocked.
     pub(crate) fn transmit(&mut self, now: impl FnOnce() -> Time, outgoing: &mut impl Outgoing) {
         (self.queue_pair).transmit_queued(&mut self.inner, now, outgoing);
     }
@@ -203,7 +207,8 @@ impl Sender<'_> {
     }
 }
 
-/// The locked receive queue of a queue pair, to which requests are posted.
+/// The locked receive queue of a queue pair, to which requests are posted. Dropping this value
+/// unlocks the queue.
 pub(crate) struct Receiver<'a> {
     queue_pair: &'a QueuePair,
     inner: MutexGuard<'a, Inner>,

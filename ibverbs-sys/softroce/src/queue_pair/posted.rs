@@ -42,7 +42,8 @@ struct ExecutedRequest {
 
 /// Maximum number of requests that are executed during one
 /// [`CopySession`](crate::same_host::CopySession) (period of access to the peer's memory). A peer
-/// that withdraws memory may have to wait for the end of the session.
+/// that withdraws memory may have to wait for the end of the session, so a larger number would let
+/// the peer wait longer.
 const MAX_REQUESTS: usize = 64;
 
 impl QueuePair {

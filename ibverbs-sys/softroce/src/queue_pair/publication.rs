@@ -24,7 +24,8 @@ pub(super) struct Publication {
 
 impl QueuePair {
     /// Returns whether the service of the queue pair is a reliable or unreliable connection. Only
-    /// such a queue pair is published, so that the peer's process may access memory through it.
+    /// the record of such a queue pair is published for other processes: they access memory only
+    /// through connections.
     pub(super) fn is_connection(&self) -> bool {
         matches!(
             self.service(),
@@ -80,7 +81,8 @@ impl QueuePair {
         result
     }
 
-    /// Publishes the record again, because the queue pair will be neither reset nor destroyed.
+    /// Publishes the record again after [`withdraw_and_wait`](Self::withdraw_and_wait), because the
+    /// queue pair will be neither reset nor destroyed.
     pub(crate) fn republish(&self) {
         let mut inner = self.inner.lock();
         inner.publication.may_be_used = true;

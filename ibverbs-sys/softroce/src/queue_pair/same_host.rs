@@ -46,15 +46,15 @@ pub(super) struct LinkedPeer {
     /// Generation number of the peer's connection; `None` until the peer was found to be connected
     /// to this queue pair.
     pub(super) generation: Option<u32>,
-    /// State of the peer's connection when it was found last.
+    /// State of the peer's connection when the peer's published record was last read.
     found: Option<Connection>,
     /// Version of this queue pair for which this cached peer is valid. Each modification of the
     /// queue pair changes its version.
     own: u64,
 }
 
-/// The transport, the state and the peer of a queue pair, as far as posting a request directly to a
-/// peer in another process of the host needs them.
+/// Parts of a locked queue pair that are needed to transfer a request while it is posted, directly
+/// to a peer in another process of the host: the transport, the state and the peer.
 pub(super) struct DirectPost<'a> {
     pub(super) transport: &'a mut proto::QueuePair,
     pub(super) objects: &'a UsedObjects,
@@ -224,10 +224,11 @@ impl QueuePair {
         mine.transport.is_silent() || is_waiting && mine.transport.has_no_response()
     }
 
-    /// Sends a message as a [`RingMessage`] while it is posted. The caller must then call
+    /// Sends a message with the payload `data` as a [`RingMessage`] (short message in shared
+    /// memory) while it is posted. The caller must then call
     /// [`flush_ring_messages`](Self::flush_ring_messages). Returns `false`, and sends nothing, if
-    /// the message is not suitable or an earlier request must be sent first; the message must then
-    /// be queued.
+    /// the message cannot be a ring message or an earlier request must be sent first; the message
+    /// must then be queued.
     #[inline]
     pub(super) fn post_ring_message(
         &self,
@@ -307,8 +308,9 @@ impl QueuePair {
         self.send_posted(near, message, data, SlotContent::Bytes(bytes))
     }
 
-    /// Copies the bytes of the local segment `segment` to `out`, for a message in a slot. Returns
-    /// `None` if the queue pair may not access the memory, or if the memory is an on-demand region.
+    /// Copies the bytes of the local segment `segment` to `out`, the payload of a message that fits
+    /// into one slot of the ring. Returns `None` if the queue pair may not access the memory, or if
+    /// the memory is an on-demand region.
     #[inline(always)]
     fn gather_one(&self, objects: &UsedObjects, segment: &Segment, out: &mut [u8]) -> Option<()> {
         let domain = objects.domain.as_ref()?.id();
@@ -417,7 +419,8 @@ impl QueuePair {
     }
 
     /// Receives a ring message (short message without packet headers) and its payload `chunks`.
-    /// Returns the urgency of the response.
+    /// Returns the urgency of the transmission that must follow: none, an acknowledgement that may
+    /// be delayed, or an immediate response.
     pub(crate) fn receive_ring_message(
         &self,
         now: impl FnOnce() -> Time,
@@ -549,9 +552,9 @@ impl QueuePair {
         self.service() != Service::UnreliableDatagram && found.is_some()
     }
 
-    /// Removes and returns the cached peer in another process that shares memory with this process,
-    /// or finds the peer. Returns `None` if the peer is elsewhere. The caller must store the peer
-    /// in the cache again.
+    /// Returns the connected queue pair in another process that shares memory with this process:
+    /// removes the cached peer, or finds it. Returns `None` if the peer is elsewhere. The caller
+    /// must store the result in the cache again.
     pub(super) fn take_linked_peer(&self, mine: &mut Inner) -> Option<LinkedPeer> {
         if mine.linked_peer.is_none() && self.device().host_peers().is_none() {
             return None;
@@ -611,7 +614,8 @@ fn take_ring_message<'h, P: PeerMemory<Environment<'h>>>(
     }
 }
 
-/// Wakes the peer process of `link`, if it sleeps, unless `outgoing` defers wakeups.
+/// Wakes the peer process of `link` (shared memory), if it sleeps, unless `outgoing` defers
+/// wakeups.
 fn wake(link: &Link, outgoing: &impl Outgoing) {
     if outgoing.defers_wakeups() {
         link.flush_later();

@@ -34,12 +34,13 @@ bitflags! {
     }
 }
 
-/// Attributes that a program must set or may set in a state transition, besides the state.
+/// Rule for a state transition of a queue pair: the attributes that a program must set and those
+/// that it may set, besides the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
-    /// Attributes that must be set.
+    /// Attributes that the program must set; otherwise the transition fails.
     pub(crate) required: Mask,
-    /// Attributes that may be set.
+    /// Attributes that the program may set in addition.
     pub(crate) optional: Mask,
 }
 
@@ -64,8 +65,8 @@ impl Rule {
     }
 }
 
-/// Returns the rule for the transition from the state `from` to the state `to`, or `None` if the
-/// transition is illegal.
+/// Returns the rule for the transition of a queue pair with the service `service` from the state
+/// `from` to the state `to`. Returns `None` if the transition is illegal.
 pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rule> {
     Some(match (from, to) {
         // RESET can be entered from all states, and ERROR from all states except RESET.
@@ -153,7 +154,8 @@ const fn to_send(service: Service) -> Mask {
     }
 }
 
-/// Returns the attributes that a program may set at the transition to RTS, and while in RTS.
+/// Returns the attributes that a program may set at the transition to RTS (ready to send), and
+/// while the queue pair is in RTS.
 const fn in_rts(service: Service) -> Mask {
     let connected = Mask::CURRENT_STATE
         .union(Mask::ALTERNATE_PATH)
@@ -166,8 +168,8 @@ const fn in_rts(service: Service) -> Mask {
     }
 }
 
-/// Returns the attributes that a program may set while a queue pair stays in the state SQD (send
-/// queue drained).
+/// Returns the attributes that a program may set while a queue pair of the service `service` stays
+/// in the state SQD (send queue drained).
 const fn drained(service: Service) -> Mask {
     let connected = Mask::ADDRESS
         .union(Mask::ALTERNATE_PATH)

@@ -1,4 +1,5 @@
-//! Receive queues: the queue of one queue pair, and queues that several queue pairs share.
+//! Receive queues, to which programs post memory for messages: the queue of one queue pair, and
+//! queues that several queue pairs share.
 #![forbid(unsafe_code)]
 
 mod queue;

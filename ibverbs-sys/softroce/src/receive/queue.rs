@@ -2,12 +2,13 @@ use std::collections::VecDeque;
 
 use crate::proto::ReceiveRequest;
 
-/// Error: the receive queue is full.
+/// Error: a receive request was not posted, because the receive queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the receive queue is full")]
 pub struct Full;
 
-/// The receive queue of one queue pair.
+/// The receive queue of one queue pair: posted receive requests, in the order in which messages
+/// consume them.
 #[derive(Debug)]
 pub struct ReceiveQueue {
     capacity: u32,

@@ -24,20 +24,20 @@ pub struct SharedReceiveQueue {
     state: Mutex<State>,
 }
 
-/// Additional properties of an XRC shared receive queue.
+/// Additional properties of an XRC shared receive queue, whose receives are consumed by requests to
+/// XRC targets.
 #[derive(Debug)]
 pub struct XrcBinding {
     /// XRC domain of the queue. Only queue pairs of the same XRC domain may use the queue.
     pub domain: DomainId,
-    /// Completion queue for the receives that are posted to the queue.
+    /// Completion queue to which completions of the queue's receives are added.
     pub completion_queue: Arc<CompletionQueue>,
 }
 
 struct State {
     requests: VecDeque<ReceiveRequest>,
     capacity: u32,
-    /// Minimum number of requests: an event is raised once when fewer are left. 0 if no event is
-    /// armed.
+    /// Number of requests below which the limit event is raised, once. 0 if no event is armed.
     limit: u32,
 }
 
@@ -149,8 +149,9 @@ impl SharedReceiveQueue {
         &self.element
     }
 
-    /// Ends the use of the queue before it is destroyed. Fails while queue pairs use it. Removes
-    /// its queued events, and waits until the program has acknowledged the fetched events.
+    /// Ends the use of the queue, because the program destroys it. Fails while queue pairs use the
+    /// queue. Removes the queue's pending events, and waits until the program has acknowledged the
+    /// fetched events.
     pub fn close(&self) -> Result<(), Refusal> {
         self.usage.close()?;
         self.context.withdraw(&self.element);

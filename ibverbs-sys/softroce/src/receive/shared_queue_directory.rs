@@ -8,7 +8,7 @@ use crate::limits;
 
 use super::SharedReceiveQueue;
 
-/// Table of the shared receive queues of a NIC, by number.
+/// Table of the shared receive queues of a NIC, found by the numbers that XRC requests contain.
 #[derive(Debug, Default)]
 pub struct SharedQueueDirectory {
     queues: RwLock<Numbered>,

@@ -38,15 +38,16 @@ pub(crate) struct Target {
     pub(crate) own_number: u32,
     /// GID of the local queue pair.
     pub(crate) own_gid: Ipv6Addr,
-    /// Set if the connection is unreliable.
+    /// Set if the connection is unreliable (UC instead of RC).
     pub(crate) is_unreliable: bool,
 }
 
-/// State of the connection between the two queue pairs of a [`Target`], as the peer has published
-/// it.
+/// State of the connection between the two queue pairs of a [`Target`], as read from the peer's
+/// published record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Connection {
-    /// Version of the record of the peer's queue pair when the record was read.
+    /// Version of the record of the peer's queue pair when the record was read, by which later
+    /// changes are detected.
     version: u64,
     /// Generation number, which changes each time that the peer's queue pair becomes ready to
     /// receive.
@@ -77,7 +78,8 @@ pub(crate) struct CachedRecords {
 /// Cached record of a peer's queue pair: its connection, access flags and protection domain.
 #[derive(Clone, Copy, Debug)]
 struct CachedQueuePair {
-    /// Version of the record of the queue pair when the record was read.
+    /// Version of the record of the queue pair when the record was read, by which later changes are
+    /// detected.
     version: u64,
     /// Number of the local queue pair from which the peer's queue pair accepts requests.
     peer: u32,
@@ -86,12 +88,14 @@ struct CachedQueuePair {
     domain: u64,
 }
 
-/// Cached record of a peer's memory region or memory window.
+/// Cached record of a peer's memory region or memory window, so that several accesses need one read
+/// of the record.
 #[derive(Clone, Copy, Debug)]
 struct CachedRegion {
-    /// Index of the record in the peer's table of regions and windows.
+    /// Index of the region's record in the peer's table of regions and windows.
     slot: u32,
-    /// Version of the record of the region or window when the record was read.
+    /// Version of the record of the region or window when the record was read, by which later
+    /// changes are detected.
     version: u64,
     key: u32,
     access: AccessFlags,
@@ -118,8 +122,9 @@ pub(crate) struct CopySession<'a> {
     number: u32,
     access: AccessFlags,
     domain: u64,
-    /// Number of bytes that may still be copied in this session. The overhead of requests and
-    /// system calls also counts as bytes.
+    /// Number of bytes that may still be copied in this session (period of access to the peer's
+    /// memory), from [`MAX_SESSION_BYTES`] down to
+    /// 0. The overhead of requests and system calls also counts as bytes.
     left: usize,
     _lane: Lane<'a>,
 }
@@ -129,12 +134,12 @@ pub(crate) struct CopySession<'a> {
 /// overhead of requests and system calls also counts as bytes.
 const MAX_SESSION_BYTES: usize = 64 << 10;
 
-/// Overhead of a one-sided request, as the number of bytes that can be copied in the same time.
-/// Because of this overhead, a session with many short requests ends in time, too.
+/// Overhead of a one-sided request, as the number of bytes that can be copied in the same time. The
+/// overhead is counted so that a session with many short requests ends in time, too.
 const REQUEST_COST: usize = 512;
 
 /// Overhead of a system call for a copy, as the number of bytes that can be copied in the same
-/// time.
+/// time. Counted against [`MAX_SESSION_BYTES`].
 const SYSTEM_CALL_COST: usize = 8 << 10;
 
 impl Link {
@@ -210,8 +215,8 @@ impl Link {
 }
 
 impl CopySession<'_> {
-    /// Returns whether the session has reached its maximum length. The caller must then drop the
-    /// session, and may begin another one.
+    /// Returns whether the session has used up its bytes ([`MAX_SESSION_BYTES`]). The caller must
+    /// then drop the session, and may begin another one.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         self.left == 0
@@ -377,9 +382,9 @@ impl CopySession<'_> {
         }))
     }
 
-    /// Returns the offset of the region `region` in the mapped range of the peer's arena (shared
-    /// file). Maps another range if the region is not in the present one. Returns `None` if the
-    /// whole region cannot be mapped.
+    /// Returns the offset of the memory region `region` in the mapped range of the peer's arena
+    /// (the shared file from which the peer allocates regions). Maps another range if the region is
+    /// not in the present one. Returns `None` if the whole region cannot be mapped.
     fn locate(&mut self, region: &Published) -> Option<usize> {
         let place = region.place.as_ref()?;
         let end = place.offset.checked_add(region.length)?;

@@ -14,8 +14,8 @@
 //! | memory and descriptors of links | [`MAX_LINKS`], [`MAX_LINKS_PER_PROCESS`], [`is_short_of_descriptors`] |
 //!
 //! A connection from a process of another user is closed when it is accepted: no message of such a
-//! process is received. A connection that exceeds a rate limit is not refused. It waits in the
-//! kernel's queue, or with its first message unread.
+//! process is received. A connection that exceeds a rate limit is not refused. Such a connection
+//! waits in the kernel's queue, or with its first message unread.
 
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -106,7 +106,7 @@ impl RateLimit {
         self.ready_at() <= now
     }
 
-    /// Records that an operation is performed at the time `now`.
+    /// Counts an operation that is performed at the time `now` against the limit.
     pub(super) fn count(&mut self, now: Instant) {
         self.full_at = self.full_at.max(now) + self.interval;
     }

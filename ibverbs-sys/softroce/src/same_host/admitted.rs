@@ -7,8 +7,8 @@
 
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
 
-/// List of the peer processes that may copy from and to memory of this process. A `T` represents
-/// one peer.
+/// List of the peer processes that may copy from and to memory of this process. `T` is the type of
+/// an entry, which represents one peer.
 #[derive(Debug)]
 pub(super) struct Admitted<T> {
     /// Number of peers that were added to the list since its creation. While the number is 0,
@@ -25,8 +25,8 @@ impl<T: Clone> Admitted<T> {
         }
     }
 
-    /// Adds a peer to the list, and then calls `tell`, which sends the peer the permission to copy.
-    /// Returns the result of `tell`.
+    /// Adds the peer `copying_peer` to the list, and then calls `tell`, which sends the peer the
+    /// permission to copy. Returns the result of `tell`.
     pub(super) fn add<R>(&self, copying_peer: T, tell: impl FnOnce() -> R) -> R {
         lock(&self.present).push(copying_peer);
         self.count.fetch_add(1, Ordering::SeqCst);

@@ -21,7 +21,7 @@ use super::ring::CHUNK;
 use crate::transfer::MAX_CHUNKS_PART;
 
 /// Maximum length of a packet or message, in chunks (cache lines of payload) of the ring. If this
-/// many chunks are free, any message can be sent.
+/// many chunks are free, a message of any length can be sent.
 const MAX_MESSAGE_CHUNKS: u16 = {
     let part = MAX_CHUNKS_PART as usize;
     assert!(part >= super::link::MAX_PACKET);
@@ -39,8 +39,8 @@ pub(super) struct Backlog {
 #[derive(Debug, Default)]
 struct Waiting {
     queue_pairs: Vec<u32>,
-    /// Packets that found no free space, each with its tag (number that identifies the packet's
-    /// GIDs to the peer).
+    /// Packets that found no free space in the ring, each with its tag (number that identifies the
+    /// packet's GIDs to the peer).
     kept: VecDeque<(u16, DelayedPacket)>,
 }
 
@@ -117,8 +117,8 @@ impl Link {
         !self.backlog.waiting.lock().queue_pairs.is_empty()
     }
 
-    /// Stores the packet `what`, for which the ring had no space, until there is space. `tag`
-    /// identifies the packet's GIDs to the peer.
+    /// Stores the packet `what`, for which the ring had no space, so that [`resume`](Self::resume)
+    /// sends it when there is space. `tag` identifies the packet's GIDs to the peer.
     pub(crate) fn delay_packet(&self, tag: u16, what: DelayedPacket) {
         let mut waiting = self.backlog.waiting.lock();
         self.backlog.is_waiting.store(true, Ordering::Release);

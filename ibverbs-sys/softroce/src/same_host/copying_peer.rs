@@ -22,12 +22,12 @@ use crate::descriptor::Descriptor;
 use crate::epoch::{Lanes, OccupiedLanes};
 use crate::sync::Line;
 
-/// Time for which a thread that waits for a peer's copy spins, and length of each sleep after this.
-/// Most copies end while the thread spins.
+/// Time for which a thread that waits for a peer's copy spins before it sleeps, and length of each
+/// sleep. Most copies end while the thread spins.
 const SPIN_AND_SLEEP_TIME: Duration = Duration::from_millis(1);
 
 /// Maximum time that this process waits for a peer to finish a copy if the peer is stopped by a
-/// signal or a debugger.
+/// signal or a debugger. Without the limit, a verb would not return until the peer continues.
 const MAX_WAIT_FOR_STOPPED: Duration = Duration::from_secs(1);
 
 /// Maximum time that this process waits for any peer to finish a copy. A running peer finishes
@@ -35,7 +35,8 @@ const MAX_WAIT_FOR_STOPPED: Duration = Duration::from_secs(1);
 /// stopped.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
-/// The process at the other end of a Unix connection.
+/// The process at the other end of a Unix connection: its IDs, the connection, and this process's
+/// permission to access its memory.
 #[derive(Debug)]
 pub(super) struct Process {
     /// Process ID of the process.
@@ -61,12 +62,13 @@ impl Process {
     }
 }
 
-/// A peer process that may copy from and to memory of this process.
+/// A peer process that may copy from and to memory of this process. This process waits for the end
+/// of the peer's copies before memory is reused.
 #[derive(Debug)]
 pub(super) struct CopyingPeer {
     pub(super) process: Process,
-    /// Lanes: shared words (see [`epoch`](crate::epoch)) in which the peer records that copies are
-    /// in progress.
+    /// Lanes of the peer: shared words in which the peer records that copies are in progress (see
+    /// [`epoch`](crate::epoch)).
     lanes: MappedArray<Line>,
 }
 
@@ -114,7 +116,8 @@ impl CopyingPeer {
     }
 }
 
-/// Copies by one peer that were in progress when [`CopiesInProgress::of`] was called.
+/// Copies by one peer that were in progress when [`CopiesInProgress::of`] was called, and whose end
+/// this process awaits.
 #[derive(Debug)]
 pub(super) struct CopiesInProgress {
     copying_peer: Arc<CopyingPeer>,
@@ -122,7 +125,8 @@ pub(super) struct CopiesInProgress {
     wait: Wait,
 }
 
-/// Wait for the end of a peer's copies: when it began, and since when the peer has been stopped.
+/// Times of a wait for the end of a peer's copies: the time at which the wait began, and the time
+/// since which the peer has been stopped.
 #[derive(Clone, Copy, Debug)]
 struct Wait {
     since: Instant,

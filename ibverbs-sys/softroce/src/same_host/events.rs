@@ -19,18 +19,18 @@ use rustix::time::{
 
 use crate::descriptor::Descriptor;
 
-/// Set of descriptors whose events wake the engine (background thread), and which are stored with
-/// their kinds.
+/// Epoll set of descriptors whose events wake the engine (background thread). Each descriptor is
+/// stored with its kind ([`Source`]).
 pub(super) struct Events {
     epoll: Descriptor,
 }
 
-/// Kind of a descriptor in the epoll set. It is stored with the descriptor, and the descriptor's
-/// events contain it.
+/// Kind of a descriptor in the epoll set. The kind is stored with the descriptor, and each event of
+/// the descriptor contains the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum Source {
-    /// Listeners, timers and pending handshakes.
+    /// Descriptors of listeners, timers and pending handshakes.
     Other = 0,
     /// Descriptors that report the end of a peer.
     Peer = 1,
@@ -98,7 +98,7 @@ impl Events {
     }
 }
 
-/// A timer whose expiry is an event of an [`Events`] set.
+/// A timer (`timerfd`) whose expiry is an event of an [`Events`] set.
 pub(super) struct Timer {
     timer: Descriptor,
 }

@@ -32,17 +32,17 @@ use super::segment;
 use super::sockets;
 use crate::descriptor::{self, Descriptor};
 
-/// Result of a handshake that this process has begun.
+/// Result of a handshake that this process has begun with [`perform`].
 pub(super) enum HandshakeOutcome {
     Linked(Arc<Link>),
     Declined,
-    /// The peer has begun a handshake with this process at the same time. That handshake takes
-    /// precedence, and creates the link.
+    /// This handshake was ended, because the peer has begun a handshake with this process at the
+    /// same time. The peer's handshake takes precedence, and creates the link (shared memory).
     Superseded,
 }
 
-/// Performs a handshake with the process that has the socket address `address`, and returns the
-/// result. Waits for at most [`HANDSHAKE_TIMEOUT`].
+/// Performs a handshake with the process that has the socket address `address`, in order to share
+/// memory, and returns the result. Waits for at most [`HANDSHAKE_TIMEOUT`].
 pub(super) fn perform(local: &LocalProcess, address: SocketAddr) -> io::Result<HandshakeOutcome> {
     // The program may have closed or replaced descriptors of the device, which must not be passed
     // to a peer then.
@@ -93,7 +93,7 @@ pub(super) fn perform(local: &LocalProcess, address: SocketAddr) -> io::Result<H
 
 /// Continues the pending handshakes that other processes have begun: receives and answers their
 /// messages, and ends handshakes that take too long. Returns `true` if a handshake has ended; the
-/// caller must then notify the threads that wait for a link to the same process.
+/// caller must then notify the threads that wait for a link (shared memory) to the same process.
 pub(super) fn continue_pending(
     local: &LocalProcess,
     links: &mut Links,
@@ -149,7 +149,8 @@ fn receive(
     }
 }
 
-/// Answers a `Hello` with `Welcome`, and returns the new link (shared memory with the peer).
+/// Answers a `Hello` (request to share memory) with `Welcome` (acceptance), and returns the new
+/// link (shared memory with the peer).
 ///
 /// # Errors
 /// The type of the message that refuses the handshake.

@@ -14,7 +14,8 @@ use rustix::net::{
 use crate::completion::WakeEventfds;
 use crate::descriptor::{Descriptor, Opening};
 
-/// Type of a handshake message, in the order of the handshake.
+/// Type of a handshake message: the three messages of a successful handshake in their order, and
+/// two refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageType {
     /// First message: requests to share memory. The descriptors of the sender and of the memory
@@ -26,8 +27,8 @@ pub(super) enum MessageType {
     Ready,
     /// Refuses to share memory with the receiver.
     Sorry,
-    /// Refuses a `Hello` temporarily, because the sender of `Later` already has a link to the peer
-    /// or performs another handshake with it.
+    /// Refuses a `Hello` temporarily, because the sender of `Later` already has a link (shared
+    /// memory) to the peer or performs another handshake with it.
     Later,
 }
 
@@ -38,10 +39,11 @@ pub(super) struct HandshakeMessage {
     /// Address of the sender's [test word](super::process::word), which the receiver reads to check
     /// its access to the sender's memory.
     pub(super) probe: u64,
-    /// ID of the sender's engine thread, by which the kernel finds the sender's memory.
+    /// ID of the thread of the sender's engine (background thread), by which the kernel finds the
+    /// sender's memory.
     pub(super) thread: i32,
-    /// Number that the sender adds to an index of its table of regions to form the index in a
-    /// memory key.
+    /// Random offset in the sender's memory keys: a key contains an index of the sender's table of
+    /// regions plus this number. The receiver needs the number to find the record of a key.
     pub(super) key_base: u32,
     /// UDP addresses of the sender.
     pub(super) addresses: Vec<SocketAddr>,
@@ -50,22 +52,23 @@ pub(super) struct HandshakeMessage {
 }
 
 /// First bytes of each handshake message. The last byte is the version of the formats of messages
-/// and of all shared memory.
+/// and of all shared memory: processes with different versions share no memory.
 const MAGIC: [u8; 8] = *b"sroce\0\0\x05";
 
 /// Maximum number of descriptors that accompany a handshake message: the files of the link's
-/// memory, the tables and the arena, and the eventfds of the engine and of completion channels.
+/// memory, the tables and the arena, and the eventfds of the engine (background thread) and of
+/// completion channels.
 const MAX_DESCRIPTORS: usize = 4 + WakeEventfds::COUNT;
 
-/// Maximum length of a handshake message in bytes: the length of the receive buffer. A message with
-/// full lists is shorter.
+/// Length of the buffer for a received handshake message in bytes. A message whose lists have
+/// [`MAX_LIST`] entries fits into the buffer.
 const MAX_LENGTH: usize = 2048;
 
 /// Maximum number of entries in the list of addresses, and in the list of GIDs, of a handshake
-/// message.
+/// message, so that a message fits into the receive buffer.
 pub(crate) const MAX_LIST: usize = 16;
 
-/// All types of handshake messages, each at the index that encodes the type in a message.
+/// All types of handshake messages. The index of a type in this list encodes the type in a message.
 const WORDS: [MessageType; 5] = [
     MessageType::Hello,
     MessageType::Welcome,
@@ -76,7 +79,7 @@ const WORDS: [MessageType; 5] = [
 
 impl HandshakeMessage {
     /// Creates a handshake message that has only the type `word`, and no description of this
-    /// process.
+    /// process, to refuse or to finish a handshake.
     pub(super) fn of_type(word: MessageType) -> Self {
         Self {
             word,
@@ -212,8 +215,8 @@ fn count(bytes: &mut &[u8]) -> Option<usize> {
     Some(usize::from(count)).filter(|&count| count <= MAX_LIST)
 }
 
-/// Returns an address in the form that handshakes contain, which is without the interface of a
-/// link-local address.
+/// Returns `address` in the form that handshake messages contain: the interface index of a
+/// link-local address is removed.
 pub(crate) fn without_interface(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port())
 }

@@ -35,16 +35,16 @@ pub struct HostPeers {
     by_address: RwLock<HashMap<SocketAddr, Arc<Link>>>,
     pub(super) links: RwLock<Arc<[Arc<Link>]>>,
     count: AtomicUsize,
-    /// Number of times that links were added or removed, by which a [`CachedLinks`] is found to be
-    /// out of date.
+    /// Number of times that links (shared memory) were added or removed. A [`CachedLinks`] is out
+    /// of date if this number has changed since it was filled.
     version: AtomicUsize,
     wake_eventfds: Arc<WakeEventfds>,
     pub(super) wake_target: WakeTarget,
 }
 
-/// Cached list of all links (shared memory with other processes), and the number of changes when
-/// the list was cached. A thread that often polls all links needs no lock while the list is up to
-/// date.
+/// Cached list of all links (shared memory with other processes), so that a thread that often polls
+/// all links needs no lock while the list is up to date. Contains the number of changes at the time
+/// when the list was cached.
 #[derive(Debug)]
 pub(crate) struct CachedLinks {
     version: usize,
@@ -52,7 +52,8 @@ pub(crate) struct CachedLinks {
 }
 
 impl CachedLinks {
-    /// Creates an empty cached list. It is out of date as soon as a link (shared memory) is added.
+    /// Creates an empty cached list, which is out of date as soon as a link (shared memory) is
+    /// added.
     pub(crate) fn empty() -> Self {
         Self {
             version: 0,
@@ -60,7 +61,7 @@ impl CachedLinks {
         }
     }
 
-    /// Returns the links in the cached list.
+    /// Returns the links (shared memory) in the cached list.
     pub(crate) fn links(&self) -> &[Arc<Link>] {
         &self.links
     }
@@ -92,11 +93,11 @@ impl Accesses {
     }
 }
 
-/// Minimum time between two checks whether the copies of peers have ended. The time grows with the
+/// Minimum time between two checks of copies that peers have in progress. The time grows with the
 /// duration of the wait, because most copies end soon.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_micros(10);
-/// Maximum time between two checks whether the copies of peers have ended, so that a request waits
-/// only a little longer than the copies take.
+/// Maximum time between two checks of copies that peers have in progress. Short, so that a request
+/// waits only a little longer than the copies take.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl HostPeers {
@@ -117,7 +118,8 @@ impl HostPeers {
         })
     }
 
-    /// Makes this process reachable for other processes of the host by its UDP address `address`.
+    /// Makes this process reachable for other processes of the host: they can begin handshakes if
+    /// they know its UDP address `address`.
     pub(crate) fn listen(&self, address: SocketAddr) -> io::Result<()> {
         self.directory.listen(address)
     }
@@ -153,8 +155,8 @@ impl HostPeers {
         (self.count.load(Ordering::Relaxed) > 0).then(|| Arc::clone(&self.links.read()))
     }
 
-    /// Updates the cached list `known` of all links, if links were added or removed since the last
-    /// update.
+    /// Updates the cached list `known` of all links (shared memory), if links were added or removed
+    /// since the last update.
     #[inline]
     pub(crate) fn refresh_links(&self, known: &mut CachedLinks) {
         let version = self.version.load(Ordering::Acquire);
@@ -169,7 +171,8 @@ impl HostPeers {
     }
 
     /// Continues handshakes that other processes have begun, and removes links (shared memory) that
-    /// have ended.
+    /// have ended. The engine (background thread) calls this function when
+    /// [`events_descriptor`](Self::events_descriptor) is readable.
     pub(crate) fn handle_events(&self) {
         if self.directory.handle_events() {
             self.refresh();
@@ -205,13 +208,15 @@ impl HostPeers {
         self.publication.retract_region(slot)
     }
 
-    /// Publishes a queue pair to peer processes of the host.
+    /// Publishes a queue pair to peer processes of the host, so that the connected peer may access
+    /// memory through it.
     pub(crate) fn publish_queue_pair(&self, queue_pair: &QueuePair) {
         self.publication.publish_queue_pair(queue_pair);
     }
 
-    /// Removes the queue pair with the number `number` from the published table. Returns whether it
-    /// was published, so that the caller must wait for peers that may still use the record.
+    /// Removes the queue pair with the number `number` from the published table. Returns `true` if
+    /// the queue pair was published: the caller must then wait for peers that may still use the
+    /// record.
     pub(crate) fn retract_queue_pair(&self, number: u32) -> bool {
         self.publication.retract_queue_pair(number)
     }

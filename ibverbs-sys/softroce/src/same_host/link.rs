@@ -40,23 +40,23 @@ pub(super) struct Peer {
     pub(super) slot: Option<u8>,
     /// Addresses of the peer's UDP sockets.
     pub(super) addresses: Vec<SocketAddr>,
-    /// GID table of the peer's device.
+    /// First entries of the GID table of the peer's device.
     pub(super) gids: Vec<Ipv6Addr>,
-    /// Number that the peer adds to an index of its table of regions to form the index in a memory
-    /// key.
+    /// Offset in the peer's memory keys: a key contains an index of the peer's table of regions
+    /// plus this number.
     pub(super) key_base: u32,
     /// Tables in which the peer publishes its regions and queue pairs.
     pub(super) tables: Tables,
-    /// File of the memory from which the peer allocates regions.
+    /// Shared file with the memory from which the peer allocates regions.
     pub(super) arena: Descriptor,
-    /// Eventfd that wakes the peer's engine.
+    /// Eventfd that wakes the peer's engine (background thread).
     pub(super) wake_eventfd: Descriptor,
-    /// Eventfds that wake threads of the peer's program.
+    /// Eventfds that wake threads of the peer's program, which wait at completion channels.
     pub(super) channels: Vec<Descriptor>,
 }
 
-/// Memory that this process shares with another process of the same host, and through which packets
-/// and other messages are sent.
+/// Link to another process of the same host: memory that both processes share, and through which
+/// packets and other messages are sent. See the module documentation.
 pub struct Link {
     peer: Peer,
     copying_peer: Arc<CopyingPeer>,
@@ -80,11 +80,11 @@ pub struct Link {
     failures: Arc<LinkFailures>,
 }
 
-/// Notification of the engine (background thread) that links of this process have failed: a flag
-/// and an eventfd.
+/// Notification of the engine (background thread) that links (shared memory) of this process have
+/// failed: a flag and an eventfd.
 #[derive(Debug)]
 pub(super) struct LinkFailures {
-    /// Eventfd that wakes the engine.
+    /// Eventfd that wakes the engine (background thread).
     wake_eventfd: Arc<Descriptor>,
     has_failed: AtomicBool,
 }
@@ -102,7 +102,8 @@ impl LinkFailures {
         self.has_failed.load(Ordering::Relaxed) && self.has_failed.swap(false, Ordering::Acquire)
     }
 
-    /// Wakes the engine, which then removes the failed link.
+    /// Records that a link (shared memory) has failed, and wakes the engine (background thread),
+    /// which then removes the link.
     fn notify(&self) {
         self.has_failed.store(true, Ordering::Release);
         descriptor::increment(self.wake_eventfd.as_fd());
@@ -117,13 +118,13 @@ struct Inbound {
     /// Set after the peer has violated the protocol. No messages are received after a violation.
     is_broken: bool,
     /// Number of the first slot (cache line of the ring) that is not received any more, because the
-    /// peer published it after the link had ended. `None` before the end.
+    /// peer published it after the link (shared memory) had ended. `None` before the end.
     end: Option<u32>,
 }
 
 impl Inbound {
-    /// Records which messages have arrived when the link (shared memory) ends. Messages that arrive
-    /// later are not received.
+    /// Stores the position up to which messages have arrived, because the link (shared memory)
+    /// ends. Later messages are not received.
     #[cold]
     fn close(&mut self) {
         if self.end.is_none() {
@@ -131,8 +132,9 @@ impl Inbound {
         }
     }
 
-    /// Returns the maximum number of messages that may still be received: `usize::MAX` before the
-    /// link (shared memory) has ended, and 0 after the peer has violated the protocol.
+    /// Returns the maximum number of messages that may still be received. The result is
+    /// `usize::MAX` before the link (shared memory) has ended, and 0 after the peer has violated
+    /// the protocol.
     fn left(&self) -> usize {
         let next = self.receiver.next_slot();
         match self.end {
@@ -163,10 +165,11 @@ pub(crate) enum Received<'a> {
     RingMessage(&'a RingMessage<'a>, &'a [Piece<'a>]),
 }
 
-/// Reason why a packet could not be sent on a link (shared memory).
+/// Reason why a packet could not be sent on a link (shared memory with another process).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendError {
-    /// The ring has no free space at present.
+    /// The ring has no free space at present; the packet can be sent after the peer has received
+    /// messages.
     Full,
     /// The link has ended, for example because the peer's process has ended.
     Dead,
@@ -183,7 +186,8 @@ const LIVENESS_INTERVAL: u64 = 1_000_000;
 /// transferred in packets.
 const MAX_MAPS: usize = 1024;
 
-/// Maximum length of a packet in bytes: the largest MTU, and the headers.
+/// Maximum length in bytes of a packet that is sent on a link (shared memory): the payload of the
+/// largest path MTU, and room for all headers.
 pub(crate) const MAX_PACKET: usize = 4096 + 256;
 
 /// Bit of a message's tag that shows the kind of the message: set for a [`RingMessage`] (short
@@ -211,8 +215,8 @@ impl Link {
             own_lanes,
             peer_lanes,
         } = side;
-        // The engine may be asleep already. It has not declared that on this link, because it did
-        // not know the link then.
+        // The engine may be asleep already. The engine has not declared that on this link, because
+        // it did not know the link then.
         SleepWord(&own_sleep.0).store_sleeper(Sleeper::Engine);
         Arc::new(Self {
             peer,
@@ -253,7 +257,7 @@ impl Link {
         self.peer.slot
     }
 
-    /// Returns the GID table of the peer's device.
+    /// Returns the first entries of the GID table of the peer's device.
     pub(crate) fn gids(&self) -> &[Ipv6Addr] {
         &self.peer.gids
     }
@@ -265,7 +269,7 @@ impl Link {
     }
 
     /// Checks whether the peer process exists, and ends the link (shared memory) if it does not.
-    /// Returns whether the link is still alive.
+    /// Returns `true` if the link is still alive.
     pub(crate) fn check(&self) -> bool {
         if !self.is_dead() && self.copying_peer.is_gone() {
             self.end();
@@ -298,8 +302,8 @@ impl Link {
         self.peer.key_base
     }
 
-    /// Returns the record of the peer as a process that may copy from and to memory of this
-    /// process.
+    /// Returns the peer in its role as a process that may copy from and to memory of this process,
+    /// for the wait until its copies have ended.
     pub(super) fn copying_peer(&self) -> &Arc<CopyingPeer> {
         &self.copying_peer
     }
@@ -318,14 +322,14 @@ impl Link {
         (process.copies == KernelCopies::Allowed && self.is_fresh()).then_some(process.thread)
     }
 
-    /// Returns the lanes of this process: shared words that record its copies from and to the
-    /// peer's memory as in progress.
+    /// Returns the lanes of this process: shared words in which each thread that copies from or to
+    /// the peer's memory marks its copy as in progress.
     pub(super) fn own_lanes(&self) -> &[Line] {
         &self.side.own_lanes
     }
 
-    /// Records in a lane (shared word) that a copy from or to the peer's memory is in progress,
-    /// until the returned guard is dropped. Tests thus make a peer that withdraws memory wait.
+    /// Marks a copy from or to the peer's memory as in progress, in a lane (shared word), until the
+    /// returned guard is dropped. For tests, in which a peer that withdraws memory must wait.
     #[cfg(test)]
     pub(crate) fn hold_lane(&self) -> crate::epoch::Lane<'_> {
         crate::epoch::Lanes(self.own_lanes()).enter(0)
@@ -346,8 +350,8 @@ impl Link {
         self.copying_peer.close_connection();
     }
 
-    /// Ends the link (shared memory) after the peer has violated the protocol, and wakes the
-    /// engine, which removes the link.
+    /// Ends the link (shared memory) after the peer has violated the protocol, and wakes the engine
+    /// (background thread), which removes the link.
     #[cold]
     fn fail(&self) {
         self.abort();
@@ -399,8 +403,9 @@ impl Link {
         }
     }
 
-    /// Requests the cache line of the ring that a further message, which probably follows, will
-    /// take, so that sending this message need not wait for the cache line.
+    /// Loads the cache line of the ring for a later message into the processor's cache, because
+    /// further messages probably follow. Sending that message then need not wait for the cache
+    /// line.
     #[inline]
     pub(crate) fn prefetch_next_slot(&self) {
         self.side.sender.prefetch();
@@ -442,8 +447,8 @@ impl Link {
         }
     }
 
-    /// Sends arbitrary words in place of a [`RingMessage`], for tests with a peer that violates the
-    /// protocol.
+    /// Sends the arbitrary words `words` with the tag `tag` in place of a [`RingMessage`], for
+    /// tests with a peer that violates the protocol.
     #[cfg(any(test, fuzzing))]
     pub(super) fn send_words(&self, tag: u16, words: &[u64; ring::WORDS]) -> Result<(), SendError> {
         self.push(tag | RING_MESSAGE, words, 0, |_| Ok(()))
@@ -503,9 +508,9 @@ impl Link {
         self.must_wake.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a polling thread has nothing to do for this link: no message to receive, no
-    /// queue pair or packet that waits for space, and no deferred wakeup. Takes no lock, so the
-    /// result may be out of date; the thread will call this function again.
+    /// Returns whether a polling thread has nothing to do for this link (shared memory): no message
+    /// to receive, no queue pair or packet that waits for space, and no deferred wakeup. Takes no
+    /// lock, so the result may be out of date; the thread will call this function again.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         let next = self.next.load(Ordering::Relaxed);
@@ -598,8 +603,8 @@ impl Link {
         Some(count)
     }
 
-    /// Returns whether messages can be received from this link, or waiting messages can be sent. If
-    /// so, the calling thread must not sleep.
+    /// Returns whether messages can be received from this link (shared memory), or waiting messages
+    /// can be sent. If so, the calling thread must not sleep.
     pub(super) fn is_waiting(&self) -> bool {
         self.may_have_messages() || self.can_resume()
     }
@@ -629,8 +634,8 @@ impl Link {
         SleepWord(&self.side.own_sleep.0).end(sleeper);
     }
 
-    /// Removes a thread that waits at a channel from the shared memory, so that the peer does not
-    /// wake it.
+    /// Removes a thread that waits at a completion channel from the shared sleep word, so that the
+    /// peer does not wake the thread.
     pub(super) fn clear_channel(&self) {
         SleepWord(&self.side.own_sleep.0).clear_channel();
     }

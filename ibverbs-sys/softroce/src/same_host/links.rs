@@ -16,14 +16,15 @@ use super::link::Link;
 pub(super) struct Links {
     by_address: HashMap<SocketAddr, ProcessState>,
     links: Vec<Arc<Link>>,
-    /// Set if a link in the table may have ended, so that [`remove_ended`](Self::remove_ended) must
-    /// be called.
+    /// Set if a link (shared memory) in the table may have ended, so that
+    /// [`remove_ended`](Self::remove_ended) must be called.
     has_ended: bool,
-    /// Number of times that links were added or removed.
+    /// Number of times that links (shared memory) were added or removed.
     changes: u64,
 }
 
-/// State of the process that has a socket address, as far as this process knows it.
+/// State of another process, found by its socket address, in the handshakes that this process
+/// begins.
 pub(super) enum ProcessState {
     /// A thread of this process is performing a handshake with the process.
     InHandshake,
@@ -66,13 +67,14 @@ impl Links {
         self.by_address.insert(address, ProcessState::Declined(now));
     }
 
-    /// Returns the links (shared memory) to all peer processes.
+    /// Returns the links (shared memory) to all peer processes, including links that have ended but
+    /// were not removed yet.
     pub(super) fn all(&self) -> &[Arc<Link>] {
         &self.links
     }
 
-    /// Returns the number of times that links were added or removed, so that a caller can detect
-    /// changes.
+    /// Returns the number of times that links (shared memory) were added or removed, so that a
+    /// caller can detect changes.
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
@@ -83,9 +85,9 @@ impl Links {
         self.has_ended
     }
 
-    /// Returns whether a process other than `process` has a live link to this process with one of
-    /// the addresses `addresses`. A handshake of `process` with these addresses must then be
-    /// refused.
+    /// Returns whether a process other than `process` has a live link (shared memory) to this
+    /// process with one of the addresses `addresses`. A handshake of `process` with these addresses
+    /// must then be refused.
     pub(super) fn is_taken(&self, addresses: &[SocketAddr], process: Pid) -> bool {
         addresses.iter().any(|address| match self.state(*address) {
             Some(ProcessState::Linked(link)) => link.process() != process && link.check(),
@@ -110,9 +112,9 @@ impl Links {
         self.changes += 1;
     }
 
-    /// Removes links that have ended, and returns them. A link (shared memory) stays while messages
-    /// that arrived before its end can be received, or while queue pairs that wait for space in its
-    /// ring have not been resumed.
+    /// Removes links that have ended from the table, and returns them. A link (shared memory) stays
+    /// while messages that arrived before its end can be received, or while queue pairs that wait
+    /// for space in its ring have not been resumed.
     pub(super) fn remove_ended(&mut self) -> Vec<Arc<Link>> {
         let (present, ended): (Vec<_>, Vec<_>) = (self.links.drain(..))
             .partition(|link| link.check() || link.may_have_messages() || link.must_resume());

@@ -28,12 +28,13 @@ use crate::memory::Arena;
 
 /// Identity and resources of this process that are passed to peers in a handshake.
 pub(crate) struct ProcessResources {
-    /// First UDP port of the device's port range, from which the number of a peer's port is
-    /// counted; see [`slot_of_sender`].
+    /// First UDP port of the device's port range. The slot of a peer (index of its port) is counted
+    /// from this port; see [`slot_of_sender`].
     pub(crate) base_port: u16,
     /// UDP addresses of this process, at most [`MAX_LIST`](super::MAX_LIST).
     pub(crate) addresses: Vec<SocketAddr>,
-    /// Number of addresses, from the first one on, that have a socket from the beginning.
+    /// Number of addresses at the beginning of `addresses` whose UDP sockets are open from the
+    /// beginning.
     pub(crate) open: usize,
     /// First entries of the device's GID table, at most [`MAX_LIST`](super::MAX_LIST).
     pub(crate) gids: Vec<Ipv6Addr>,
@@ -41,9 +42,9 @@ pub(crate) struct ProcessResources {
     pub(crate) publication: Arc<Publication>,
     /// Arena (shared file) from which memory regions are allocated.
     pub(crate) arena: Arc<Arena>,
-    /// Eventfd that wakes this process's engine thread.
+    /// Eventfd by which peers wake this process's engine thread.
     pub(crate) wake_eventfd: Arc<Descriptor>,
-    /// Eventfds that wake threads of the program.
+    /// Eventfds by which peers wake threads of the program that wait at completion channels.
     pub(crate) channels: Arc<WakeEventfds>,
     /// Counters of the wakeups that this process sends.
     pub(crate) counters: Arc<Counters>,
@@ -52,7 +53,7 @@ pub(crate) struct ProcessResources {
 }
 
 /// State of this process that all its handshakes and links (shared memory with other processes)
-/// use.
+/// use: the resources that it passes to peers, and the list of peers that may copy.
 pub(super) struct LocalProcess {
     pub(super) resources: ProcessResources,
     pub(super) events: Events,
@@ -71,8 +72,8 @@ struct EngineThread {
 }
 
 impl EngineThread {
-    /// Records the ID of the calling thread, which is the engine, and wakes threads that wait for
-    /// the ID.
+    /// Records the ID of the calling thread, which is the engine (background thread), and wakes
+    /// threads that wait for the ID.
     fn set_started(&self) {
         if self.thread.get().is_none() {
             let _locked = self.lock.lock();
@@ -200,7 +201,8 @@ impl LocalProcess {
         })
     }
 
-    /// Creates the link (shared memory) to a peer. The link must not be used before the handshake
+    /// Creates the link (shared memory) to the peer `peer`, whose process is `process`. `side` is
+    /// this process's mapping of the shared memory. The link must not be used before the handshake
     /// is finished.
     pub(super) fn new_link(&self, peer: Peer, process: Process, side: LinkMemory) -> Arc<Link> {
         let counters = Arc::clone(&self.resources.counters);

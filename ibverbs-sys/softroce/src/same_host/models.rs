@@ -46,8 +46,8 @@ struct SharedMemory {
     records: RecordArray<Vec<Record>>,
     lanes: Vec<Line>,
     bytes: [AtomicU64; 2],
-    /// Stands for the mapping of the payload, which the sender may remove after it has deregistered
-    /// the region.
+    /// Simulated mapping of the payload, which the sender may remove after it has deregistered the
+    /// region.
     mapping: UnsafeCell<()>,
 }
 

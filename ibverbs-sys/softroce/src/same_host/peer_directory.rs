@@ -35,7 +35,7 @@ use crate::descriptor::Descriptor;
 /// and its answer wakes the peer, too.
 const MAX_WAKE_DELAY: Duration = Duration::from_micros(500);
 
-/// The known processes of the host, and the links (shared memory) to them.
+/// Directory of the known processes of the host, and of the links (shared memory) to them.
 pub(crate) struct PeerDirectory {
     local: LocalProcess,
     listeners: Mutex<Vec<Descriptor>>,
@@ -43,11 +43,14 @@ pub(crate) struct PeerDirectory {
     /// Condition variable that is notified when a link (shared memory with another process) was
     /// added or a handshake has ended.
     changed: Condvar,
-    /// Timer that expires when the engine must send the deferred wakeups of peers.
+    /// Timer that expires when the engine (background thread) must send the deferred wakeups of
+    /// peers.
     wake_timer: Timer,
-    /// Set from the start of `wake_timer` until the deferred wakeups are sent.
+    /// Set from the start of `wake_timer` until the deferred wakeups are sent, so that the timer is
+    /// started only once.
     is_reminded: AtomicBool,
-    /// Timer that expires when the engine must continue or end pending handshakes.
+    /// Timer that expires when the engine (background thread) must continue or end pending
+    /// handshakes.
     handshake_timer: Timer,
 }
 
@@ -265,7 +268,7 @@ impl PeerDirectory {
         self.state.lock().handshakes.reset_limits(Instant::now());
     }
 
-    /// Panics if there are more handshakes or links than the limits allow.
+    /// Panics if there are more handshakes or links (shared memory) than the limits allow.
     pub(super) fn check_limits(&self) {
         let state = self.state.lock();
         state.handshakes.check_limits();
@@ -283,7 +286,7 @@ impl PeerDirectory {
             && self.local.copying_peer_count() == 0
     }
 
-    /// Returns the eventfd that wakes the engine.
+    /// Returns the eventfd that wakes the engine (background thread).
     #[cfg(all(test, not(loom)))]
     pub(super) fn wake_eventfd(&self) -> BorrowedFd<'_> {
         self.local.resources.wake_eventfd.as_fd()

@@ -25,9 +25,11 @@ use crate::descriptor::Descriptor;
 /// A connection that another process has made and whose handshake is not finished.
 pub(super) struct Handshake {
     pub(super) socket: Descriptor,
-    /// The process that has made the connection. It belongs to the same user as this process.
+    /// ID of the process that has made the connection. The process belongs to the same user as this
+    /// process.
     pub(super) process: Pid,
-    /// Time at which the connection was accepted.
+    /// Time at which the connection was accepted, from which the time limit of the handshake is
+    /// counted.
     since: Instant,
     /// Set while the first message of the peer has arrived, and is not read because of the rate
     /// limit.
@@ -57,7 +59,8 @@ impl Handshake {
         self.welcomed.is_none() && !self.has_handshake_message
     }
 
-    /// Returns the kind of content that can be received from the connection, without receiving it.
+    /// Returns the kind of content that can be received from the connection, and leaves the content
+    /// in the connection.
     fn readable(&self) -> Readable {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         match recv(self.socket.as_fd(), &mut [0_u8; 1], flags).map(|(_, length)| length) {
@@ -97,8 +100,8 @@ impl Handshakes {
         }
     }
 
-    /// Accepts connections that wait at the listeners, as far as the limits for their rate and
-    /// number permit.
+    /// Accepts connections that wait at the sockets `listeners`, as far as the limits for their
+    /// rate and number permit. The accepted connections are added to `events`.
     pub(super) fn accept(&mut self, listeners: &[Descriptor], events: &Events, now: Instant) {
         self.accept_at = None;
         for listener in listeners {
@@ -196,8 +199,8 @@ impl Handshakes {
     }
 
     /// Closes the oldest connection that has sent no message, if the number of connections is
-    /// [`MAX_PENDING_HANDSHAKES`]. Returns whether there is room for another connection: `false` if
-    /// all connections have sent a message.
+    /// [`MAX_PENDING_HANDSHAKES`]. Returns `false` if there is no room for another connection,
+    /// because all connections have sent a message.
     fn make_room(&mut self) -> bool {
         if self.all.len() < MAX_PENDING_HANDSHAKES {
             return true;
@@ -242,7 +245,8 @@ impl Handshakes {
 
     /// Returns whether the process that has the address `address` has begun a handshake that only
     /// needs its last message: this process has accepted the handshake by the message `Welcome`. A
-    /// thread that needs a link to the process then waits, instead of beginning a second handshake.
+    /// thread that needs a link (shared memory) to the process then waits, instead of beginning a
+    /// second handshake.
     pub(super) fn is_welcomed(&self, address: SocketAddr) -> bool {
         let mut addresses = self
             .welcomed()

@@ -35,7 +35,7 @@ use smallvec::SmallVec;
 
 use crate::memory::Piece;
 
-/// Range of addresses in the memory of another process.
+/// Range of addresses in the memory of another process, for a copy by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RemoteRange {
     pub(super) address: u64,
@@ -43,9 +43,9 @@ pub(super) struct RemoteRange {
 }
 
 impl RemoteRange {
-    /// Splits the range before its last aligned word. Returns the ranges and their number: two, or
-    /// one if the range is not longer than a word. The kernel writes the ranges in order, so a
-    /// program that sees the last byte also sees all other bytes.
+    /// Splits the range before its last aligned word, so that the kernel writes the last word after
+    /// all other bytes: a program that sees the last byte then also sees the others. Returns the
+    /// ranges and their number: two, or one if the range is not longer than a word.
     fn split_last_word(self) -> ([Self; 2], usize) {
         const WORD: usize = size_of::<u64>();
         if self.length <= WORD {
@@ -156,8 +156,8 @@ pub(super) fn connected_process(socket: BorrowedFd<'_>) -> Option<Pid> {
         .flatten()
 }
 
-/// Returns whether a process is stopped by a signal or a debugger. It may stay stopped without a
-/// time limit.
+/// Returns whether the process `process` is stopped by a signal or a debugger. Such a process may
+/// stay stopped without a time limit.
 pub(super) fn is_stopped(process: Pid) -> bool {
     let number = process.as_raw_nonzero();
     let status = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
@@ -173,8 +173,8 @@ pub(super) fn is_dumpable() -> bool {
     unsafe { libc::prctl(libc::PR_GET_DUMPABLE) == 1 }
 }
 
-/// Result of the check whether the kernel permits this process to copy from and to the memory of
-/// another process.
+/// Permission of the kernel for copies from and to the memory of another process: the result of
+/// [`check_copy_permission`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KernelCopies {
     Allowed,

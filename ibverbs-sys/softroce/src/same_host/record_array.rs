@@ -20,7 +20,7 @@ use crate::sync::{AtomicU64, Ordering, fence};
 #[repr(C, align(64))]
 pub(super) struct Record([AtomicU64; 8]);
 
-/// Number of content words in a record: all words of the cache line except the version.
+/// Number of content words in a record: all eight words of the cache line except the version.
 pub(super) const WORDS: usize = 7;
 
 /// Array of records in shared memory. A record is empty until it is published.

@@ -16,8 +16,8 @@ pub(super) use crate::memory::{FilePlace, Published};
 use crate::number;
 use crate::proto::AccessFlags;
 
-/// Record in which a process publishes a queue pair that is ready to receive. The connected peer
-/// reads the record.
+/// Content of the record in which a process publishes a queue pair that is ready to receive. The
+/// connected peer reads the record before it accesses memory through the queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueuePair {
     /// Number of the queue pair.
@@ -28,9 +28,9 @@ pub(crate) struct QueuePair {
     pub(crate) own_gid: Ipv6Addr,
     /// GID of the queue pair to which this one is connected.
     pub(crate) peer_gid: Ipv6Addr,
-    /// Set if the connection is unreliable.
+    /// Set if the connection is unreliable (UC instead of RC).
     pub(crate) is_unreliable: bool,
-    /// Remote access that requests of the peer are granted.
+    /// Remote access rights that the queue pair grants to requests of the peer.
     pub(crate) access: AccessFlags,
     /// Number of the queue pair's protection domain.
     pub(crate) domain: u64,
@@ -41,14 +41,15 @@ pub(crate) struct QueuePair {
 }
 
 /// Unit in bytes in which a record contains the start and the length of a segment of the arena
-/// (shared file). It keeps the numbers small enough for the record.
+/// (shared file). Counting in this unit keeps the numbers small enough for the record.
 const SEGMENT_UNIT: u64 = 2 << 20;
 
 /// Number of records for regions and windows: the maximum numbers of both, and a reserve, because
 /// the record of a removed region or window is not reused at once.
 const REGIONS: usize = limits::MAX_MR + limits::MAX_MW + 1024;
 
-/// Number of records of queue pairs. Queue pairs that exist at the same time use different records.
+/// Number of records of queue pairs in the published table. Queue pairs that exist at the same time
+/// use different records.
 const QUEUE_PAIRS: usize = number::RECORDS;
 
 /// Length in bytes of the shared file that contains the tables of queue pairs and regions.
@@ -60,7 +61,7 @@ pub(super) const REGIONS_AT: usize = QUEUE_PAIRS * size_of::<Record>();
 /// Offset in bytes, in the file of the tables, of the array that maps key indices to records.
 pub(super) const DIFFERENCES_AT: usize = REGIONS_AT + REGIONS * size_of::<Record>();
 
-/// Mask of the 24-bit number of the queue pair or memory region in a record.
+/// Mask of a 24-bit number in a record: the number of a queue pair or of a memory region.
 const NUMBER: u64 = 0xff_ffff;
 
 impl Published {
@@ -88,7 +89,8 @@ impl Published {
         ])
     }
 
-    /// Decodes a peer's record of a region or window, without checking the fields.
+    /// Decodes the words of a peer's record of a region or window. The fields are not checked, so
+    /// they may have any values.
     fn decode(words: &[u64; record_array::WORDS]) -> Self {
         let &[head, domain, start, length, address, offset, segment] = words;
         let from = (segment >> 32) * SEGMENT_UNIT;
@@ -160,7 +162,8 @@ pub(crate) struct Publication {
     tables: Tables,
 }
 
-/// Tables of queue pairs, regions and windows that this process or a peer publishes.
+/// Mapped tables of the queue pairs, regions and windows that one process, this one or a peer,
+/// publishes.
 #[derive(Debug)]
 pub(super) struct Tables {
     queue_pairs: RecordArray<MappedArray<Record>>,
@@ -273,7 +276,8 @@ impl Publication {
         self.tables.regions.read(slot as usize).is_some()
     }
 
-    /// Publishes a queue pair, and replaces the previous content of its record.
+    /// Publishes the queue pair `queue_pair` to peers, and replaces the previous content of its
+    /// record.
     pub(crate) fn publish_queue_pair(&self, queue_pair: &QueuePair) {
         let index = number::record(queue_pair.number);
         self.tables.queue_pairs.publish(index, &queue_pair.encode());

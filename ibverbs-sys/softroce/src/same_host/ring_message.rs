@@ -6,37 +6,48 @@ use super::ring::WORDS;
 use crate::proto::Sequence;
 use crate::transfer::{MAX_SLOT_BYTES, MessagePart, PartFlags, PayloadForm, RingMessage};
 
-/// Flag in the first word of a slot, above the 24-bit queue pair number: the slot contains an
-/// acknowledgement.
+/// Flag in the first word of a slot (cache line of a ring), above the 24-bit queue pair number: the
+/// slot contains an acknowledgement.
 const ACKNOWLEDGED: u64 = 1 << 24;
-/// Flag in the first word of a slot: the slot contains a message.
+/// Flag in the first word of a slot (cache line of a ring): the slot contains a message, and not
+/// only an acknowledgement.
 const MESSAGE: u64 = 1 << 25;
-/// Flag in the first word of a slot: the message has immediate data.
+/// Flag in the first word of a slot (cache line of a ring): the message has immediate data, which
+/// is in the second word.
 const IMMEDIATE: u64 = 1 << 26;
-/// Flag in the first word of a slot: the message requests a solicited completion event.
+/// Flag in the first word of a slot (cache line of a ring): the message requests a solicited
+/// completion event.
 const SOLICITED: u64 = 1 << 27;
-/// Flag in the first word of a slot: the payload is not in the slot. With [`WRITTEN`]: the message
-/// is a write with immediate data, [`PayloadForm::Write`].
+/// Flag in the first word of a slot (cache line of a ring): the payload is not in the slot. With
+/// [`WRITTEN`]: the message is a write with immediate data, [`PayloadForm::Write`].
 const FETCH: u64 = 1 << 28;
-/// Flag in the first word of a slot: the sender has written the payload into the receiver's memory.
+/// Flag in the first word of a slot (cache line of a ring): the sender has written the payload into
+/// the receiver's memory.
 const WRITTEN: u64 = 1 << 29;
-/// Flag in the first word of a slot: the part is the first of its message.
+/// Flag in the first word of a slot (cache line of a ring): the slot describes the first part of
+/// its message.
 const STARTS: u64 = 1 << 30;
-/// Flag in the first word of a slot: the part is the last of its message.
+/// Flag in the first word of a slot (cache line of a ring): the slot describes the last part of its
+/// message.
 const ENDS: u64 = 1 << 31;
-/// Flag in the second word of a slot: the message invalidates a memory key (Send with Invalidate).
+/// Flag in the second word of a slot (cache line of a ring): the message invalidates a memory key
+/// (Send with Invalidate).
 const INVALIDATES: u64 = 1 << 48;
-/// Flag in the second word of a slot: the payload is in chunks of the shared memory instead of the
-/// slot.
+/// Flag in the second word of a slot (cache line of a ring): the payload is in chunks of the shared
+/// memory instead of the slot.
 const CHUNKS: u64 = 1 << 49;
 
-/// Mask of a 24-bit number (queue pair number or sequence number).
+/// Mask of a 24-bit number in a word of a slot (cache line of a ring): a queue pair number or
+/// sequence number.
 const NUMBER_MASK: u64 = 0xff_ffff;
-/// Bit offset, in the first word of a slot, of the sequence number of the message.
+/// Bit offset, in the first word of a slot (cache line of a ring), of the sequence number of the
+/// message.
 const SEQUENCE_AT: u32 = 32;
-/// Bit offset, in the first word of a slot, of the length of the payload in bytes.
+/// Bit offset, in the first word of a slot (cache line of a ring), of the length of the payload in
+/// bytes.
 const LENGTH_AT: u32 = 56;
-/// Bit offset, in the second word of a slot, of the partition key. The immediate data is below.
+/// Bit offset, in the second word of a slot (cache line of a ring), of the partition key. The
+/// immediate data is below.
 const PARTITION_AT: u32 = 32;
 /// Index of the first word of the payload in a slot. The word before is the acknowledged sequence
 /// number.

@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
-//! The shared memory of a link. It contains, for each direction, a ring of messages, a sleep word,
-//! and lanes.
+//! The shared memory of a link. For each direction, the memory contains a ring of messages, a sleep
+//! word (which identifies the thread to wake), and lanes (words in which copies are recorded).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -11,26 +11,26 @@ use super::shared::{self, Map, MappedArray, MappedValue, Rights};
 use crate::descriptor::Descriptor;
 use crate::sync::Line;
 
-/// Number of slots (cache lines) of a ring, which is the maximum number of messages in flight in
-/// one direction.
+/// Number of slots (cache lines) of a ring: the maximum number of messages that one process has
+/// sent and the other has not received yet.
 const SLOTS: usize = 2048;
 
-/// Number of chunks (cache lines of payload) of a ring, 512 KiB in all. They hold payloads that do
-/// not fit into a slot.
+/// Number of chunks (cache lines of payload) of a ring, 512 KiB in all. The chunks hold payloads
+/// that do not fit into a slot. With fewer chunks, senders of long messages would wait more often.
 const CHUNKS: usize = 8192;
 
 /// Number of lanes of each process: shared words that record a copy as in progress, see
-/// [`epoch`](crate::epoch). As many threads can copy at the same time without waiting for each
-/// other.
+/// [`epoch`](crate::epoch). With this number, 32 threads can copy at the same time without waiting
+/// for each other.
 const LANES: usize = 32;
 
-/// Memory of a ring (message queue) in a mapped file.
+/// Memory of a ring (message queue) in a mapped file that two processes share.
 type Ring = Memory<MappedArray<Slot>, MappedArray<Chunk>, MappedValue<ControlWords>>;
 
-/// Sending side of a ring (message queue) in a mapped file.
+/// Sending side of a ring (message queue) whose memory is a mapped file that two processes share.
 pub(super) type Sender = Producer<MappedArray<Slot>, MappedArray<Chunk>, MappedValue<ControlWords>>;
 
-/// Receiving side of a ring (message queue) in a mapped file.
+/// Receiving side of a ring (message queue) whose memory is a mapped file that two processes share.
 pub(super) type Receiver =
     Consumer<MappedArray<Slot>, MappedArray<Chunk>, MappedValue<ControlWords>>;
 
@@ -53,7 +53,8 @@ pub(super) struct LinkMemory {
     pub(super) peer_lanes: MappedArray<Line>,
 }
 
-/// Role of a process in the creation of the memory that two processes share.
+/// Role of a process in a link, which determines the half of the shared memory in which the process
+/// sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// The process that created the memory.
@@ -62,19 +63,21 @@ pub(super) enum Role {
     Taker,
 }
 
-/// Byte offset, in the memory of one direction, of the word that identifies the sleeping thread.
+/// Byte offset, in the memory of one direction, of the sleep word, which identifies the sleeping
+/// thread of the receiving process.
 const SLEEP: usize = size_of::<ControlWords>();
 /// Byte offset, in the memory of one direction, of the lanes (shared words in which copies are
 /// recorded).
 const LANE: usize = SLEEP + size_of::<Line>();
-/// Byte offset, in the memory of one direction, of the slots of the ring.
+/// Byte offset, in the memory of one direction, of the ring's slots (cache lines for messages).
 const SLOT: usize = LANE + LANES * size_of::<Line>();
-/// Byte offset, in the memory of one direction, of the chunks (blocks for payloads).
+/// Byte offset, in the memory of one direction, of the ring's chunks (cache lines of payload).
 const CHUNK: usize = SLOT + SLOTS * size_of::<Slot>();
-/// Length in bytes of the memory of one direction.
+/// Length in bytes of the memory of one direction: a ring, the receiver's sleep word, and the
+/// sender's lanes (words in which copies are recorded).
 const DIRECTION: usize = (CHUNK + CHUNKS * size_of::<Chunk>()).next_multiple_of(4096);
 
-/// Length in bytes of the memory that two linked processes share.
+/// Length in bytes of the memory that two linked processes share: both directions.
 pub(super) const LENGTH: usize = 2 * DIRECTION;
 
 /// Creates the memory that two processes will share. Returns its file, and its mapping for the

@@ -45,7 +45,7 @@ unsafe impl Plain for ControlWords {}
 // SAFETY: `repr(C)` arrays of `AtomicU64`, aligned to their size, have no padding.
 unsafe impl Plain for Record {}
 
-/// Access rights of this process to a mapping: reading only, or reading and writing.
+/// Access rights of this process to a [`Map`]: reading only, or reading and writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rights {
     Read,
@@ -70,8 +70,8 @@ unsafe impl Sync for Map {}
 /// writing. If `keeps` is set, other processes cannot map the file for writing.
 ///
 /// # Errors
-/// `EFBIG` if the length exceeds the process's file size limit. Without this check, the kernel
-/// would end the process by a signal.
+/// `EFBIG` if the length exceeds the process's file size limit. The length is checked before,
+/// because the kernel would end the process by the signal SIGXFSZ.
 pub(super) fn create(name: &str, length: usize, keeps: bool) -> io::Result<(Descriptor, Map)> {
     if length as u64 > crate::memory::file_size_limit() {
         return Err(io::Error::from_raw_os_error(libc::EFBIG));

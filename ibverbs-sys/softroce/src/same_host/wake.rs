@@ -29,12 +29,13 @@ pub(super) enum Sleeper {
     Channel(usize),
 }
 
-/// Value of the shared word if no thread of the process sleeps.
+/// Value of the shared word if no thread of the process sleeps, so that the peer wakes none.
 const AWAKE: u64 = 0;
-/// Value of the shared word if the engine (background thread) sleeps.
+/// Value of the shared word if the engine (background thread) sleeps, so that the peer wakes the
+/// engine.
 const ENGINE: u64 = 1;
-/// Value of the shared word if a thread sleeps that waits at the completion channel whose eventfd
-/// has the index 0. For the index `i`, the value is larger by `i`.
+/// First value of the shared word for threads that wait at a completion channel. A sleeping thread
+/// at the channel whose eventfd has the index `i` is represented by this value plus `i`.
 const FIRST_CHANNEL: u64 = 2;
 
 impl Sleeper {
@@ -97,9 +98,9 @@ impl SleepWord<'_> {
     }
 }
 
-/// Record that the program has armed a completion queue with a non-blocking channel. The shared
-/// words then contain the channel's thread, although the thread may not wait. So the engine
-/// (background thread) checks for messages at intervals while the record is set.
+/// Flag that is set after the program has armed a completion queue with a non-blocking channel. The
+/// shared words then contain the channel's thread, although the thread may not wait. So the engine
+/// (background thread) checks for messages at intervals while the flag is set.
 #[derive(Debug)]
 pub(super) struct Armed(AtomicU8);
 
@@ -113,8 +114,8 @@ const ARMED: u8 = 2;
 
 impl Armed {
     /// Records that a queue is armed. The caller must then store the channel in the shared words.
-    /// If the result is `true`, the caller must also wake the engine, which may be sleeping without
-    /// a limit.
+    /// If the result is `true`, the caller must also wake the engine (background thread), which may
+    /// be sleeping without a limit.
     #[must_use]
     pub(super) fn arm(&self) -> bool {
         self.0.swap(ARMED, Ordering::SeqCst) == UNARMED

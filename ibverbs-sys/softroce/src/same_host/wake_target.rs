@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The choice of the thread that peers wake when they have sent a message to this process.
+//! Selection of the thread that peers wake when they have sent a message to this process.
 //!
 //! Usually peers wake the engine (background thread). Peers wake a thread of the program instead,
 //! which saves the wakeup by the engine:
@@ -20,23 +20,25 @@ use super::link::Link;
 use super::wake::{Armed, Sleeper};
 use crate::completion::WakeEventfd;
 
-/// State of the selection of the thread that peer processes wake.
+/// State by which this process selects the thread that peer processes wake.
 #[derive(Debug, Default)]
 pub(super) struct WakeTarget {
     /// Set while the engine sleeps.
     is_engine_asleep: AtomicBool,
-    /// Set while peers wake a thread that waits at a channel instead of the engine. If more threads
-    /// wait, peers still wake the first one.
+    /// Set while peers wake a thread that waits at a channel instead of the engine (background
+    /// thread). If more threads wait, peers still wake the first one.
     is_kept: AtomicBool,
-    /// Set while peers wake a thread that may not be waiting.
+    /// Set while peers wake a thread of an armed non-blocking channel, which may not be waiting.
     armed: Armed,
 }
 
 /// Interval at which the engine (background thread) checks for messages while peers wake a thread
-/// of the program that may not receive them.
+/// of the program that may not receive them. A message that this thread does not receive waits at
+/// most for this time.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A thread that waits at a completion channel, and that peer processes wake instead of the engine.
+/// A thread that waits at a completion channel, and that peer processes wake instead of the engine
+/// (background thread).
 pub(crate) struct Waiter<'a> {
     host_peers: &'a HostPeers,
     sleeper: Sleeper,
@@ -61,7 +63,8 @@ impl HostPeers {
         !links.iter().any(|link| link.is_waiting())
     }
 
-    /// Records the engine (background thread) as awake on all links, so that no peer wakes it.
+    /// Records the engine (background thread) as awake on all links (shared memory), so that no
+    /// peer wakes it.
     pub(crate) fn wake_up(&self) {
         self.wake_target
             .is_engine_asleep
@@ -72,9 +75,9 @@ impl HostPeers {
     }
 
     /// Makes each peer wake the thread that waits for the non-blocking channel with the eventfd
-    /// `wake_eventfd`, instead of the engine, for its next message. Sends deferred wakeups of
-    /// peers. Called when the program has armed a completion queue of the channel, and before it
-    /// polls the queue and waits.
+    /// `wake_eventfd`, instead of the engine (background thread), for its next message. Sends
+    /// deferred wakeups of peers. Called when the program has armed a completion queue of the
+    /// channel, and before it polls the queue and waits.
     pub(crate) fn arm_channel(&self, wake_eventfd: &WakeEventfd) {
         let Some(links) = self.links() else {
             return;
@@ -143,14 +146,14 @@ impl Waiter<'_> {
         !self.links.iter().any(|link| link.is_waiting())
     }
 
-    /// Records this thread as awake on all links, so that no peer wakes it.
+    /// Records this thread as awake on all links (shared memory), so that no peer wakes it.
     pub(crate) fn wake_up(&self) {
         (self.links.iter()).for_each(|link| link.wake_up(self.sleeper));
     }
 
     /// Makes peers wake the engine (background thread) again instead of this thread. Returns `true`
     /// if messages can be received or waiting messages can be sent, and no thread was woken for
-    /// them.
+    /// them. The caller must then wake the engine.
     pub(crate) fn leave(self) -> bool {
         self.wake_up();
         let HostPeers { wake_target, .. } = self.host_peers;

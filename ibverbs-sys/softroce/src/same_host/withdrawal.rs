@@ -18,8 +18,8 @@ pub(super) struct Withdrawals(Mutex<Vec<Pending>>);
 #[derive(Debug)]
 struct Pending {
     slot: u32,
-    /// Version of the window's retracted record, as [`HostPeers::retract_region`] returned it. It
-    /// changes when the record is published again.
+    /// Version of the window's retracted record, as [`HostPeers::retract_region`] returned it. A
+    /// different version shows that the record was published again.
     retracted: u64,
     accesses: Accesses,
 }

@@ -8,7 +8,8 @@ use super::{Position, Ring, Slots};
 /// while slots are added, so the factor is large enough that this happens rarely.
 const GROWTH_FACTOR: usize = 4;
 
-/// Error: the ring contains more entries than the new capacity allows.
+/// Error: the capacity was not reduced, because the ring contains more entries than the new
+/// capacity allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::completion) struct TooManyEntries;
 
@@ -47,7 +48,8 @@ impl<T: Copy + Send> Ring<T> {
         self.release(place(removed));
     }
 
-    /// Changes the capacity of the ring. Fails if the ring contains more than `capacity` entries.
+    /// Changes the capacity of the ring to `capacity` entries. Fails if the ring contains more
+    /// entries.
     pub(in crate::completion) fn resize(&self, capacity: usize) -> Result<(), TooManyEntries> {
         let (head, tail) = self.hold_both();
         let lap = self.table.slots().lap;

@@ -20,13 +20,14 @@ impl Position {
     /// Flag of the head or tail: a thread has exclusive control, so that no other thread can remove
     /// or add entries there.
     pub(super) const HELD: u64 = 1;
-    /// Flag of the tail: no more entries may be added.
+    /// Flag of the tail: no more entries may be added, because the completion queue has failed.
     pub(super) const CLOSED: u64 = 1 << 1;
-    /// Flags of the tail whose meaning the completion queue defines.
+    /// Bits of the tail for the marks ([`super::TailFlags`]): flags whose meaning the completion
+    /// queue defines.
     pub(super) const MARKS: u64 = 0b11 << 2;
 
-    /// Difference between the words of two consecutive positions. It equals the size of a slot in
-    /// bytes, so that the address of a slot is computed without a multiplication.
+    /// Difference between the words of two consecutive positions. The value equals the size of a
+    /// slot in bytes, so that the address of a slot is computed without a multiplication.
     const STEP: u64 = 1 << 6;
     const INDEX: u64 = ((1 << INDEX_BITS) - 1) * Self::STEP;
     const LAP: u64 = Self::INDEX + Self::STEP;
@@ -43,7 +44,8 @@ impl Position {
         ((self.0 & Self::INDEX) / Self::STEP) as usize
     }
 
-    /// Returns the position with all flags cleared.
+    /// Returns this position with all flags cleared, so that it can be compared with other
+    /// positions.
     #[inline]
     pub(super) fn unflagged(self) -> Self {
         Self(self.0 & !Self::FLAGS)
@@ -75,7 +77,8 @@ impl Position {
         self.free() | Self::FULL
     }
 
-    /// Returns the position of the next entry in the ring. The flags stay unchanged.
+    /// Returns the position of the next entry in a ring with the number of slots `lap`. The flags
+    /// stay unchanged.
     #[inline]
     pub(super) fn next(self, lap: Lap) -> Self {
         // `>=`, not `==`: a stale position from a longer lap, which no thread can claim any more,
@@ -104,7 +107,7 @@ impl Position {
     }
 
     /// Returns the position `count` entries after this one, without flags. `count` must be at most
-    /// the number of slots.
+    /// `lap`, the number of slots.
     pub(super) fn nth(self, count: usize, lap: Lap) -> Self {
         let index = self.index() + count;
         let start = Self(self.unflagged().0 & !Self::INDEX);

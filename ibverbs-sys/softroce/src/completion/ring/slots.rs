@@ -157,8 +157,9 @@ pub(super) struct Slots<'a, T> {
 }
 
 impl<'a, T> Slots<'a, T> {
-    /// Returns the slot at the position `place`. The position must have been read from the ring
-    /// before these slots were read, or computed from such a position with the lap of these slots.
+    /// Returns the slot that contains the entry at the position `place`. The position must have
+    /// been read from the ring before these slots were read, or computed from such a position with
+    /// the lap of these slots.
     #[inline]
     pub(super) fn of(&self, place: Position) -> &'a Slot<T> {
         // SAFETY: the index of such a position is below the length of a present or earlier lap.

@@ -20,7 +20,8 @@ static PREVIOUS_ACTIONS: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new
 /// Signals that the handler handles, in the order of [`PREVIOUS_ACTIONS`].
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// Installs the handler of SIGSEGV and SIGBUS. Only the first call has an effect.
+/// Installs the handler of SIGSEGV and SIGBUS, so that faults of guarded accesses return errors.
+/// Only the first call has an effect.
 pub(crate) fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {

@@ -16,7 +16,8 @@ struct Entry {
     recovery: Distance,
 }
 
-/// Address of an instruction, stored as the distance from this field.
+/// Address of an instruction, stored as the distance in bytes from this field, so that the table
+/// needs no relocation.
 #[derive(Debug)]
 #[repr(transparent)]
 struct Distance(i32);

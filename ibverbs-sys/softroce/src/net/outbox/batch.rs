@@ -11,15 +11,16 @@ use crate::net::{ALIGN, OFFSET};
 use crate::wire::IcrcDifferences;
 use crate::wire::ip::Headers;
 
-/// Length of an ICRC in bytes.
+/// Length in bytes of an ICRC (invariant CRC), the last field of each packet.
 pub(super) const ICRC: usize = 4;
 
 /// Number of packets at which an outbox counts as full, and is sent. With more packets, the peer
 /// would wait longer for the first of them.
 pub(super) const FULL_PACKETS: usize = 64;
 
-/// Number of bytes at which an outbox counts as full, and is sent: the length of two bursts
-/// (messages that the kernel splits into datagrams).
+/// Number of bytes at which an outbox counts as full, and is sent: the maximum length of two bursts
+/// (messages that the kernel splits into datagrams). With more bytes, the peer would wait longer
+/// for the first packet.
 pub(super) const FULL_BYTES: usize = 128 << 10;
 
 /// Packets of an outbox, in two buffers that are reused: one for single packets, one for runs
@@ -31,7 +32,7 @@ pub(in crate::net) struct Batch {
     pub(super) runs: Vec<u8>,
     pub(super) runs_end: usize,
     pub(super) sealed: Vec<Encoded>,
-    /// Number of packets in `sealed`, where a run counts with all of its packets.
+    /// Number of packets in `sealed`. All packets of a run are counted.
     pub(super) packets: usize,
     /// Slices of adjacent datagrams that are passed to the kernel, in the order of sending.
     pub(super) pieces: Vec<Piece>,
@@ -104,21 +105,21 @@ impl Batch {
         self.bursts.clear();
     }
 
-    /// Returns the socket, destination and header fields of the first packet, or `None`
-    /// if there are fewer than two packets.
+    /// Returns the socket, destination and header fields of the first packet, or `None` if there
+    /// are fewer than two packets, which cannot form a burst.
     pub(in crate::net) fn first_of_several(&self) -> Option<&SendParameters> {
         let first = self.sealed.first().filter(|_| self.packets > 1);
         first.map(|first| &first.parameters)
     }
 
-    /// Adds a packet or run (consecutive packets of equal size) to the outbox `copies` times. More
-    /// than one copy is an injected fault.
+    /// Adds the packet or run (consecutive packets of equal size) `sealed` to the outbox `copies`
+    /// times. More than one copy is an injected fault.
     pub(super) fn put(&mut self, sealed: Encoded, copies: usize) {
         self.packets += copies * sealed.count();
         self.sealed.extend(std::iter::repeat_n(sealed, copies));
     }
 
-    /// Returns the number of packets, where a run counts with all of its packets.
+    /// Returns the number of packets. All packets of a run are counted.
     pub(in crate::net) fn packets(&self) -> usize {
         self.packets
     }
@@ -151,9 +152,9 @@ impl Batch {
         }
     }
 
-    /// Changes the headers and the ICRCs of a burst's packets to the IPv4 identifications that the
-    /// kernel will assign: 0, 1, 2 and so on. An ICRC that an injected fault has damaged stays
-    /// wrong.
+    /// Sets the IPv4 identifications of a burst's packets to the values that the kernel will assign
+    /// when it splits the burst: 0, 1, 2 and so on. Adapts the ICRCs, which cover the
+    /// identification. An ICRC that an injected fault has damaged stays wrong.
     fn set_identifications(&mut self, burst: Range<usize>) {
         let mut number = 0;
         for piece in &self.pieces[burst] {
@@ -192,7 +193,7 @@ impl Batch {
 }
 
 impl Encoded {
-    /// Returns the number of packets in the run, or 1 for a single packet.
+    /// Returns the number of packets of this value: those of the run, or 1 for a single packet.
     pub(super) fn count(&self) -> usize {
         self.run.unwrap_or(1)
     }

@@ -23,7 +23,8 @@ use batch::{Encoded, FULL_BYTES, FULL_PACKETS, ICRC, PooledBatch, next_offset};
 pub(super) use batch::{Batch, SendParameters};
 pub(super) use send::uses_pages;
 
-/// First byte (opcode) of packets that must be sent only through shared memory, never by a socket.
+/// First byte (opcode) of packets that must be sent only through shared memory, never by a socket,
+/// because they refer to requests that were executed in shared memory.
 const SHARED_MEMORY_ONLY: u8 = Opcode::SKIP.to_byte();
 
 /// Collection of packets that are sent together. Each packet gets its ICRC when it is added. All
@@ -41,8 +42,8 @@ pub(crate) struct Outbox<'a> {
     /// State of datagrams that are sent through shared memory where possible; `None` if datagrams
     /// are sent by sockets only.
     datagrams: Option<Datagrams>,
-    /// Set while wakeups of peer processes that share memory are deferred: they are not sent
-    /// together with the packets, but later by the thread or the engine.
+    /// Set while wakeups of peer processes that share memory are deferred: this outbox does not
+    /// wake the peers; the sending thread or the engine (background thread) does so later.
     is_quiet: bool,
     /// Set if the packets have been held back already, so that no injected latency applies.
     is_delayed: bool,
@@ -115,8 +116,8 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Sets whether this outbox defers wakeups of peer processes that share memory. The caller must
-    /// ensure that deferred wakeups are sent later.
+    /// Makes this outbox defer wakeups of peer processes that share memory, if `is_quiet` is set.
+    /// The caller must ensure that deferred wakeups are sent later.
     pub(crate) fn deferring_wakeups(mut self, is_quiet: bool) -> Self {
         self.is_quiet = is_quiet;
         self
@@ -279,8 +280,8 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Makes packets that are added from now on use the shared memory of `link`. All of them must
-    /// be sent by the queue pair with the number `queue_pair`. `tag` encodes the GIDs of the
+    /// Makes packets that are added from now on use the shared memory of `link`. All these packets
+    /// must be sent by the queue pair with the number `queue_pair`. `tag` encodes the GIDs of the
     /// packets for the peer process.
     pub(crate) fn use_link(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         self.shared = Some(SharedPath {
@@ -370,9 +371,10 @@ impl<'a> Outbox<'a> {
         Some(())
     }
 
-    /// Sends a packet that peers accept only through shared memory, even while injected faults
-    /// require that other packets go through sockets. The packet begins at offset `begin` of the
-    /// buffer. If no memory is shared with the peer, counts the packet as discarded.
+    /// Sends a packet of a kind that peers accept only through shared memory. Such a packet uses
+    /// the shared memory even while injected faults require that other packets go through sockets.
+    /// The packet begins at offset `begin` of the buffer. If no memory is shared with the peer,
+    /// counts the packet as discarded.
     #[cold]
     fn send_through_memory_only(&mut self, begin: usize, path: &Path) {
         let Some(written) = self.batch.bytes.get(begin..) else {
@@ -439,8 +441,8 @@ impl<'a> Outbox<'a> {
         Some(())
     }
 
-    /// Applies injected faults to the last packet in the buffer, and adds the packet to the outbox,
-    /// unless the faults drop the packet or hold it back.
+    /// Applies injected faults to the packet `sealed`, the last one in the buffer, and adds the
+    /// packet to the outbox, unless the faults drop the packet or hold it back.
     fn commit(&mut self, sealed: Encoded) {
         let network = self.network;
         let Some(packet_faults) = network.faults.packet_faults(sealed.transport.len()) else {
@@ -481,7 +483,8 @@ impl<'a> Outbox<'a> {
         network.schedule_delayed();
     }
 
-    /// Adds a packet that injected faults have held back, and that is due now.
+    /// Adds a packet that injected faults have held back, and that is due now. The packet already
+    /// has its headers and its ICRC.
     pub(super) fn put(&mut self, packet: Packet) {
         self.batch.open();
         let begin = self.batch.bytes.len();

@@ -14,7 +14,7 @@ use crate::wire::ip::Headers;
 pub(super) struct RouteCache {
     known: [Option<CachedRoute>; 4],
     /// Number of changes of the [recorded ports](crate::net::hosts) of other hosts when the entries
-    /// were made.
+    /// were made. If the number has changed since, the entries are outdated.
     changes: u64,
     /// Index of the entry that was added most recently.
     newest: usize,

@@ -23,10 +23,10 @@ use crate::proto::Counter;
 /// had lost them.
 const MAX_ATTEMPTS: u32 = 16;
 
-/// Minimum length in bytes of a datagram that is passed to the kernel like a burst although it is
-/// alone. The kernel then stores the datagram in pages instead of a buffer whose size is a power of
-/// two. For long packets this takes about half of the memory, so that more packets fit into the
-/// receiver's socket buffer.
+/// Minimum length in bytes of a single datagram that is passed to the kernel as a burst (message
+/// that the kernel splits). The kernel stores a burst in memory pages, and other datagrams in a
+/// buffer whose size is a power of two. Pages take about half of the memory for long packets, so
+/// that more packets fit into the receiver's socket buffer.
 const MIN_PAGED_LENGTH: usize = 512;
 
 /// Returns whether the kernel stores packets with the path MTU `mtu` in pages, if the socket
@@ -198,7 +198,8 @@ impl Network {
         }
     }
 
-    /// Sends each datagram of a burst separately, because the kernel has refused the burst.
+    /// Sends each datagram of a burst separately, because the kernel has refused the burst as a
+    /// whole.
     fn send_separately(&self, socket: &Socket, burst: &Burst<'_>) {
         let size = burst.segment.map_or(usize::MAX, usize::from);
         for datagram in burst

@@ -8,10 +8,12 @@ use super::Burst;
 /// Socket option from linux/udp.h: the size in bytes of the datagrams into which the kernel splits
 /// a message.
 pub(super) const UDP_SEGMENT: c_int = 103;
-/// Socket option from linux/udp.h: the kernel merges received datagrams.
+/// Socket option from linux/udp.h: the kernel merges received datagrams of equal size into one
+/// message.
 pub(super) const UDP_GRO: c_int = 104;
 
-/// A control message (`cmsg(3)`) whose value is at most as long as an int.
+/// A control message (`cmsg(3)`) of a sent or received message. The value is at most as long as an
+/// int.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct ControlMessage {

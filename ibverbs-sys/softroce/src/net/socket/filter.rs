@@ -20,11 +20,12 @@ use crate::descriptor::Descriptor;
 use crate::net::tunnel;
 use crate::wire::{Opcode, Operation, Transport};
 
-/// Opcode of a UD packet without immediate data, to which the filter compares opcodes.
+/// Opcode of a UD packet without immediate data. The filter passes packets with this opcode from
+/// every device.
 const DATAGRAM: Opcode = Opcode::new(Transport::UnreliableDatagram, Operation::SendOnly);
 
-/// Offset of the network header in the address space of a packet filter (`SKF_NET_OFF` of
-/// linux/filter.h).
+/// Offset of the network (IPv4) header in the address space of a packet filter (`SKF_NET_OFF` of
+/// linux/filter.h). In this address space, offset 0 is the UDP header.
 const NETWORK_HEADER: u32 = -0x10_0000_i32 as u32;
 /// Offset of the source address in the IPv4 header, in the filter's address space.
 const SOURCE_ADDRESS: u32 = NETWORK_HEADER + 12;
@@ -37,7 +38,8 @@ const PAYLOAD: u32 = 8;
 /// space.
 const TUNNEL_SOURCE_GID: u32 = PAYLOAD + 8;
 
-/// Maximum number of peers in a filter's list. Each peer costs one comparison for every packet.
+/// Maximum number of peers in a filter's list. More peers would slow down all packets: each peer
+/// costs one comparison for every packet.
 pub(super) const MAX_PEERS: usize = 128;
 
 /// The BPF code of a packet filter for the socket of an IPv4 address.
@@ -150,8 +152,8 @@ impl Filter {
         self.code.len() - 1
     }
 
-    /// Adds an instruction that loads a word, half word or byte of the datagram into the
-    /// accumulator. The instruction drops datagrams that are too short.
+    /// Adds an instruction that loads a word, half word or byte (`size`) at `offset` of the
+    /// datagram into the accumulator. The instruction drops datagrams that are too short.
     fn load(&mut self, size: u32, offset: u32) {
         self.push(BPF_LD | size | BPF_ABS, offset);
     }
@@ -215,8 +217,8 @@ impl Filter {
         }
     }
 
-    /// Adds an instruction that ends the filter. It passes `bytes` bytes of the datagram, or drops
-    /// the datagram if `bytes` is 0.
+    /// Adds an instruction that ends the filter. The instruction passes `bytes` bytes of the
+    /// datagram, or drops the datagram if `bytes` is 0.
     fn finish(&mut self, bytes: u32) {
         self.push(BPF_RET | BPF_K, bytes);
     }
@@ -231,7 +233,8 @@ struct Jump {
 }
 
 /// Attaches a [`Filter`] to the socket of an IPv4 address, by which the kernel drops unexpected
-/// packets of programs of this host. `base` is the first port of the devices' port range.
+/// packets of programs of this host. `base` is the first port of the devices' port range. `peers`
+/// are the devices that may send packets of connections; `None` if every device may.
 pub(super) fn attach(
     socket: &Descriptor,
     base: u16,

@@ -23,7 +23,7 @@ pub(crate) struct Interface {
 /// An IP address of this host, as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostAddress {
-    /// The IP address.
+    /// The IP address, of IPv4 or IPv6.
     pub(crate) ip: IpAddr,
     /// Network interface that has the address.
     pub(crate) interface: Interface,
@@ -143,7 +143,8 @@ impl HostAddress {
     }
 }
 
-/// Opens a socket for system calls about interfaces. Returns `None` if the kernel refuses.
+/// Opens a socket on which system calls (`ioctl`) query interfaces. Returns `None` if the kernel
+/// refuses.
 fn socket() -> Option<Descriptor> {
     let flags = SocketFlags::CLOEXEC;
     let open = || socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None);

@@ -33,7 +33,8 @@ pub(crate) use interface::{HostAddress, Interface};
 pub(crate) use interface_monitor::InterfaceMonitor;
 pub(crate) use ring::Ring;
 
-/// Maximum number of messages that one system call sends. A longer list is sent by several calls.
+/// Maximum number of messages that one system call sends, for which their headers are on the stack.
+/// A longer list is sent by several calls.
 pub(crate) const BATCH: usize = 32;
 
 /// Maximum number of datagrams in a burst: the limit of Linux before version 6.9, which doubled it.
@@ -45,7 +46,8 @@ pub(crate) const MAX_BURST_DATAGRAMS: usize = 64;
 pub(crate) const MAX_BURST_BYTES: usize = 65_535 - 40 - 8;
 
 /// Requested size in bytes of a socket's send buffer, in which packets wait for the network
-/// interface. If the buffer is full, the sender has to try again.
+/// interface. If the buffer is full, the sender has to try again, so a smaller buffer would cost
+/// more system calls.
 const SEND_BUFFER_SIZE: usize = 1 << 20;
 
 /// Hop limit of packets for which the sender requests no hop limit: the usual default of Linux.
@@ -58,7 +60,8 @@ const DEFAULT_HOP_LIMIT: u32 = 64;
 pub(crate) struct Socket {
     socket: Descriptor,
     local: SocketAddr,
-    /// Set if the kernel supports bursts (`UDP_SEGMENT`).
+    /// Set while bursts can be sent: the kernel supports `UDP_SEGMENT`, and bursts were not
+    /// disabled.
     sends_bursts: AtomicBool,
 }
 
@@ -385,8 +388,8 @@ impl Socket {
     }
 }
 
-/// Returns the `msghdr` of a burst. It points to the burst and to the contents of `name` and
-/// `controls`, which this function sets.
+/// Returns the `msghdr` of a burst, for `sendmsg`. The header points to the burst and to the
+/// contents of `name` and `controls`, which this function sets.
 fn header(
     burst: &Burst<'_>,
     name: &mut RawSocketAddress,

@@ -6,8 +6,8 @@ use super::{
 };
 use crate::sync::{Ordering, fence};
 
-/// The receiving side of a ring (message queue in shared memory). The generics are the references
-/// to the parts of the ring's [`Memory`].
+/// The receiving side of a ring (message queue in shared memory). `S`, `C` and `M` are the types of
+/// the references to the parts of the ring's [`Memory`].
 #[derive(Debug)]
 pub(in crate::same_host) struct Consumer<S, C, M> {
     memory: Memory<S, C, M>,
@@ -16,8 +16,9 @@ pub(in crate::same_host) struct Consumer<S, C, M> {
     must_wake_producer: bool,
 }
 
-/// A received message. Its words are copied out of the slot (cache line of the ring). Its chunks
-/// (cache lines of payload) are still in the ring.
+/// A received message. The message's words are copied out of the slot (cache line of the ring), so
+/// the producer cannot change them any more. The chunks (cache lines of payload) are still in the
+/// ring.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::same_host) struct Message<'a> {
     /// Number that the producer has added to the message: the message type, and the indices of the
@@ -85,8 +86,8 @@ where
         Ok(None)
     }
 
-    /// Returns whether the producer must be woken: it has requested a wakeup, and space was freed
-    /// since the last call.
+    /// Returns whether the producer must be woken: the producer has requested a wakeup, and space
+    /// was freed since the last call.
     pub(in crate::same_host) fn must_wake_producer(&mut self) -> bool {
         std::mem::take(&mut self.must_wake_producer)
     }

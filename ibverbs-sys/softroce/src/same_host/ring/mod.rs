@@ -52,11 +52,11 @@ pub(super) struct ControlWords {
     starved: Line,
 }
 
-/// Number of words of a slot that belong to the message: all words of the cache line except the
-/// first.
+/// Number of words of a slot that belong to the message: all eight words of the cache line except
+/// the first, which shows if the slot is published.
 pub(super) const WORDS: usize = 7;
 
-/// Number of words of a chunk (cache line of payload).
+/// Number of 64-bit words of a chunk (cache line of payload).
 pub(super) const CHUNK_WORDS: usize = 8;
 
 /// Length of a chunk (cache line of payload) in bytes.
@@ -66,8 +66,8 @@ pub(super) const CHUNK: usize = 8 * CHUNK_WORDS;
 /// after it had claimed the slot.
 const NO_MESSAGE: u16 = 0;
 
-/// Shared memory of a ring (message queue): references to its slots (`S`), its chunks (`C`) and its
-/// control words (`M`). The numbers of slots and of chunks must be powers of two.
+/// Shared memory of a ring (message queue): references to its slots (type `S`), its chunks (`C`)
+/// and its control words (`M`). The numbers of slots and of chunks must be powers of two.
 #[derive(Debug)]
 pub(super) struct Memory<S, C, M> {
     pub(super) slots: S,
@@ -75,7 +75,7 @@ pub(super) struct Memory<S, C, M> {
     pub(super) marks: M,
 }
 
-/// Error: the peer has violated the protocol of the ring.
+/// Error: the peer has violated the protocol of the ring, for example by an impossible position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer's memory makes no sense")]
 pub(super) struct Violation;
@@ -139,7 +139,7 @@ where
     }
 
     /// Returns `count` chunks (cache lines of payload) of the ring, beginning with the chunk
-    /// `from`. They may wrap around the end of the memory.
+    /// `from`. The chunks may wrap around the end of the memory.
     fn room(&self, from: u32, count: u16) -> MessageChunks<'_> {
         let (start, count) = (
             from as usize & (self.chunks.len() - 1),
@@ -153,7 +153,8 @@ where
     }
 }
 
-/// Chunks (cache lines of payload) of a message. The other process may write to them at any time.
+/// Chunks (cache lines of payload) of one message in the ring. The other process may change their
+/// contents at any time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageChunks<'a> {
     first: &'a [Chunk],

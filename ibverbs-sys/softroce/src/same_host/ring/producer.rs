@@ -13,21 +13,25 @@ const PREFETCH_DISTANCE: u32 = 3;
 /// Reason why a message could not be sent on a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::same_host) enum PushError<E> {
-    /// The ring has no free space at present.
+    /// The ring has no free space at present; the message can be sent after the consumer has
+    /// received others.
     Full,
-    /// The consumer has violated the protocol.
+    /// The consumer has violated the protocol of the ring, so that the ring cannot be used any
+    /// more.
     Violation,
     /// The function `fill`, which writes the payload, has failed with this error.
     Content(E),
 }
 
 /// The sending side of a ring (message queue in shared memory). Several threads may use it at the
-/// same time. The generics are the references to the parts of the ring's [`Memory`].
+/// same time. `S`, `C` and `M` are the types of the references to the parts of the ring's
+/// [`Memory`].
 #[derive(Debug)]
 pub(in crate::same_host) struct Producer<S, C, M> {
     memory: Memory<S, C, M>,
     claimed: AtomicU64,
-    /// Position of the consumer when a thread of this process last loaded it from shared memory.
+    /// Cached position of the consumer, as a thread of this process last loaded it from shared
+    /// memory. The shared word is read again only if the ring seems to be full.
     released: AtomicU64,
 }
 
@@ -136,8 +140,8 @@ where
     }
 
     /// Requests the cache line of a later slot for writing, because further messages probably
-    /// follow. The consumer has the cache line since it read the slot's previous message, and a
-    /// store would wait for it.
+    /// follow. The cache line is still in the consumer's processor, which read the slot's previous
+    /// message, so without this request a store would wait for the cache line.
     #[inline]
     pub(in crate::same_host) fn prefetch(&self) {
         let mut position = Position::of(self.claimed.load(Ordering::Relaxed));

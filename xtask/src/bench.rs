@@ -24,30 +24,30 @@ const VERBS: &str = "verbs";
 /// The benchmark that compares softroce with copies, system calls, sockets and other programs on
 /// the same machine, and judges the results by goals.
 const LIMITS: &str = "limits";
-/// The name of the kernel's Soft-RoCE device in the virtual machine, whose results are the
-/// reference values there.
+/// The name of the kernel's Soft-RoCE device in the virtual machine. The benchmark [`LIMITS`]
+/// compares softroce with this device.
 const KERNEL_DEVICE: &str = "rxe_0";
-/// A processor feature that the virtual machine must not offer. With it, the kernel computes
-/// checksums by an instruction, which is slower under emulation than the kernel's other method, a
-/// table.
+/// A processor feature that the virtual machine must not offer. A kernel that finds this feature
+/// computes checksums by an instruction, which is slower under emulation than the kernel's other
+/// method, a table.
 const SLOW_WHEN_EMULATED: &str = "pclmulqdq";
 
-/// The environment variable that tells the benchmark [`LIMITS`] the path of the program `attacker`,
-/// which sends forged packets to softroce.
+/// The name of the environment variable from which the benchmark [`LIMITS`] reads the path of the
+/// program `attacker`, which sends forged packets to softroce.
 const ATTACKER: &str = "RDMA_BENCH_ATTACKER";
 
-/// The environment variable that tells the benchmark [`LIMITS`] the path of the program that
-/// measures other RPC frameworks.
+/// The name of the environment variable from which the benchmark [`LIMITS`] reads the path of the
+/// program `rdma-bench-peers`. That program measures other RPC frameworks.
 const PEERS: &str = "RDMA_BENCH_PEERS";
 /// The path of the manifest (`Cargo.toml`) of the program that measures other RPC frameworks. The
 /// program is in a workspace of its own.
 const PEERS_MANIFEST: &str = "rdma-bench/peers/Cargo.toml";
 
-/// The environment variable that tells the benchmark [`LIMITS`] the directory of rdma-async's built
-/// examples.
+/// The name of the environment variable from which the benchmark [`LIMITS`] reads the directory of
+/// rdma-async's built examples.
 const EXAMPLES: &str = "RDMA_BENCH_EXAMPLES";
-/// The environment variable that tells the benchmark [`LIMITS`] the path of the program that
-/// measures web servers over streams of rdma-async.
+/// The name of the environment variable from which the benchmark [`LIMITS`] reads the path of the
+/// program that measures web servers over streams of rdma-async.
 const WEB: &str = "RDMA_BENCH_WEB";
 /// The path of the manifest (`Cargo.toml`) of the program that measures web servers. The program is
 /// in a workspace of its own.
@@ -94,9 +94,9 @@ impl Options {
     }
 }
 
-/// Builds the benchmarks, and runs them on the machine that has the device: this machine or the
-/// virtual machine. The results are written below the target directory. Returns the first exit
-/// status that is not 0.
+/// Builds the benchmarks that `options` select, and runs them on the machine that has the device:
+/// this machine or the virtual machine. The results are written below the target directory. Returns
+/// the first exit status that is not 0.
 pub(crate) fn run(shell: &Shell, options: Options) -> anyhow::Result<u8> {
     packages::install(shell, packages::BUILD)?;
     if let Err(error) = packages::install(shell, packages::PERFTEST) {
@@ -292,8 +292,8 @@ impl Part {
     }
 }
 
-/// Returns whether `name` has the form of a name in the benchmark [`LIMITS`]: a comparison (`G8a`),
-/// a goal (`G8`), or a letter that selects all its goals (`G`).
+/// Returns whether `name` has the form of a name that the benchmark [`LIMITS`] accepts. Such a name
+/// selects a comparison (`G8a`), all comparisons of a goal (`G8`), or all goals of a letter (`G`).
 fn is_row(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(|c: char| c.is_ascii_alphabetic()) else {
         return false;
@@ -411,7 +411,7 @@ impl Bench<'_> {
     }
 }
 
-/// Returns whether a file in `directory` was written at the time `begin` or later, so that a run
+/// Returns whether a file in `directory` was written at the time `begin` or later. If so, a run
 /// that began at that time has left results.
 fn has_written_since(directory: &Path, begin: SystemTime) -> io::Result<bool> {
     for entry in fs::read_dir(directory)? {

@@ -80,7 +80,7 @@ pub(crate) const PERFTEST: &Group = &Group {
     purpose: "compare the benchmarks with perftest",
 };
 
-/// The package of UCX, a communication library that the benchmarks compare softroce with.
+/// The package of UCX, a communication library with which the benchmarks compare softroce.
 pub(crate) const UCX: &Group = &Group {
     names: &["ucx-utils"],
     purpose: "compare softroce with UCX over shared memory",
@@ -190,7 +190,8 @@ pub(crate) fn install_all(
         .collect()
 }
 
-/// Prints which packages will be installed and why, one line for each group.
+/// Prints which packages of `plan` will be installed and for which purpose, one line for each
+/// group.
 fn announce(plan: &[(&Group, Vec<&str>)]) {
     for (group, missing) in plan {
         eprintln!("to install: {} (to {})", missing.join(" "), group.purpose);
@@ -284,7 +285,7 @@ impl Privilege {
         sudo.ignore_stderr().run().is_ok().then_some(Self::Sudo)
     }
 
-    /// Prints `command`, and runs it as root.
+    /// Prints `command`, and runs the command as root. Fails if the command fails.
     pub(crate) fn run(self, shell: &Shell, command: &[&str]) -> anyhow::Result<()> {
         let sudo: &[&str] = match self {
             Self::Root => &[],
@@ -322,8 +323,8 @@ fn not_installed(known: &str, wanted: &[&'static str]) -> Vec<&'static str> {
         .collect()
 }
 
-/// Returns the packages that apt-get would remove, according to `plan`, the output of a simulated
-/// run.
+/// Returns the names of the packages that apt-get would remove, according to `plan`, the output of
+/// a simulated run of apt-get.
 fn removals(plan: &str) -> Vec<&str> {
     let lines = plan.lines().filter_map(|line| line.strip_prefix("Remv "));
     lines
@@ -355,7 +356,8 @@ mod tests {
         );
     }
 
-    /// Returns the packages that the command on the page `docs/src/{page}` installs, in order.
+    /// Returns the names of the Debian packages that the documentation page `docs/src/{page}` tells
+    /// the user to install, in the order of the page.
     fn installed_on(page: &str) -> Vec<String> {
         let path = project::root().join("docs/src").join(page);
         let text = std::fs::read_to_string(path).unwrap();

@@ -30,8 +30,8 @@ pub struct Connection {
     runtime: Runtime,
 }
 
-/// The connection under test with the parameters of the test: the value that every test function
-/// receives.
+/// The rdma-async connection under test, with the parameters of the test. Every function that
+/// measures an operation gets this value.
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) rdma: Rdma,

@@ -35,7 +35,7 @@ struct Output {
 }
 
 impl Output {
-    /// Starts a thread that reads `pipe` to its end.
+    /// Starts a thread that reads `pipe`, an output of a child process, to its end.
     fn of(mut pipe: impl Read + Send + 'static) -> Self {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let shared = Arc::clone(&bytes);
@@ -53,13 +53,14 @@ impl Output {
         }
     }
 
-    /// Returns the bytes that were read so far, as text.
+    /// Returns the bytes that were read from the pipe so far, as text.
     fn text(&self) -> String {
         let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Waits for the end of the pipe, and returns the whole output.
+    /// Waits until the process has closed its end of the pipe, and returns everything that the
+    /// process wrote, as text.
     fn whole(&mut self) -> String {
         if let Some(reader) = self.reader.take() {
             // If the reader panicked, the output until then is returned.

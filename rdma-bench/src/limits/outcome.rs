@@ -169,8 +169,8 @@ pub(super) mod tests {
         Pair::new(goal, figure, Some(1.0), line, Vec::new()).expect("a number")
     }
 
-    /// Returns the result of measuring `row` in pairs with the given figures (values under test),
-    /// each with a reference value of 1.
+    /// Creates a result for tests, as if `row` had been measured with one pair for each element of
+    /// `figures`, the values under test. The reference value of each pair is 1.
     pub(in crate::limits) fn judged(row: Row, figures: &[f64]) -> Judged {
         let pair = |figure: &f64| pair(row.goal, *figure, [0.1, 0.1]);
         Judged {

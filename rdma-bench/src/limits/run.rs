@@ -68,7 +68,7 @@ impl Path {
     }
 }
 
-/// The result that was read from one run of a program.
+/// The result of one run of a program that the judge measures.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Reading {
     /// The value of the requested statistic: microseconds, messages per second, or a count.
@@ -78,8 +78,8 @@ pub(super) struct Reading {
 }
 
 impl Run {
-    /// Creates a test of the operation `verb` with messages of `size` bytes, over the path that
-    /// softroce chooses.
+    /// Creates a test that measures the latency or the bandwidth (`metric`) of the operation `verb`
+    /// with messages of `size` bytes. softroce chooses the path of the messages.
     pub const fn new(verb: Verb, metric: Metric, size: usize) -> Self {
         Self {
             verb,
@@ -94,7 +94,7 @@ impl Run {
         }
     }
 
-    /// Returns this test with the messages between server and client on `path`.
+    /// Returns this test with `path` as the path of the messages between server and client.
     pub const fn path(self, path: Path) -> Self {
         Self { path, ..self }
     }
@@ -105,7 +105,8 @@ impl Run {
         Self { mtu, ..self }
     }
 
-    /// Returns this test with the additional arguments `args`.
+    /// Returns this test with the additional command line arguments `args` for server and client.
+    /// Replaces arguments that were given before.
     pub const fn with(self, args: &'static [&'static str]) -> Self {
         Self { args, ..self }
     }
@@ -167,7 +168,7 @@ impl Run {
         }
     }
 
-    /// Returns the number of queue pairs of the client. Each transfers its own messages.
+    /// Returns the number of queue pairs of the client. Each queue pair transfers its own messages.
     fn queue_pairs(self) -> usize {
         let option = self.args.windows(2).find(|pair| pair[0] == "-q");
         let count = option.and_then(|pair| pair[1].parse().ok());

@@ -5,7 +5,8 @@ use std::fmt;
 use super::row::Row;
 use super::rows::{guest_rows, host_rows};
 
-/// The kind of machine on which a comparison is measured: the host or the virtual machine.
+/// The machine on which a comparison is measured: the host, or the virtual machine with the
+/// kernel's Soft-RoCE device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MachineKind {
     /// The machine on which the judge was started.

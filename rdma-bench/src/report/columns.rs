@@ -113,7 +113,8 @@ mod tests {
 
     use super::*;
 
-    /// Checks that the latency columns equal a line that `ib_write_lat` printed.
+    /// Checks that the result lines of latency tests equal the lines that perftest's program
+    /// `ib_write_lat` printed for the same values.
     #[test]
     fn latency_columns_are_perftests() {
         let measured = Latency {
@@ -158,7 +159,8 @@ mod tests {
         );
     }
 
-    /// Checks that the bandwidth columns equal lines that `ib_write_bw` printed.
+    /// Checks that the result lines of bandwidth tests equal the lines that perftest's program
+    /// `ib_write_bw` printed for the same values.
     #[test]
     fn bandwidth_columns_are_perftests() {
         let measured = |iterations, average, peak| Bandwidth {

@@ -18,7 +18,8 @@ use crate::project;
 /// kernel of the guest.
 const META_PACKAGE: &str = "linux-image-amd64";
 
-/// A kernel for the guest, unpacked in the cache directory.
+/// A Debian kernel for the guest (the virtual machine), unpacked in the cache directory and not
+/// installed on this machine.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     directory: PathBuf,
@@ -223,7 +224,8 @@ fn decompress(shell: &Shell, image: &Path, vmlinux: &Path) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Returns the path of `depmod`. Its directory is not in every user's PATH.
+/// Returns the path of the program `depmod`. Searches the directories of system programs, which are
+/// not in every user's PATH.
 fn depmod() -> anyhow::Result<PathBuf> {
     let places = ["/usr/sbin/depmod", "/sbin/depmod"].map(PathBuf::from);
     places

@@ -16,7 +16,8 @@ use crate::rxe::{self, Requirements};
 /// seconds.
 const GID_LIMIT: Duration = Duration::from_secs(10);
 
-/// The Soft-RoCE device that the caller requests.
+/// The description of the kernel's Soft-RoCE device that `cargo xtask softroce-setup` must provide,
+/// from the options of that command.
 #[derive(Debug, Default)]
 pub(crate) struct Request {
     /// The network device that the Soft-RoCE device uses; `None` for the network device of the
@@ -27,7 +28,8 @@ pub(crate) struct Request {
     pub(crate) name: Option<String>,
 }
 
-/// Sets up the Soft-RoCE device `request`. Skips steps that are already done.
+/// Sets up the Soft-RoCE device that `request` describes, on this machine or else in the guest.
+/// Skips steps that are already done.
 pub(crate) fn setup(shell: &Shell, request: &Request) -> anyhow::Result<()> {
     packages::install(shell, packages::BUILD)?;
     packages::install(shell, packages::DEVICE)?;

@@ -19,8 +19,8 @@ const SIZE: usize = 8;
 /// matter.
 const BATCH: usize = 1000;
 
-/// Measures the time of a write by rdma-core: the process posts the write and polls for its
-/// completion.
+/// Measures the time of a write of 8 bytes by rdma-core, for about `time`. The process posts one
+/// write at a time and polls for its completion. Returns the result as JSON.
 pub(crate) fn core_write(time: Duration) -> anyhow::Result<Value> {
     let domain = Context::open_default()?.protection_domain()?;
     let (left, _right) = core_pair(&domain)?;
@@ -61,7 +61,8 @@ pub(crate) fn core_pair(domain: &ProtectionDomain) -> anyhow::Result<(QueuePair,
     ))
 }
 
-/// Measures the time of a write by rdma-async: a task awaits one write after the other.
+/// Measures the time of a write of 8 bytes by rdma-async, for about `time`. A task awaits one write
+/// after the other. Returns the result as JSON.
 pub(crate) fn async_write(time: Duration) -> anyhow::Result<Value> {
     Ok(writes(0, time)?.time())
 }

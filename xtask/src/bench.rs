@@ -396,8 +396,9 @@ impl Bench<'_> {
         command
     }
 
-    /// Returns `device`, the requirements for the machine with the device, with the time limit, the
-    /// directories and the environment variables added that `benchmark` needs.
+    /// Returns the requirements for the machine that runs `benchmark`: `device`, which selects the
+    /// machine with the device, with the time limit, the directories and the environment variables
+    /// of the benchmark added.
     fn requirements(&self, benchmark: &Executable, device: Requirements) -> Requirements {
         let mut environment = self.preload.clone();
         environment.extend(cargo::environment_of(benchmark, &self.built));
@@ -430,8 +431,9 @@ mod tests {
 
     use super::{Options, Part, Target, has_written_since, is_row};
 
-    /// Returns the parts of the benchmarks that the options select if the benchmark
-    /// [`LIMITS`](super::LIMITS) prints `listing` as its list of comparisons.
+    /// Returns the parts of the benchmarks that the options with these values of `device`, `only`
+    /// and `arguments` select. `listing` is the list of comparisons that the benchmark
+    /// [`LIMITS`](super::LIMITS) would print.
     fn parts(
         device: Target,
         (only, listing): (Option<&str>, &str),

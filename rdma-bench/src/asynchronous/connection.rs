@@ -113,7 +113,7 @@ fn layout(size: usize) -> Result<Layout> {
 }
 
 impl Setup {
-    /// Allocates memory for a message of `size` bytes.
+    /// Allocates registered memory for a message of `size` bytes of this process.
     pub(super) fn allocate(&self, size: usize) -> Result<LocalMr> {
         Ok(self.rdma.alloc_local_mr(layout(size)?)?)
     }

@@ -17,8 +17,9 @@ pub(super) fn is_time(test: &str) -> bool {
     test.ends_with("_lat")
 }
 
-/// Returns the command line that server and client have in common. softroce is not preloaded,
-/// because UCX does not use the device under test.
+/// Returns the command line of `ucx_perftest` that server and client have in common. The two
+/// processes connect through the TCP port `port`. softroce is not preloaded, because UCX does not
+/// use the device under test.
 pub(super) fn argv(port: u16) -> Vec<OsString> {
     let port = port.to_string();
     let argv = ["env", "-u", "LD_PRELOAD", TRANSPORTS, PROGRAM, "-p", &port];

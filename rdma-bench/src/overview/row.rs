@@ -27,7 +27,8 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// All layers and programs that the overview shows, in the order of their lines in the table.
+    /// All layers and programs that the overview shows, in the order of their lines for one
+    /// operation in the table.
     const ALL: [Self; 6] = [
         Self::Core(Memory::Device),
         Self::Core(Memory::Malloc),
@@ -47,7 +48,8 @@ impl Subject {
         }
     }
 
-    /// Returns whether the overview shows the operation `verb` over this layer or program.
+    /// Returns whether the overview shows the operation `verb` over this layer or program. Not
+    /// every layer has every operation.
     fn has(self, verb: Verb) -> bool {
         match self {
             Self::Rpc => verb.is_call(),

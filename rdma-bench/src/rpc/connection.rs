@@ -143,7 +143,7 @@ impl Connection {
     }
 }
 
-/// Calls `echo` once with the bytes `request`.
+/// Calls the RPC method `echo` of the server once, with the bytes `request` as the argument.
 async fn echo(client: &BenchClient, request: &[u8]) -> Result<()> {
     match client.echo(request).await {
         Ok(_) | Err(CallError::Service(())) => Ok(()),
@@ -193,9 +193,9 @@ async fn bandwidth(
 /// A caller of the RPC method `bulk`, with the memory that all its calls use.
 struct BulkCaller<'c> {
     client: &'c BenchClient,
-    /// Memory that a call lends to the server.
+    /// The memory that a call lends to the server as its argument.
     argument: BulkMemory,
-    /// Memory into which the result of a call is read.
+    /// The memory into which this process reads the result of a call.
     result: BulkMemory,
 }
 

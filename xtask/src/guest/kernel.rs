@@ -86,7 +86,8 @@ impl Kernel {
         self.directory.join("vmlinux")
     }
 
-    /// Returns the directory that becomes `/lib/modules` in the guest.
+    /// Returns the host's directory with the modules of this kernel, which becomes `/lib/modules`
+    /// in the guest.
     pub(crate) fn module_tree(&self) -> PathBuf {
         self.directory.join("modules")
     }

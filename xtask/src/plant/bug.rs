@@ -232,7 +232,8 @@ mod tests {
         }
     }
 
-    /// Returns whether a Rust source file below `directory` contains one of `texts`.
+    /// Returns whether a Rust source file below the directory `directory` contains at least one of
+    /// `texts`. Used to check that the tests that bugs name exist.
     fn contains(directory: &Path, texts: &[String]) -> bool {
         fs::read_dir(directory).unwrap().any(|entry| {
             let path = entry.unwrap().path();

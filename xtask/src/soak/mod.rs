@@ -32,7 +32,7 @@ pub(crate) struct Options {
 struct Soak {
     name: &'static str,
     description: &'static str,
-    /// Builds the test and runs it for the given time. Returns the exit status.
+    /// The function that builds the test and runs it for the given time. Returns the exit status.
     run: fn(&Shell, Duration) -> anyhow::Result<u8>,
 }
 
@@ -259,8 +259,9 @@ fn random_rounds(_: &Shell, time: Duration) -> anyhow::Result<u8> {
 }
 
 fn dropped_futures(_: &Shell, time: Duration) -> anyhow::Result<u8> {
-    /// Environment variables that choose the path between two queue pairs. Consecutive runs use
-    /// consecutive elements.
+    /// The environment variables by which softroce sends messages on each path: shared memory, UDP
+    /// with lost packets, or softroce's own choice. Each run uses the next element, so that all
+    /// paths are tested.
     const PATHS: [&[(&str, &str)]; 3] = [
         &[("SOFTROCE_PATH", "shared")],
         &[("SOFTROCE_PATH", "udp"), ("SOFTROCE_LOSS", "0.001")],

@@ -51,8 +51,8 @@ impl Place {
             .collect()
     }
 
-    /// Returns the options of `cargo xtask test` with which tests run at this place only, for the
-    /// commands that the report shows.
+    /// Returns the options with which `cargo xtask test` runs only the tests at this place (the
+    /// host or a device). The report shows these options in the commands that repeat a test.
     pub(crate) fn options(&self) -> String {
         match self {
             Self::Host => "--host-only".to_owned(),
@@ -60,8 +60,8 @@ impl Place {
         }
     }
 
-    /// Returns the name of the directory, within the directory of the run, for the files of the
-    /// tests at this place.
+    /// Returns the name of the directory for the files (such as outputs) of the tests at this
+    /// place, which is the host or a device.
     pub(crate) fn directory(&self) -> String {
         match self {
             Self::Host => "host".to_owned(),

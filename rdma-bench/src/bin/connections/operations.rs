@@ -67,14 +67,14 @@ pub(crate) fn async_write(time: Duration) -> anyhow::Result<Value> {
     Ok(writes(0, time)?.time())
 }
 
-/// Measures the rate of writes on one rdma-async connection while `idle` other connections are
-/// open.
+/// Measures the rate of writes of 8 bytes on one rdma-async connection while `idle` other
+/// connections are open, for about `time`. Returns the result as JSON.
 pub(crate) fn async_rate(idle: usize, time: Duration) -> anyhow::Result<Value> {
     Ok(writes(idle, time)?.rate())
 }
 
-/// Measures the rate of writes on one rdma-async connection while `failures` other connections of
-/// the runtime fail.
+/// Measures the rate of writes of 8 bytes on one rdma-async connection while `failures` other
+/// connections of the runtime fail, for about `time`. Returns the result as JSON.
 pub(crate) fn beside_failures(failures: u32, time: Duration) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];
@@ -101,8 +101,8 @@ pub(crate) fn beside_failures(failures: u32, time: Duration) -> anyhow::Result<V
     })
 }
 
-/// Makes a connection fail by a write to memory to which the peer has granted no access. Waits
-/// until both sides have failed.
+/// Makes the connection with the ends `near` and `far` fail, by a write to memory to which the peer
+/// has granted no access. Waits until both ends have failed.
 async fn fail((near, far): (Rdma, Rdma)) -> anyhow::Result<()> {
     let mut inaccessible = RemoteMr::from_token(RemoteMemory {
         address: 0x1000,
@@ -129,7 +129,8 @@ fn writes(idle: usize, time: Duration) -> anyhow::Result<Samples> {
     })
 }
 
-/// A connection to be measured, with the memory of its writes.
+/// An rdma-async connection on which writes are measured, with both of its ends and the memory that
+/// the writes read and change.
 struct MeasuredConnection {
     client: Rdma,
     server: Rdma,

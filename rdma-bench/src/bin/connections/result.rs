@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 /// the meaning of a field changes.
 pub(crate) const SCHEMA: &str = "rdma-bench/connections/1";
 
-/// The samples of one measurement: the time per operation of each. The measurement ends after a
-/// given duration.
+/// The samples of one measurement, which ends after a given duration. Each sample is the average
+/// time of the operations that were measured together.
 #[derive(Debug)]
 pub(crate) struct Samples {
     begun: Instant,

@@ -97,7 +97,8 @@ fn runtime() -> anyhow::Result<Runtime> {
     Ok(Builder::new_current_thread().enable_io().build()?)
 }
 
-/// Registers an eventfd with the current tokio runtime, so that tasks can wait for it.
+/// Registers the eventfd `event` with the current tokio runtime, so that tasks can wait for a
+/// wakeup by the eventfd.
 fn register<T: AsRawFd>(event: T) -> anyhow::Result<AsyncFd<T>> {
     #[expect(
         deprecated,

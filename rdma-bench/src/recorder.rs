@@ -76,7 +76,8 @@ impl Recorder {
         self.taken += 1;
     }
 
-    /// Returns the number of timestamps recorded so far.
+    /// Returns the number of timestamps that were recorded so far, one for each iteration of the
+    /// test.
     #[inline]
     pub fn count(&self) -> usize {
         self.taken

@@ -128,7 +128,7 @@ impl Process {
         }
     }
 
-    /// Returns the exit status of the process; `None` while it runs.
+    /// Returns the exit status of this process; `None` while the process runs.
     fn exit_status(&mut self) -> Result<Option<ExitStatus>> {
         let name = self.name.clone();
         self.child.try_wait().map_err(|error| Error::Program {

@@ -48,8 +48,8 @@ impl Attack {
 }
 
 impl Side {
-    /// Returns this end of the connection as an argument of `attacker`: IP address, UDP port, queue
-    /// pair number and PSN.
+    /// Returns this end of the connection as an argument of the program `attacker`: IP address, UDP
+    /// port, queue pair number and packet sequence number (PSN).
     fn target(&self) -> String {
         let slot = (self.queue_pair >> 16) as u16;
         let address = SocketAddrV4::new(self.address, BASE_PORT + PORT_STRIDE * slot);

@@ -138,8 +138,8 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Duration of one measurement of the round trip of a cache line. Short, because each pair of
-    /// measurements needs two of these.
+    /// Duration of one measurement of the round trip of a cache line: short, because each pair of
+    /// measurements needs two such measurements.
     const CACHE_LINE_TIME: Duration = Duration::from_millis(60);
 
     /// Creates a judge that measures the devices `networks` with the programs `programs`. `effort`
@@ -337,8 +337,8 @@ mod tests {
         assert_eq!(count(&even), (31, Verdict::Undecided));
     }
 
-    /// Returns the probability of the verdict *met* if the true median is exactly at the goal and
-    /// the goal is evaluated after each of the numbers of pairs `checks`.
+    /// Returns the probability of the verdict *met* for a comparison whose true median is exactly
+    /// at the goal. `checks` are the numbers of pairs after which the goal is evaluated.
     fn false_verdict(checks: &[usize]) -> f64 {
         // At each index: the probability that this many pairs are above the goal and that no
         // evaluation has decided yet.

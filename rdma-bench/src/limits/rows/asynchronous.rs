@@ -64,7 +64,7 @@ const PIPELINE_64: &[&str] = &["-t", "64", "--completion", "busy", "--pipeline"]
 /// The arguments of `streams` for the bandwidth of writes of 64 KiB over RDMA.
 const STREAM_BANDWIDTH: &[&str] = &["bandwidth", "--by", "rdma", "--size", "65536"];
 
-/// The comparisons of rdma-async, whose names begin with E.
+/// The comparisons (rows of the judge's table) that measure rdma-async. Their names begin with E.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "E1",

@@ -59,7 +59,7 @@ macro_rules! bulks_beside {
     };
 }
 
-/// The comparisons of rdma-rpc, whose names begin with F.
+/// The comparisons (rows of the judge's table) that measure rdma-rpc. Their names begin with F.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "F1",

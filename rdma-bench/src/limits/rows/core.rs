@@ -27,7 +27,8 @@ macro_rules! beside_perftest {
     };
 }
 
-/// The comparisons of rdma-core with perftest, whose names begin with C.
+/// The comparisons (rows of the judge's table) of rdma-core with perftest. Their names begin with
+/// C.
 pub(super) const ROWS: &[Row] = &[
     beside_perftest!(
         "C1a",

@@ -48,7 +48,8 @@ const fn round_trip(layer: Layer, args: &'static [&'static str]) -> Term {
     Term::times(2.0, Source::Ours(layer, run))
 }
 
-/// Returns the comparisons that are measured on a machine whose processors are not emulated.
+/// Returns the comparisons (rows of the judge's table) that are measured on the host. They need
+/// processors that are not emulated.
 pub(super) fn host_rows() -> impl Iterator<Item = &'static Row> {
     let all = [
         softroce::ROWS,
@@ -60,7 +61,8 @@ pub(super) fn host_rows() -> impl Iterator<Item = &'static Row> {
     all.into_iter().flatten()
 }
 
-/// Returns the comparisons that are measured in the virtual machine.
+/// Returns the comparisons (rows of the judge's table) that are measured in the virtual machine,
+/// which has the kernel's Soft-RoCE device.
 pub(super) fn guest_rows() -> impl Iterator<Item = &'static Row> {
     guest::ROWS.iter()
 }

@@ -16,13 +16,13 @@ use crate::{environment, packages, project, softroce};
 
 /// The name of the package that contains the benchmarks.
 const PACKAGE: &str = "rdma-bench";
-/// The benchmark that prints the results of all layers (rdma-core, rdma-async, rdma-rpc) as one
-/// table, without goals.
+/// The name of the benchmark that prints the results of all layers (rdma-core, rdma-async,
+/// rdma-rpc) as one table, without goals.
 const OVERVIEW: &str = "overview";
-/// The benchmark that compares rdma-core with perftest.
+/// The name of the benchmark that compares rdma-core with perftest.
 const VERBS: &str = "verbs";
-/// The benchmark that compares softroce with copies, system calls, sockets and other programs on
-/// the same machine, and judges the results by goals.
+/// The name of the benchmark that compares softroce with copies, system calls, sockets and other
+/// programs on the same machine, and judges the results by goals.
 const LIMITS: &str = "limits";
 /// The name of the kernel's Soft-RoCE device in the virtual machine. The benchmark [`LIMITS`]
 /// compares softroce with this device.
@@ -61,7 +61,7 @@ pub(crate) struct Options {
     /// The comparison, or goal with all its comparisons, of the benchmark [`LIMITS`] to measure; or
     /// a text that the names of perftest's tests must contain.
     pub(crate) only: Option<String>,
-    /// The device to measure.
+    /// The RDMA device to measure.
     pub(crate) device: Target,
     /// Time limit of each program; `None` for no limit.
     pub(crate) limit: Option<Duration>,
@@ -212,8 +212,9 @@ fn build_web() -> anyhow::Result<PathBuf> {
     build_nested(WEB_MANIFEST, "interop")
 }
 
-/// Builds a program from a package in a workspace of its own, and returns its path. `manifest` is
-/// the package's manifest; `directory` is the name of the build directory.
+/// Builds the program of a package that is in a workspace of its own, and returns the path of the
+/// program. `manifest` is the path of the package's `Cargo.toml`; `directory` is the name of the
+/// build directory.
 fn build_nested(manifest: &str, directory: &str) -> anyhow::Result<PathBuf> {
     let directory = project::target().join(directory);
     let build = [

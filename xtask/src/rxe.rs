@@ -88,13 +88,13 @@ pub(crate) fn run(
     }
 }
 
-/// Returns whether a command with these requirements runs in the guest.
+/// Returns whether a command with these requirements runs in the guest rather than on this machine.
 pub(crate) fn runs_in_guest(requirements: &Requirements) -> bool {
     matches!(device_here(requirements), Ok(None))
 }
 
-/// Returns the name of the device of this machine that the command uses; `None` if the command must
-/// run in the guest.
+/// Returns the name of the device of this machine that a command with these requirements uses;
+/// `None` if the command must run in the guest.
 fn device_here(requirements: &Requirements) -> anyhow::Result<Option<String>> {
     if let Some(name) = &requirements.device {
         ensure!(

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::recorder::Recorder;
 use crate::session::Role;
 
-/// The immediate data of all writes. The receiver ignores the value.
+/// The immediate data of all writes that have immediate data. The receiver ignores the value.
 const IMMEDIATE: u32 = 0;
 
 /// Measures half of the round trip of writes with immediate data: each process writes to the other,

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::settings::Settings;
 
-/// The hop limit of the packets that this process sends. perftest sets the same value.
+/// The hop limit of the packets that this process sends: the maximum, as in perftest.
 const HOP_LIMIT: u8 = u8::MAX;
 
 /// A peer of this process in a test. A client has one or several servers as peers, a server has one

@@ -86,8 +86,8 @@ pub(super) fn measure(
     Ok(Reading { figure, document })
 }
 
-/// Returns the rate, in messages per second, that perftest printed for messages of `size` bytes;
-/// `None` if there is no such line.
+/// Returns the rate for messages of `size` bytes, in messages per second, from `printed`, the
+/// output of perftest. Returns `None` if the output has no line for this size.
 fn rate(size: usize, printed: &str) -> Option<f64> {
     printed.lines().rev().find_map(|line| {
         let mut columns = line.split_whitespace();

@@ -53,7 +53,7 @@ mod tests {
 
     use super::copy_until;
 
-    /// A reader whose every read returns one element of a list.
+    /// A reader for tests, which returns the elements of a list one by one, one for each read.
     struct Chunks(VecDeque<&'static [u8]>);
 
     impl Read for Chunks {

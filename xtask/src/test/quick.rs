@@ -102,7 +102,8 @@ pub(crate) fn arguments(package: &str, program: &str) -> impl Iterator<Item = Os
     tests.flat_map(|(_, _, test, _)| ["--skip".into(), test.into()])
 }
 
-/// Returns the environment variables that a quick run sets for test programs.
+/// Returns the environment variables that a quick run sets for test programs, so that tests repeat
+/// less often.
 pub(crate) fn environment() -> impl Iterator<Item = (OsString, OsString)> {
     let variables = REPETITIONS.iter();
     variables.map(|(name, value, _)| (OsString::from(name), OsString::from(value)))

@@ -18,7 +18,7 @@ use crate::idle::{pairs, runtime};
 use crate::operations::core_pair;
 use crate::result::Samples;
 
-/// Size in bytes of the value that the peer reads.
+/// Size in bytes of the value that the measured reads return.
 const VALUE_SIZE: usize = 64;
 /// Size in bytes of the memory to which access is granted.
 const GRANTED_SIZE: usize = 4096;
@@ -83,7 +83,8 @@ pub(crate) fn published_reads(updated: bool, time: Duration) -> anyhow::Result<V
     })
 }
 
-/// Updates `value` without pause until `is_over` is set, and returns `value`.
+/// Updates the published value `value` without pause until another thread sets `is_over`, and
+/// returns `value`.
 fn update(mut value: Published, is_over: &AtomicBool) -> Published {
     let mut number = 0_u8;
     while !is_over.load(Ordering::Relaxed) {
@@ -143,7 +144,8 @@ pub(crate) fn core_grant(time: Duration) -> anyhow::Result<Value> {
     }
 }
 
-/// Posts `request`, and polls until it has completed.
+/// Posts `request` to `queue`, the send queue of `queue_pair`, and polls until the request has
+/// completed.
 fn perform(
     queue_pair: &QueuePair,
     queue: &mut SendQueue<()>,

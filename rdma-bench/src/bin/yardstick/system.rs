@@ -46,7 +46,7 @@ impl Shared {
         Self::map(OpenOptions::new().read(true).write(true).open(path)?)
     }
 
-    /// Returns the path by which child processes open this memory.
+    /// Returns the path by which child processes open this memory with [`open`](Self::open).
     pub(crate) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", process::id(), self.file.as_raw_fd())
     }
@@ -123,7 +123,8 @@ impl Shared {
         start
     }
 
-    /// Copies `bytes` into this memory. Panics if `bytes` does not have the size of this memory.
+    /// Copies `bytes` into the whole of this memory. Panics if `bytes` and this memory differ in
+    /// size.
     #[inline(never)]
     pub(crate) fn fill(&self, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.len, "wrong length");
@@ -182,7 +183,7 @@ pub(crate) enum UdpOption {
     Gather,
 }
 
-/// Sets an option of a UDP socket to `value`.
+/// Sets the option `option` of the UDP socket `socket` to `value`.
 pub(crate) fn set_udp_option(
     socket: &UdpSocket,
     option: UdpOption,

@@ -59,8 +59,8 @@ impl Recorder {
         }
     }
 
-    /// Records the time of an iteration. Must be called immediately before the iteration's request
-    /// is posted.
+    /// Records the present time as the time of the next iteration of the test. Must be called
+    /// immediately before the iteration's request is posted.
     #[inline]
     pub fn record(&mut self) {
         let now = Instant::now();

@@ -107,7 +107,8 @@ impl Settings {
     /// default.
     const MELLANOX: u32 = 0x02c9;
 
-    /// Returns the options for connecting queue pairs, except the path MTU.
+    /// Returns the options with which rdma-core connects queue pairs, according to these settings.
+    /// The caller adds the path MTU.
     pub(crate) fn connect_options(&self) -> ConnectOptions {
         ConnectOptions::default()
             .ack_timeout_exponent(self.ack_timeout)

@@ -317,7 +317,7 @@ struct Bench<'b> {
 
 impl Bench<'_> {
     /// Runs the comparisons of the benchmark [`LIMITS`] that are measured on this machine, with
-    /// softroce.
+    /// softroce. Returns the exit status of the benchmark.
     fn limits(&self) -> anyhow::Result<u8> {
         if let Err(error) = packages::install(self.shell, packages::UCX) {
             eprintln!("UCX is left out: {error:#}");
@@ -329,7 +329,7 @@ impl Bench<'_> {
     }
 
     /// Runs the comparisons of the benchmark [`LIMITS`] that are measured in the virtual machine.
-    /// They compare softroce with the kernel's device.
+    /// They compare softroce with the kernel's device. Returns the exit status of the benchmark.
     fn limits_in_guest(&self) -> anyhow::Result<u8> {
         let benchmark = self.benchmark(LIMITS)?;
         let mut command = self.command(benchmark);
@@ -342,8 +342,8 @@ impl Bench<'_> {
         rxe::run(self.shell, &self.requirements(benchmark, guest), command)
     }
 
-    /// Runs the benchmark `target` with `arguments` on the machine that has the device: this
-    /// machine or the virtual machine.
+    /// Runs the benchmark with the name `target` with `arguments` on the machine that has the
+    /// device: this machine or the virtual machine. Returns the exit status of the benchmark.
     fn on_device(&self, target: &str, arguments: Vec<OsString>) -> anyhow::Result<u8> {
         let benchmark = self.benchmark(target)?;
         let mut command = self.command(benchmark);

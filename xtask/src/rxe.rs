@@ -22,8 +22,8 @@ use crate::{environment, packages};
 /// headers.
 const MTU: u32 = 4200;
 
-/// The requirements of a command on the machine that runs it, and the settings of the guest if the
-/// command runs there.
+/// The requirements of a command on the machine that runs the command, and the settings of the
+/// guest if the command runs in the guest.
 #[derive(Clone, Debug)]
 pub(crate) struct Requirements {
     /// The RDMA device of this machine, of any kind, that the command must use.

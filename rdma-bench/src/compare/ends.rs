@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use super::program::in_path;
 use crate::error::{Error, Result};
 
-/// Interval between two checks whether a process has ended: long, so that the checks do not disturb
-/// the measurement.
+/// Interval between two checks whether a server or client process has ended: long, so that the
+/// checks do not disturb the measurement.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
-/// Maximum time until a server process listens on its port. After this time, the run fails.
+/// Maximum time that a server process may take from its start until it listens on its port. After
+/// this time, the run fails.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A child process whose output is read while the process runs. The process is killed when this
@@ -71,7 +72,7 @@ impl Output {
 }
 
 impl Process {
-    /// Starts a process with the given command line. Pins the process to the processor with the
+    /// Starts a process with the command line `argv`. Pins the process to the processor with the
     /// number `processor`, if one is given and `taskset` is installed. `name` is the program's name
     /// in errors.
     fn start(argv: &[OsString], processor: Option<usize>, name: &str) -> Result<Self> {

@@ -73,8 +73,8 @@ impl Peer {
     }
 }
 
-/// Sends the list `own` to the peer, and returns the peer's list. Splits both lists into messages
-/// of limited length.
+/// Sends the list `own` to the peer over the control connection, and returns the list that the peer
+/// sent. Splits both lists into several messages, because the length of a message is limited.
 fn exchange_all<T: Serialize + DeserializeOwned + Clone>(
     control: &mut Control,
     own: &[T],

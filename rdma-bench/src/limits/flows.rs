@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 
 /// The program of perftest that is measured: several instances run at the same time.
 const PROGRAM: &str = "ib_write_bw";
-/// The duration of each run of [`PROGRAM`] in seconds, for perftest's option `-D`.
+/// The duration in seconds of each run of [`PROGRAM`], as the value of perftest's option `-D`. All
+/// instances run for this time, so that they compete from begin to end.
 const SECONDS: &str = "1";
 /// The MTU in bytes of the network between the two simulated hosts: the usual MTU of Ethernet.
 const NETWORK_MTU: usize = 1500;

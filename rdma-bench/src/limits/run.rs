@@ -54,8 +54,8 @@ impl Path {
     /// The environment variable, with its value, that makes softroce send all messages by UDP.
     const UDP: &'static str = "SOFTROCE_PATH=udp";
 
-    /// Returns the arguments that precede a program on its command line, so that its messages take
-    /// this path: a call of `env` that sets environment variables.
+    /// Returns the words that precede a program on its command line, so that its messages take this
+    /// path. The words are a call of `env` that sets environment variables.
     fn prefix(self) -> &'static [&'static str] {
         match self {
             Self::Chosen => &[],
@@ -149,7 +149,7 @@ impl Run {
     }
 
     /// Returns the minimum and the maximum number of messages in a run of this test. Between these
-    /// limits, the judge chooses the number for which a run has the intended duration.
+    /// limits, the judge chooses the number of messages for which a run takes the intended time.
     pub(super) fn counts(self) -> (usize, usize) {
         match (self.metric, self.size) {
             (Metric::Latency, _) => (1000, 200_000),

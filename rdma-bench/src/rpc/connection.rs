@@ -300,8 +300,8 @@ async fn items(client: &BenchClient, size: usize, window: &Window) -> Result<()>
     Ok(())
 }
 
-/// Returns the average number of frames (such as requests) in each message that `clients` have
-/// sent.
+/// Returns the average number of frames (such as RPC requests) in each rdma-async message that
+/// `clients` have sent. A message can contain several frames.
 fn calls_per_message(clients: &[BenchClient]) -> f64 {
     let sent = clients.iter().map(|client| client.client().sent());
     let (frames, messages) = sent.fold((0, 0), |(frames, messages), sent| {

@@ -81,7 +81,7 @@ impl Kernel {
         &self.release
     }
 
-    /// Returns the path of the kernel image that QEMU loads.
+    /// Returns the path of the image of this kernel that QEMU loads.
     pub(crate) fn image(&self) -> PathBuf {
         self.directory.join("vmlinux")
     }
@@ -197,8 +197,9 @@ fn kernel_package(shell: &Shell) -> anyhow::Result<Option<String>> {
     ))
 }
 
-/// Returns the name of the kernel package in `depends`, the output of `apt-cache depends` for
-/// [`META_PACKAGE`].
+/// Returns the name of the package of the current kernel, which [`META_PACKAGE`] depends on.
+/// `depends` is the output of `apt-cache depends` for [`META_PACKAGE`]. Returns `None` if the
+/// output names no kernel package.
 fn dependency(depends: &str) -> Option<String> {
     let names = depends
         .lines()

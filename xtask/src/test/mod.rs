@@ -146,8 +146,8 @@ fn build(selection: &Selection, installed: &Installed) -> anyhow::Result<Vec<Exe
     Ok(built)
 }
 
-/// Runs `programs` at `place` (on the host or on a device), and adds the outcomes to `report`.
-/// Fails if no program could run.
+/// Runs the test programs `programs` at `place` (on the host or on a device), and adds the outcomes
+/// to `report`. The files of the run are in `scratch`. Fails if no program could run.
 fn run_at(
     shell: &Shell,
     place: &Place,

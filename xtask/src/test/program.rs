@@ -16,8 +16,8 @@ use super::libtest::{Counts, Results, listed};
 use crate::environment;
 use crate::limit::ProcessGroup;
 
-/// Maximum wait for the end of a program's output, after the program has ended and its children
-/// were killed.
+/// Maximum wait for the end of a test program's output, after the program has ended and its
+/// children were killed. If the output is still open after this time, the program counts as failed.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Time limit for listing the tests of a program. Listing does not run tests.
@@ -135,7 +135,8 @@ impl Program {
         Ok(listed(&text).next().is_some())
     }
 
-    /// Returns the command that runs the program, with a pipe as standard output.
+    /// Returns the command that runs this test program, with a pipe as standard output, so that
+    /// xtask can read the results.
     fn prepare(&self) -> anyhow::Result<Command> {
         let (file, arguments) = self.command.split_first().context("no command")?;
         let mut command = Command::new(file);

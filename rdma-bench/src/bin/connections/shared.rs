@@ -96,8 +96,9 @@ fn update(mut value: Published, is_over: &AtomicBool) -> Published {
     value
 }
 
-/// Measures the time to grant access to [`GRANTED_SIZE`] bytes by [`rdma_async::Rdma::reserve`] and
-/// to revoke it.
+/// Measures the time to grant a peer access to [`GRANTED_SIZE`] bytes by
+/// [`rdma_async::Rdma::reserve`] and to revoke the access, for about `time`. Returns the result as
+/// JSON.
 pub(crate) fn async_grant(time: Duration) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];
@@ -118,7 +119,7 @@ pub(crate) fn async_grant(time: Duration) -> anyhow::Result<Value> {
 }
 
 /// Measures the time to bind a memory window of type 2 to [`GRANTED_SIZE`] bytes and to invalidate
-/// it, by rdma-core.
+/// the window by rdma-core, for about `time`. Returns the result as JSON.
 pub(crate) fn core_grant(time: Duration) -> anyhow::Result<Value> {
     let domain = Context::open_default()?.protection_domain()?;
     let (left, _right) = core_pair(&domain)?;

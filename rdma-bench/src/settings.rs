@@ -128,8 +128,8 @@ impl Settings {
         }
     }
 
-    /// Returns the number of receives that this process keeps posted: on each queue pair, or on the
-    /// shared receive queue.
+    /// Returns the number of receives that this process keeps posted in the test `plan`: on each
+    /// queue pair, or on the shared receive queue.
     pub fn receives(&self, plan: &Plan) -> usize {
         let sharing = if plan.shared_receives {
             plan.queue_pairs
@@ -160,7 +160,8 @@ impl Settings {
         wanted.clamp(1, depth - self.post_list.min(depth) + 1)
     }
 
-    /// Returns whether the peak bandwidth is measured, for which every message needs a timestamp.
+    /// Returns whether the test `plan` measures the peak bandwidth with these settings. The peak
+    /// needs a timestamp for every message.
     pub fn measures_peak(&self, plan: &Plan) -> bool {
         let count = plan.length.iterations();
         !self.no_peak && count.is_some_and(|count| count <= Self::PEAK_ITERATIONS)

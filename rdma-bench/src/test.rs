@@ -43,8 +43,8 @@ impl Verb {
         matches!(self, Self::Echo | Self::Item | Self::Bulk)
     }
 
-    /// Returns whether the operation counts towards the maximum number of outstanding reads and
-    /// atomics of a queue pair.
+    /// Returns whether the peer's device responds to this operation with data, as to reads and
+    /// atomic operations. The number of such operations in flight on a queue pair is limited.
     pub fn has_response(self) -> bool {
         self == Self::Read || self.is_atomic()
     }

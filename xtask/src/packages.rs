@@ -99,8 +99,8 @@ pub(crate) const CALLGRIND: &Group = &Group {
     purpose: "count instructions",
 };
 
-/// The prefix of the packages that apt may remove to install another version of QEMU. If apt would
-/// remove any other package, nothing is installed.
+/// The prefix of the names of packages that apt may remove to install another version of QEMU. If
+/// apt would remove any other package, nothing is installed.
 const REPLACEABLE: &str = "qemu-";
 
 /// For each package, a program that exists only if the contents of the package are installed, by
@@ -123,8 +123,8 @@ const PROGRAM_OF: &[(&str, &str)] = &[
     ("xz-utils", "xz"),
 ];
 
-/// The environment variable that tells the build of ibverbs-sys the directory of headers and
-/// libraries that are not in the usual places.
+/// The name of the environment variable from which the build script of ibverbs-sys reads a
+/// directory with headers and libraries, if they are not in the usual places.
 const PREFIX: &str = "IBVERBS_SYS_PREFIX";
 
 /// Returns the packages in `wanted` whose contents are not installed, neither by dpkg nor in
@@ -263,7 +263,7 @@ fn apt_install(shell: &Shell, privilege: Privilege, names: &[&str]) -> anyhow::R
     privilege.run(shell, &command)
 }
 
-/// The way in which this process can run commands as root.
+/// The way in which this process can run commands as root, for example to install packages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Privilege {
     /// The process is root.

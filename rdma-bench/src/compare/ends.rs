@@ -267,9 +267,9 @@ pub(crate) fn run_together(flows: &[Flow], name: &str, limit: Duration) -> Resul
     printed
 }
 
-/// Runs several programs, each with its command line in `lines`, at the same time until all have
-/// ended, and returns their outputs. No program is pinned to a processor. Fails if the programs
-/// take longer than `limit`. `name` is their name in errors.
+/// Runs several programs at the same time until all have ended, and returns their outputs. `lines`
+/// are the command lines of the programs. No program is pinned to a processor. Fails if the
+/// programs take longer than `limit`. `name` is the name of the programs in errors.
 pub(crate) fn run_group(
     lines: &[Vec<OsString>],
     name: &str,
@@ -294,8 +294,8 @@ pub(crate) struct Flow {
 }
 
 /// Runs the program with the command line `argv` until it ends, and returns its output. Pins the
-/// program to `processor`, if one is given. Fails if the program takes longer than `limit`. `name`
-/// is its name in errors.
+/// program to the processor with the number `processor`, if one is given. Fails if the program
+/// takes longer than `limit`. `name` is the name of the program in errors.
 pub(crate) fn run_alone(
     argv: &[OsString],
     processor: Option<usize>,

@@ -116,8 +116,9 @@ pub(super) fn bandwidth(
     run_bandwidth(connection, control, requests)
 }
 
-/// Measures the bandwidth of writes to many addresses. The writes use the messages in this
-/// process's memory regions in turn, and write each to the same position in the peer's regions.
+/// Measures the bandwidth of writes of `size` bytes to many addresses. The writes send the messages
+/// in this process's memory regions in turn, and write each message to the same position in the
+/// peer's regions.
 fn scattered(connection: &Connection, size: usize, control: &mut Control) -> Result<Measured> {
     let stride = memory::stride(&connection.plan, size);
     let from = memory::messages(&connection.exposed, stride, size)?;

@@ -75,19 +75,19 @@ impl Judged {
     /// when the meaning of a field changes.
     pub const SCHEMA: &'static str = "rdma-bench/limit/2";
 
-    /// Returns the median of the figures (the values under test) over all pairs.
+    /// Returns the median of the figures (the values under test) over all pairs of measurements.
     pub fn figure(&self) -> f64 {
         middle(self.pairs.iter().map(|pair| pair.figure)).unwrap_or(f64::NAN)
     }
 
-    /// Returns the median of the yardsticks (the reference values) over all pairs; `None` if the
-    /// comparison has no reference value.
+    /// Returns the median of the yardsticks (the reference values) over all pairs of measurements;
+    /// `None` if the comparison has no reference value.
     pub fn yardstick(&self) -> Option<f64> {
         middle(self.pairs.iter().filter_map(|pair| pair.yardstick))
     }
 
-    /// Returns the median over all pairs of the number that the goal bounds: a ratio, a difference,
-    /// or the value under test alone.
+    /// Returns the median, over all pairs of measurements, of the number that the goal bounds: a
+    /// ratio, a difference, or the value under test alone.
     pub fn median(&self) -> f64 {
         middle(self.judged()).unwrap_or(f64::NAN)
     }

@@ -59,8 +59,8 @@ impl Summary {
 }
 
 impl fmt::Display for Summary {
-    /// Writes the number of comparisons with each verdict, and the commands that repeat the
-    /// comparisons that did not meet their goals.
+    /// Writes this summary to `f`: the number of comparisons with each verdict, and the commands
+    /// that repeat the comparisons that did not meet their goals.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let not_measured = self.count(Outcome::NotMeasured);
         let without_verdict = self.count(Outcome::Measured(None));

@@ -20,8 +20,8 @@ use crate::settings::Settings;
 use crate::statistics::{self, Bandwidth};
 use crate::test::{Metric, Verb};
 
-/// Number of bytes by which the maximum length of a message exceeds the largest number of echoed
-/// bytes. Leaves room for the headers of requests and responses.
+/// Number of bytes for which a message has room in addition to the echoed bytes: enough for the
+/// headers of requests and responses.
 const OVERHEAD: usize = 4096;
 
 /// The RPC service that the tests call.

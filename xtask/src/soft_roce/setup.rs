@@ -108,18 +108,18 @@ fn add(shell: &Shell, name: String, request: &Request) -> anyhow::Result<Device>
     Ok(Device { name, netdev })
 }
 
-/// The action that provides the requested device.
+/// The action by which `cargo xtask softroce-setup` provides the requested Soft-RoCE device.
 #[derive(Debug, PartialEq, Eq)]
 enum Plan {
-    /// Use this existing device.
+    /// Uses this existing device.
     Use(Device),
-    /// Add a device of this name.
+    /// Adds a device with this name.
     Add(String),
 }
 
-/// Returns the action that provides the device `request`, given the existing devices `present`. An
-/// existing device that fits is used. Fails if the network device already has a Soft-RoCE device
-/// with another name, or if a device on another network device has the name.
+/// Returns the action that provides the Soft-RoCE device that `request` describes. `present` are
+/// the existing devices; one that fits is used. Fails if the network device already has a Soft-RoCE
+/// device with another name, or if a device on another network device has the name.
 fn plan(present: &[Device], request: &Request) -> anyhow::Result<Plan> {
     let on_netdev = present
         .iter()

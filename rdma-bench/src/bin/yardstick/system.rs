@@ -29,7 +29,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Creates shared memory of `words` words and `bytes` bytes behind them, all 0.
+    /// Creates shared memory with `words` atomic words, followed by `bytes` bytes. All words and
+    /// bytes are 0.
     pub(crate) fn with_words_and_bytes(words: usize, bytes: usize) -> io::Result<Self> {
         Self::with_bytes(words * LINE + bytes)
     }

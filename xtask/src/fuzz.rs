@@ -183,11 +183,11 @@ fn directory() -> PathBuf {
 struct Fuzzer<'a> {
     target: &'a str,
     executable: &'a Path,
-    /// The checked-in corpus of inputs, which a run only reads.
+    /// The directory with the checked-in corpus of inputs, which a run only reads.
     corpus: PathBuf,
-    /// Inputs that reached new code in earlier runs on this machine.
+    /// The directory for inputs that reached new code in earlier runs on this machine.
     found: PathBuf,
-    /// Inputs that made the target fail.
+    /// The directory for inputs that made the target fail.
     artifacts: PathBuf,
 }
 

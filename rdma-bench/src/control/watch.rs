@@ -49,8 +49,8 @@ impl Watch {
         })
     }
 
-    /// Records that a message or a completion has arrived, which ends the idle time of this
-    /// process.
+    /// Records that a message or a completion has arrived, so that the time limit for the peer
+    /// starts anew.
     #[inline]
     pub fn busy(&mut self) {
         self.polls = 0;

@@ -51,8 +51,8 @@ impl Pair {
         })
     }
 
-    /// Returns whether a processor moved during the pair: whether the two processors shared a cache
-    /// either only before or only after it.
+    /// Returns whether a virtual processor moved to another core during this pair of measurements:
+    /// the two processors shared a cache either only before or only after the pair.
     pub fn has_moved(&self) -> bool {
         self.distances[0] != self.distances[1]
     }

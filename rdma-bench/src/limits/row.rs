@@ -71,14 +71,14 @@ pub struct Term {
 }
 
 impl Term {
-    /// Creates a summand: the typical number (the median of a time, or the average of a rate) that
-    /// `source` measures, with the factor 1.
+    /// Creates a summand with the factor 1. The number is the typical one (the median of a time, or
+    /// the average of a rate) that `source` measures.
     pub const fn of(source: Source) -> Self {
         Self::times(1.0, source)
     }
 
-    /// Creates a summand: the typical number (the median of a time, or the average of a rate) that
-    /// `source` measures, with the factor `times`.
+    /// Creates a summand with the factor `times`. The number is the typical one (the median of a
+    /// time, or the average of a rate) that `source` measures.
     pub const fn times(times: f64, source: Source) -> Self {
         Self {
             times,

@@ -52,7 +52,8 @@ pub fn latency(latency: &Latency, size: usize) -> String {
     )
 }
 
-/// Returns the result line of a bandwidth test with messages of `size` bytes.
+/// Returns the result line of a bandwidth test with messages of `size` bytes. The line gives the
+/// bandwidth in `units`.
 pub fn bandwidth(bandwidth: &Bandwidth, size: usize, units: Units) -> String {
     let Bandwidth {
         iterations,
@@ -93,7 +94,7 @@ pub fn write_samples(latency: &Latency, listing: Listing, out: &mut dyn Write) -
     Ok(())
 }
 
-/// Writes to `out` that the server waits for its client.
+/// Writes to `out` the lines by which the server reports that it waits for its client.
 ///
 /// # Errors
 ///

@@ -98,7 +98,8 @@ const WAYS: [(&str, bool, &[&str]); 8] = [
     ("concurrent", false, ALL),
 ];
 
-/// The average cost of one request, in instructions and calls.
+/// The average cost of one request: the number of instructions, of polls, and of calls of library
+/// functions.
 #[derive(Clone, Debug, Default)]
 struct Cost {
     /// Average number of instructions outside of the device's library.

@@ -79,7 +79,8 @@ impl WorkspaceCopy {
         Ok(())
     }
 
-    /// Applies `bug` to the copy of the workspace, runs its test, and returns the outcome.
+    /// Applies `bug` to the copy of the workspace, and runs the test that must detect the bug.
+    /// Returns whether the test detected it.
     pub(super) fn test_bug(&self, bug: &Bug) -> anyhow::Result<Verdict> {
         self.restore()?;
         bug.apply(&self.copy, false)?;

@@ -35,7 +35,7 @@ impl Shared {
         Self::with_bytes(words * LINE + bytes)
     }
 
-    /// Creates shared memory of `len` bytes, all 0.
+    /// Creates shared memory of `len` bytes, which are all 0.
     pub(crate) fn with_bytes(len: usize) -> io::Result<Self> {
         let file = File::from(rustix::fs::memfd_create("yardstick", MemfdFlags::CLOEXEC)?);
         file.set_len(len as u64)?;

@@ -20,7 +20,8 @@ const BUFFER: usize = 8 << 20;
 /// Maximum payload in bytes of a datagram, and of all segments that one system call sends together:
 /// 65,535 bytes less the IPv4 and UDP headers.
 const MAX_LEN: usize = 65_507;
-/// Maximum number of segments that one system call sends together. Older kernels allow no more.
+/// Maximum number of segments (datagrams) that one system call sends together. Older kernels allow
+/// no more.
 const MAX_SEGMENTS: usize = 64;
 
 /// Path of datagrams through the kernel.

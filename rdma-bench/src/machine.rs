@@ -51,7 +51,7 @@ impl Machine {
     }
 }
 
-/// Measures how long reading the clock once takes, in nanoseconds.
+/// Measures the time that a single reading of the clock takes, and returns the time in nanoseconds.
 fn timestamp_nanos() -> f64 {
     const COUNT: u32 = 2000;
     let begun = Instant::now();

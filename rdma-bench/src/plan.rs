@@ -175,7 +175,7 @@ impl Plan {
         self.immediate || (noticed && self.layer == Layer::Async)
     }
 
-    /// Returns the size of the largest message in bytes.
+    /// Returns the size in bytes of the largest message of this test.
     pub fn max_size(&self) -> usize {
         self.sizes.iter().copied().max().unwrap_or(0)
     }

@@ -59,8 +59,8 @@ impl Recorder {
         }
     }
 
-    /// Records the time of an iteration. Must be called immediately before the iteration's request
-    /// is posted.
+    /// Records the present time as the time of the next iteration of the test. Must be called
+    /// immediately before the iteration's request is posted.
     #[inline]
     pub fn record(&mut self) {
         let now = Instant::now();
@@ -76,7 +76,8 @@ impl Recorder {
         self.taken += 1;
     }
 
-    /// Returns the number of timestamps recorded so far.
+    /// Returns the number of timestamps that were recorded so far, one for each iteration of the
+    /// test.
     #[inline]
     pub fn count(&self) -> usize {
         self.taken

@@ -26,7 +26,7 @@ pub enum Role {
     Client,
 }
 
-/// The result that one process of a test has measured.
+/// The result that one of the two processes of a test has measured for one message size.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Measured {
     /// The latencies of operations.

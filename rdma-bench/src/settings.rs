@@ -107,7 +107,8 @@ impl Settings {
     /// default.
     const MELLANOX: u32 = 0x02c9;
 
-    /// Returns the options for connecting queue pairs, except the path MTU.
+    /// Returns the options with which rdma-core connects queue pairs, according to these settings.
+    /// The caller adds the path MTU.
     pub(crate) fn connect_options(&self) -> ConnectOptions {
         ConnectOptions::default()
             .ack_timeout_exponent(self.ack_timeout)
@@ -127,8 +128,8 @@ impl Settings {
         }
     }
 
-    /// Returns the number of receives that this process keeps posted: on each queue pair, or on the
-    /// shared receive queue.
+    /// Returns the number of receives that this process keeps posted in the test `plan`: on each
+    /// queue pair, or on the shared receive queue.
     pub fn receives(&self, plan: &Plan) -> usize {
         let sharing = if plan.shared_receives {
             plan.queue_pairs
@@ -159,7 +160,8 @@ impl Settings {
         wanted.clamp(1, depth - self.post_list.min(depth) + 1)
     }
 
-    /// Returns whether the peak bandwidth is measured, for which every message needs a timestamp.
+    /// Returns whether the test `plan` measures the peak bandwidth with these settings. The peak
+    /// needs a timestamp for every message.
     pub fn measures_peak(&self, plan: &Plan) -> bool {
         let count = plan.length.iterations();
         !self.no_peak && count.is_some_and(|count| count <= Self::PEAK_ITERATIONS)

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// The number of slowest samples that mean and deviation leave out, as in perftest. The reported
-/// maximum is the fastest of these samples.
+/// The number of slowest samples that the mean and the deviation of the latency leave out, as in
+/// perftest. The reported maximum is the fastest of these samples.
 const TAIL: usize = 2;
 
 /// The latency statistics of a run, with times in microseconds. If the samples were kept, some
 /// statistics leave out the slowest of them, as their fields say; otherwise, all operations count.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Number of operations.
+    /// Number of operations that were measured.
     pub iterations: usize,
     /// The minimum latency.
     pub min: f64,
@@ -114,7 +114,7 @@ pub fn median(sorted: &[f64]) -> f64 {
 /// The bandwidth statistics of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Bandwidth {
-    /// Number of messages.
+    /// Number of messages that were measured.
     pub iterations: usize,
     /// Messages per second over the whole run.
     pub average: f64,
@@ -178,13 +178,14 @@ impl Bandwidth {
     }
 }
 
-/// The result for the background traffic of a latency test with `--beside`: other messages, or
-/// transfers of bulk memory.
+/// The size and the bandwidth of the background traffic of a latency test with the option
+/// `--beside`. The traffic consists of messages on a second queue pair, or of transfers of bulk
+/// memory on the same connection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bulk {
     /// The size in bytes of a message, or of the bulk memory.
     pub size: usize,
-    /// The bandwidth of these messages or transfers.
+    /// The bandwidth of the messages or transfers of bulk memory.
     pub bandwidth: Bandwidth,
 }
 

@@ -43,8 +43,8 @@ impl Verb {
         matches!(self, Self::Echo | Self::Item | Self::Bulk)
     }
 
-    /// Returns whether the operation counts towards the maximum number of outstanding reads and
-    /// atomics of a queue pair.
+    /// Returns whether the peer's device responds to this operation with data, as to reads and
+    /// atomic operations. The number of such operations in flight on a queue pair is limited.
     pub fn has_response(self) -> bool {
         self == Self::Read || self.is_atomic()
     }
@@ -79,7 +79,7 @@ pub struct Test {
 }
 
 impl Test {
-    /// Returns the title of the test, as perftest writes it.
+    /// Returns the title of this test, as perftest writes it in the header of a report.
     pub fn title(self) -> String {
         let metric = match self.metric {
             Metric::Latency => "Latency",
@@ -103,7 +103,7 @@ impl Test {
         format!("ib_{self}")
     }
 
-    /// Returns whether the test reports half of a round trip as its latency.
+    /// Returns whether this test reports half of the round trip of a message as its latency.
     pub fn is_half_round_trip(self) -> bool {
         matches!(self.verb, Verb::Send | Verb::Write)
     }

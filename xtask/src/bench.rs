@@ -16,38 +16,38 @@ use crate::{environment, packages, project, softroce};
 
 /// The name of the package that contains the benchmarks.
 const PACKAGE: &str = "rdma-bench";
-/// The benchmark that prints the results of all layers (rdma-core, rdma-async, rdma-rpc) as one
-/// table, without goals.
+/// The name of the benchmark that prints the results of all layers (rdma-core, rdma-async,
+/// rdma-rpc) as one table, without goals.
 const OVERVIEW: &str = "overview";
-/// The benchmark that compares rdma-core with perftest.
+/// The name of the benchmark that compares rdma-core with perftest.
 const VERBS: &str = "verbs";
-/// The benchmark that compares softroce with copies, system calls, sockets and other programs on
-/// the same machine, and judges the results by goals.
+/// The name of the benchmark that compares softroce with copies, system calls, sockets and other
+/// programs on the same machine, and judges the results by goals.
 const LIMITS: &str = "limits";
-/// The name of the kernel's Soft-RoCE device in the virtual machine, whose results are the
-/// reference values there.
+/// The name of the kernel's Soft-RoCE device in the virtual machine. The benchmark [`LIMITS`]
+/// compares softroce with this device.
 const KERNEL_DEVICE: &str = "rxe_0";
-/// A processor feature that the virtual machine must not offer. With it, the kernel computes
-/// checksums by an instruction, which is slower under emulation than the kernel's other method, a
-/// table.
+/// A processor feature that the virtual machine must not offer. A kernel that finds this feature
+/// computes checksums by an instruction, which is slower under emulation than the kernel's other
+/// method, a table.
 const SLOW_WHEN_EMULATED: &str = "pclmulqdq";
 
-/// The environment variable that tells the benchmark [`LIMITS`] the path of the program `attacker`,
-/// which sends forged packets to softroce.
+/// The name of the environment variable from which the benchmark [`LIMITS`] reads the path of the
+/// program `attacker`, which sends forged packets to softroce.
 const ATTACKER: &str = "RDMA_BENCH_ATTACKER";
 
-/// The environment variable that tells the benchmark [`LIMITS`] the path of the program that
-/// measures other RPC frameworks.
+/// The name of the environment variable from which the benchmark [`LIMITS`] reads the path of the
+/// program `rdma-bench-peers`. That program measures other RPC frameworks.
 const PEERS: &str = "RDMA_BENCH_PEERS";
 /// The path of the manifest (`Cargo.toml`) of the program that measures other RPC frameworks. The
 /// program is in a workspace of its own.
 const PEERS_MANIFEST: &str = "rdma-bench/peers/Cargo.toml";
 
-/// The environment variable that tells the benchmark [`LIMITS`] the directory of rdma-async's built
-/// examples.
+/// The name of the environment variable from which the benchmark [`LIMITS`] reads the directory of
+/// rdma-async's built examples.
 const EXAMPLES: &str = "RDMA_BENCH_EXAMPLES";
-/// The environment variable that tells the benchmark [`LIMITS`] the path of the program that
-/// measures web servers over streams of rdma-async.
+/// The name of the environment variable from which the benchmark [`LIMITS`] reads the path of the
+/// program that measures web servers over streams of rdma-async.
 const WEB: &str = "RDMA_BENCH_WEB";
 /// The path of the manifest (`Cargo.toml`) of the program that measures web servers. The program is
 /// in a workspace of its own.
@@ -61,7 +61,7 @@ pub(crate) struct Options {
     /// The comparison, or goal with all its comparisons, of the benchmark [`LIMITS`] to measure; or
     /// a text that the names of perftest's tests must contain.
     pub(crate) only: Option<String>,
-    /// The device to measure.
+    /// The RDMA device to measure.
     pub(crate) device: Target,
     /// Time limit of each program; `None` for no limit.
     pub(crate) limit: Option<Duration>,
@@ -94,9 +94,9 @@ impl Options {
     }
 }
 
-/// Builds the benchmarks, and runs them on the machine that has the device: this machine or the
-/// virtual machine. The results are written below the target directory. Returns the first exit
-/// status that is not 0.
+/// Builds the benchmarks that `options` select, and runs them on the machine that has the device:
+/// this machine or the virtual machine. The results are written below the target directory. Returns
+/// the first exit status that is not 0.
 pub(crate) fn run(shell: &Shell, options: Options) -> anyhow::Result<u8> {
     packages::install(shell, packages::BUILD)?;
     if let Err(error) = packages::install(shell, packages::PERFTEST) {
@@ -212,8 +212,9 @@ fn build_web() -> anyhow::Result<PathBuf> {
     build_nested(WEB_MANIFEST, "interop")
 }
 
-/// Builds a program from a package in a workspace of its own, and returns its path. `manifest` is
-/// the package's manifest; `directory` is the name of the build directory.
+/// Builds the program of a package that is in a workspace of its own, and returns the path of the
+/// program. `manifest` is the path of the package's `Cargo.toml`; `directory` is the name of the
+/// build directory.
 fn build_nested(manifest: &str, directory: &str) -> anyhow::Result<PathBuf> {
     let directory = project::target().join(directory);
     let build = [
@@ -292,8 +293,8 @@ impl Part {
     }
 }
 
-/// Returns whether `name` has the form of a name in the benchmark [`LIMITS`]: a comparison (`G8a`),
-/// a goal (`G8`), or a letter that selects all its goals (`G`).
+/// Returns whether `name` has the form of a name that the benchmark [`LIMITS`] accepts. Such a name
+/// selects a comparison (`G8a`), all comparisons of a goal (`G8`), or all goals of a letter (`G`).
 fn is_row(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(|c: char| c.is_ascii_alphabetic()) else {
         return false;
@@ -316,7 +317,7 @@ struct Bench<'b> {
 
 impl Bench<'_> {
     /// Runs the comparisons of the benchmark [`LIMITS`] that are measured on this machine, with
-    /// softroce.
+    /// softroce. Returns the exit status of the benchmark.
     fn limits(&self) -> anyhow::Result<u8> {
         if let Err(error) = packages::install(self.shell, packages::UCX) {
             eprintln!("UCX is left out: {error:#}");
@@ -328,7 +329,7 @@ impl Bench<'_> {
     }
 
     /// Runs the comparisons of the benchmark [`LIMITS`] that are measured in the virtual machine.
-    /// They compare softroce with the kernel's device.
+    /// They compare softroce with the kernel's device. Returns the exit status of the benchmark.
     fn limits_in_guest(&self) -> anyhow::Result<u8> {
         let benchmark = self.benchmark(LIMITS)?;
         let mut command = self.command(benchmark);
@@ -341,8 +342,8 @@ impl Bench<'_> {
         rxe::run(self.shell, &self.requirements(benchmark, guest), command)
     }
 
-    /// Runs the benchmark `target` with `arguments` on the machine that has the device: this
-    /// machine or the virtual machine.
+    /// Runs the benchmark with the name `target` with `arguments` on the machine that has the
+    /// device: this machine or the virtual machine. Returns the exit status of the benchmark.
     fn on_device(&self, target: &str, arguments: Vec<OsString>) -> anyhow::Result<u8> {
         let benchmark = self.benchmark(target)?;
         let mut command = self.command(benchmark);
@@ -396,8 +397,9 @@ impl Bench<'_> {
         command
     }
 
-    /// Returns `device`, the requirements for the machine with the device, with the time limit, the
-    /// directories and the environment variables added that `benchmark` needs.
+    /// Returns the requirements for the machine that runs `benchmark`: `device`, which selects the
+    /// machine with the device, with the time limit, the directories and the environment variables
+    /// of the benchmark added.
     fn requirements(&self, benchmark: &Executable, device: Requirements) -> Requirements {
         let mut environment = self.preload.clone();
         environment.extend(cargo::environment_of(benchmark, &self.built));
@@ -411,7 +413,7 @@ impl Bench<'_> {
     }
 }
 
-/// Returns whether a file in `directory` was written at the time `begin` or later, so that a run
+/// Returns whether a file in `directory` was written at the time `begin` or later. If so, a run
 /// that began at that time has left results.
 fn has_written_since(directory: &Path, begin: SystemTime) -> io::Result<bool> {
     for entry in fs::read_dir(directory)? {
@@ -430,8 +432,9 @@ mod tests {
 
     use super::{Options, Part, Target, has_written_since, is_row};
 
-    /// Returns the parts of the benchmarks that the options select if the benchmark
-    /// [`LIMITS`](super::LIMITS) prints `listing` as its list of comparisons.
+    /// Returns the parts of the benchmarks that the options with these values of `device`, `only`
+    /// and `arguments` select. `listing` is the list of comparisons that the benchmark
+    /// [`LIMITS`](super::LIMITS) would print.
     fn parts(
         device: Target,
         (only, listing): (Option<&str>, &str),

@@ -52,7 +52,7 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// Returns the target triple of this machine.
+/// Returns the target triple of this machine, such as `x86_64-unknown-linux-gnu`.
 pub(crate) fn host_triple(shell: &Shell) -> anyhow::Result<String> {
     let about = cmd!(shell, "rustc --version --verbose").quiet().read()?;
     let host = about.lines().find_map(|line| line.strip_prefix("host: "));
@@ -109,7 +109,8 @@ fn shared_library(messages: &str, package: &str) -> anyhow::Result<PathBuf> {
     bail!("the build did not write {file}")
 }
 
-/// Returns the messages that report a built file, from `messages`, the output of cargo.
+/// Returns the messages that report a built file. `messages` is the output of cargo, one JSON
+/// object per line.
 fn artifacts(messages: &str) -> impl Iterator<Item = anyhow::Result<Value>> {
     let lines = messages.lines().filter(|line| line.starts_with('{'));
     lines
@@ -169,7 +170,7 @@ fn package_name(id: &str, directory: &Path) -> String {
 
 /// Returns the environment variables that cargo sets when it runs `executable`, a test or a
 /// benchmark: the directory of the package, and the paths of the package's programs and of shared
-/// libraries.
+/// libraries. `all` has all executables that were built.
 pub(crate) fn environment_of(
     executable: &Executable,
     all: &[Executable],

@@ -8,8 +8,8 @@ use std::ffi::OsString;
 /// because a cargo process that xtask starts would take them for settings of the user.
 const CARGO_VARIABLES: &[&str] = &["CARGO", "RUST_RECURSION_COUNT", "OUT_DIR"];
 
-/// The prefixes of the variables by which cargo describes the package `xtask`. These variables are
-/// removed, too.
+/// The prefixes of the variables by which cargo describes the package `xtask` to xtask itself.
+/// These variables are removed from the environment of the commands that xtask starts.
 const CARGO_PREFIXES: &[&str] = &[
     "CARGO_PKG_",
     "CARGO_MANIFEST_",

@@ -40,8 +40,8 @@ const FLAGS: &[&str] = &[
 /// that takes longer as a failure.
 const INPUT_SECONDS: u64 = 10;
 
-/// Time for which a fuzzer may run beyond the requested time before it counts as hung: a fuzzer
-/// checks the clock only between inputs.
+/// Time for which a fuzzer may run beyond the requested time before it is killed as hung. A fuzzer
+/// checks the clock only between inputs, so it always ends a little late.
 const MAX_OVERRUN: Duration = Duration::from_secs(120);
 
 /// The options of `cargo xtask fuzz`.
@@ -102,7 +102,7 @@ pub(crate) fn run(shell: &Shell, options: &Options) -> anyhow::Result<u8> {
     Ok(failure)
 }
 
-/// Returns all fuzz targets of the workspace.
+/// Returns all fuzz targets of the workspace, found in the directories of [`PACKAGES`].
 fn targets() -> anyhow::Result<Targets> {
     let mut targets = Targets::new();
     for package in PACKAGES {
@@ -129,7 +129,7 @@ fn chosen(mut all: Targets, names: &[String]) -> anyhow::Result<Targets> {
     Ok(all)
 }
 
-/// Builds the targets, package by package, and returns their executables.
+/// Builds the fuzz targets `targets`, package by package, and returns their executables.
 fn build(shell: &Shell, targets: &Targets) -> anyhow::Result<Vec<Executable>> {
     let mut built = Vec::new();
     for package in PACKAGES {
@@ -183,11 +183,11 @@ fn directory() -> PathBuf {
 struct Fuzzer<'a> {
     target: &'a str,
     executable: &'a Path,
-    /// The checked-in corpus of inputs, which a run only reads.
+    /// The directory with the checked-in corpus of inputs, which a run only reads.
     corpus: PathBuf,
-    /// Inputs that reached new code in earlier runs on this machine.
+    /// The directory for inputs that reached new code in earlier runs on this machine.
     found: PathBuf,
-    /// Inputs that made the target fail.
+    /// The directory for inputs that made the target fail.
     artifacts: PathBuf,
 }
 

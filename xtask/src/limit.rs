@@ -12,8 +12,8 @@ use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_
 /// has the same status.
 pub(crate) const TIMED_OUT: u8 = 124;
 
-/// A child process in a process group of its own, so that it can be killed together with its own
-/// children.
+/// A child process in a process group of its own, so that the child can be killed together with its
+/// own children.
 #[derive(Debug)]
 pub(crate) struct ProcessGroup {
     child: Child,
@@ -69,8 +69,8 @@ impl Drop for ProcessGroup {
     }
 }
 
-/// Returns the exit status of a process as a shell shows it: one number, 128 + n for death by
-/// signal n.
+/// Converts the exit status of a process to one number, as a shell does: the exit code, or 128 + n
+/// for death by signal n.
 pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     let code = status
         .code()

@@ -80,7 +80,7 @@ pub(crate) const PERFTEST: &Group = &Group {
     purpose: "compare the benchmarks with perftest",
 };
 
-/// The package of UCX, a communication library that the benchmarks compare softroce with.
+/// The package of UCX, a communication library with which the benchmarks compare softroce.
 pub(crate) const UCX: &Group = &Group {
     names: &["ucx-utils"],
     purpose: "compare softroce with UCX over shared memory",
@@ -99,8 +99,8 @@ pub(crate) const CALLGRIND: &Group = &Group {
     purpose: "count instructions",
 };
 
-/// The prefix of the packages that apt may remove to install another version of QEMU. If apt would
-/// remove any other package, nothing is installed.
+/// The prefix of the names of packages that apt may remove to install another version of QEMU. If
+/// apt would remove any other package, nothing is installed.
 const REPLACEABLE: &str = "qemu-";
 
 /// For each package, a program that exists only if the contents of the package are installed, by
@@ -123,8 +123,8 @@ const PROGRAM_OF: &[(&str, &str)] = &[
     ("xz-utils", "xz"),
 ];
 
-/// The environment variable that tells the build of ibverbs-sys the directory of headers and
-/// libraries that are not in the usual places.
+/// The name of the environment variable from which the build script of ibverbs-sys reads a
+/// directory with headers and libraries, if they are not in the usual places.
 const PREFIX: &str = "IBVERBS_SYS_PREFIX";
 
 /// Returns the packages in `wanted` whose contents are not installed, neither by dpkg nor in
@@ -190,7 +190,8 @@ pub(crate) fn install_all(
         .collect()
 }
 
-/// Prints which packages will be installed and why, one line for each group.
+/// Prints which packages of `plan` will be installed and for which purpose, one line for each
+/// group.
 fn announce(plan: &[(&Group, Vec<&str>)]) {
     for (group, missing) in plan {
         eprintln!("to install: {} (to {})", missing.join(" "), group.purpose);
@@ -262,7 +263,7 @@ fn apt_install(shell: &Shell, privilege: Privilege, names: &[&str]) -> anyhow::R
     privilege.run(shell, &command)
 }
 
-/// The way in which this process can run commands as root.
+/// The way in which this process can run commands as root, for example to install packages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Privilege {
     /// The process is root.
@@ -284,7 +285,7 @@ impl Privilege {
         sudo.ignore_stderr().run().is_ok().then_some(Self::Sudo)
     }
 
-    /// Prints `command`, and runs it as root.
+    /// Prints `command`, and runs the command as root. Fails if the command fails.
     pub(crate) fn run(self, shell: &Shell, command: &[&str]) -> anyhow::Result<()> {
         let sudo: &[&str] = match self {
             Self::Root => &[],
@@ -322,8 +323,8 @@ fn not_installed(known: &str, wanted: &[&'static str]) -> Vec<&'static str> {
         .collect()
 }
 
-/// Returns the packages that apt-get would remove, according to `plan`, the output of a simulated
-/// run.
+/// Returns the names of the packages that apt-get would remove, according to `plan`, the output of
+/// a simulated run of apt-get.
 fn removals(plan: &str) -> Vec<&str> {
     let lines = plan.lines().filter_map(|line| line.strip_prefix("Remv "));
     lines
@@ -355,7 +356,8 @@ mod tests {
         );
     }
 
-    /// Returns the packages that the command on the page `docs/src/{page}` installs, in order.
+    /// Returns the names of the Debian packages that the documentation page `docs/src/{page}` tells
+    /// the user to install, in the order of the page.
     fn installed_on(page: &str) -> Vec<String> {
         let path = project::root().join("docs/src").join(page);
         let text = std::fs::read_to_string(path).unwrap();

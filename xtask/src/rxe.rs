@@ -22,8 +22,8 @@ use crate::{environment, packages};
 /// headers.
 const MTU: u32 = 4200;
 
-/// The requirements of a command on the machine that runs it, and the settings of the guest if the
-/// command runs there.
+/// The requirements of a command on the machine that runs the command, and the settings of the
+/// guest if the command runs in the guest.
 #[derive(Clone, Debug)]
 pub(crate) struct Requirements {
     /// The RDMA device of this machine, of any kind, that the command must use.
@@ -88,13 +88,13 @@ pub(crate) fn run(
     }
 }
 
-/// Returns whether a command with these requirements runs in the guest.
+/// Returns whether a command with these requirements runs in the guest rather than on this machine.
 pub(crate) fn runs_in_guest(requirements: &Requirements) -> bool {
     matches!(device_here(requirements), Ok(None))
 }
 
-/// Returns the name of the device of this machine that the command uses; `None` if the command must
-/// run in the guest.
+/// Returns the name of the device of this machine that a command with these requirements uses;
+/// `None` if the command must run in the guest.
 fn device_here(requirements: &Requirements) -> anyhow::Result<Option<String>> {
     if let Some(name) = &requirements.device {
         ensure!(

@@ -14,7 +14,8 @@ use xshell::Shell;
 
 use crate::{cargo, environment, packages, project};
 
-/// The environment variable by which the dynamic linker loads a library before all others.
+/// The name of the environment variable that makes the dynamic linker load a library before all
+/// others.
 const PRELOAD: &str = "LD_PRELOAD";
 
 /// Builds softroce as the shared library that C programs preload, and returns its path.
@@ -37,10 +38,11 @@ pub(crate) fn library(shell: &Shell) -> anyhow::Result<PathBuf> {
     cargo::build_shared_library(&build, "softroce")
 }
 
-/// The file name by which programs open libibverbs.
+/// The file name by which programs open the library libibverbs.
 const LIBIBVERBS: &str = "libibverbs.so.1";
 
-/// The environment variable with the directories that the dynamic linker searches first.
+/// The name of the environment variable with the directories that the dynamic linker searches
+/// first.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
 /// Replaces this process by `command`, with softroce preloaded. If `as_library` is set, softroce is
@@ -97,8 +99,8 @@ fn named_libibverbs(library: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Returns the current value of the environment variable `variable`, a list of paths, with the path
-/// `first` added at the front.
+/// Returns the value of the environment variable `variable`, a list of paths, with the path `first`
+/// added at the front. Does not change the variable.
 fn before_others(variable: &str, first: PathBuf) -> anyhow::Result<OsString> {
     let others = env::var_os(variable).unwrap_or_default();
     let others = env::split_paths(&others).filter(|path| !path.as_os_str().is_empty());

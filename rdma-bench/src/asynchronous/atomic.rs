@@ -19,7 +19,7 @@ async fn operate(setup: &Setup, target: &mut RemoteMr) -> Result<u64> {
 }
 
 /// Measures the latency of atomic operations. Each operation is posted when the previous operation
-/// has completed.
+/// has completed. `recorder` records the time of each post, and ends the test.
 pub(super) async fn latency(setup: &Setup, recorder: &mut Recorder) -> Result<()> {
     let mut target = setup.target(SIZE)?;
     while recorder.needs_more() {
@@ -31,6 +31,7 @@ pub(super) async fn latency(setup: &Setup, recorder: &mut Recorder) -> Result<()
 }
 
 /// Measures the rate of concurrent atomic operations, all on the same word of the peer's memory.
+/// `window` limits the number of operations, and measures the time.
 pub(super) async fn bandwidth(setup: &Setup, window: &Window) -> Result<()> {
     let one = async || {
         let mut target = setup.target(SIZE)?;

@@ -30,8 +30,8 @@ pub struct Connection {
     runtime: Runtime,
 }
 
-/// The connection under test with the parameters of the test: the value that every test function
-/// receives.
+/// The rdma-async connection under test, with the parameters of the test. Every function that
+/// measures an operation gets this value.
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) rdma: Rdma,
@@ -113,7 +113,7 @@ fn layout(size: usize) -> Result<Layout> {
 }
 
 impl Setup {
-    /// Allocates memory for a message of `size` bytes.
+    /// Allocates registered memory for a message of `size` bytes of this process.
     pub(super) fn allocate(&self, size: usize) -> Result<LocalMr> {
         Ok(self.rdma.alloc_local_mr(layout(size)?)?)
     }

@@ -16,17 +16,19 @@ use crate::report::{Address, Properties};
 use crate::session::Role;
 use crate::settings::{Completion, Settings};
 
-/// The message that each process sends to the other before they connect. The message of the server
-/// contains the TCP port on which it accepts rdma-async connections; the message of the client
-/// contains no port.
+/// The message that server and client send each other on the control connection before they connect
+/// by rdma-async. The server's message contains the TCP port on which the server accepts rdma-async
+/// connections; the client's message contains no port.
 #[derive(Debug, Serialize, Deserialize)]
 struct Offer {
     port: Option<u16>,
 }
 
-/// Connects to the peer through rdma-async. The connections have the parameters of `builder`, with
-/// those of `plan` and `settings` added. Returns one connection for each queue pair of the plan,
+/// Connects to the peer through rdma-async. Returns one connection for each queue pair of `plan`,
 /// all on one device, and the properties of the first connection for the report.
+///
+/// The connections have the parameters of `builder`, to which this function adds the parameters
+/// that `plan` and `settings` determine.
 pub(crate) fn establish(
     role: Role,
     (plan, settings): (&Plan, &Settings),

@@ -10,7 +10,7 @@ use crate::recorder::Recorder;
 const MAX_READ_MEMORY: usize = 64 << 20;
 
 /// Measures the latency of reads of `size` bytes. Each read is posted when the previous read has
-/// completed.
+/// completed. `recorder` records the time of each post, and ends the test.
 pub(super) async fn latency(setup: &Setup, size: usize, recorder: &mut Recorder) -> Result<()> {
     let mut memory = setup.allocate(size)?;
     let source = setup.target(size)?;

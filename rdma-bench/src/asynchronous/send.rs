@@ -10,10 +10,11 @@ use crate::session::Role;
 /// message stays in the sender's memory, from which the receiver reads it.
 const MAX_PIECE: usize = 4352;
 /// Maximum number of messages longer than [`MAX_PIECE`] that the receiver reads from the sender's
-/// memory concurrently, so that the reads overlap.
+/// memory at the same time. With only one, each read would wait for the end of the previous read.
 const MAX_READERS: usize = 16;
 
-/// Measures half of the round trip of a message of `size` bytes and its echo.
+/// Measures half of the round trip of a message of `size` bytes and its echo. The client sends
+/// first. `recorder` records the time of each send, and ends the test.
 pub(super) async fn latency(setup: &Setup, size: usize, recorder: &mut Recorder) -> Result<()> {
     let rdma = &setup.rdma;
     let message = setup.allocate(size)?;
@@ -32,7 +33,8 @@ pub(super) async fn latency(setup: &Setup, size: usize, recorder: &mut Recorder)
     Ok(())
 }
 
-/// Sends the messages of a bandwidth test. The number of concurrent sends is the depth of the test.
+/// Sends the messages of a bandwidth test, each of `size` bytes. The number of concurrent sends is
+/// the depth of the test. `window` limits the number of sends, and measures the time.
 pub(super) async fn bandwidth(setup: &Setup, size: usize, window: &Window) -> Result<()> {
     let message = setup.allocate(size)?;
     let send = async || {
@@ -46,8 +48,8 @@ pub(super) async fn bandwidth(setup: &Setup, size: usize, window: &Window) -> Re
     window.run_all((0..setup.depth).map(|_| send())).await
 }
 
-/// Receives the messages of a bandwidth test. The measured time is that from the first message to
-/// the last.
+/// Receives the messages of a bandwidth test, each of `size` bytes. `window` measures the time from
+/// the first message to the last.
 pub(super) async fn receive_all(setup: &Setup, size: usize, window: &Window) -> Result<()> {
     let receive = async || {
         while window.claim() {

@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::plan::Length;
 use crate::statistics::Bandwidth;
 
-/// Number of operations after which the clock is read again: reading the clock takes a noticeable
-/// time.
+/// Number of completed operations after which a bandwidth test reads the clock again. Reading the
+/// clock after every operation would take a noticeable part of the time.
 const PERIOD: usize = 16;
 
 /// The state that the concurrent loops of a bandwidth test share. Each loop runs one operation

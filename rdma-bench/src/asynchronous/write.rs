@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::recorder::Recorder;
 use crate::session::Role;
 
-/// The immediate data of all writes. The receiver ignores the value.
+/// The immediate data of all writes that have immediate data. The receiver ignores the value.
 const IMMEDIATE: u32 = 0;
 
 /// Measures half of the round trip of writes with immediate data: each process writes to the other,
@@ -66,7 +66,7 @@ pub(super) async fn bandwidth(setup: &Setup, size: usize, window: &Window) -> Re
     window.run_all((0..setup.depth).map(|_| write())).await
 }
 
-/// Receives the writes of a bandwidth test with immediate data. The measured time is that from the
+/// Receives the writes of a bandwidth test with immediate data. `window` measures the time from the
 /// first write to the last.
 pub(super) async fn receive_all(setup: &Setup, window: &Window) -> Result<()> {
     while window.claim() {

@@ -37,7 +37,8 @@ impl Effort {
         }
     }
 
-    /// Returns the number of messages of `size` bytes that one run measures.
+    /// Returns the number of messages of `size` bytes with which one run measures the latency or
+    /// the bandwidth (`metric`).
     fn iterations(self, metric: Metric, size: usize) -> usize {
         let most = match metric {
             Metric::Latency => 1000,
@@ -64,8 +65,8 @@ pub struct Case {
 }
 
 impl Case {
-    /// Returns all tests that are compared. `effort` determines their message sizes and numbers of
-    /// messages.
+    /// Returns all tests that are compared with perftest, one for each message size. `effort`
+    /// determines the message sizes and the numbers of messages.
     pub fn all(effort: Effort) -> Vec<Self> {
         let mut cases = Vec::new();
         for verb in [Verb::Send, Verb::Write, Verb::Read, Verb::FetchAndAdd] {
@@ -85,8 +86,8 @@ impl Case {
         cases
     }
 
-    /// Returns the settings of a run, with the queue depth and the signaling interval that both
-    /// programs use.
+    /// Returns the settings with which `rdma-bench` runs this test: the queue depth and the
+    /// signaling interval are those that perftest uses, too.
     pub(crate) fn settings(&self) -> Settings {
         let moderation = if self.size > 8192 { 1 } else { 100 };
         Settings {

@@ -13,7 +13,7 @@ use crate::error::Result;
 pub struct Network {
     /// The device's name.
     pub device: String,
-    /// The device's port.
+    /// The number of the device's port.
     pub port: u8,
     /// The index of the GID that every program uses.
     pub gid_index: u32,
@@ -39,7 +39,7 @@ impl Network {
     }
 }
 
-/// The installed programs of perftest.
+/// The programs of perftest that are installed on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Perftest {
     /// The version that perftest prints.

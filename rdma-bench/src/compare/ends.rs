@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use super::program::in_path;
 use crate::error::{Error, Result};
 
-/// Interval between two checks whether a process has ended: long, so that the checks do not disturb
-/// the measurement.
+/// Interval between two checks whether a server or client process has ended: long, so that the
+/// checks do not disturb the measurement.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
-/// Maximum time until a server process listens on its port. After this time, the run fails.
+/// Maximum time that a server process may take from its start until it listens on its port. After
+/// this time, the run fails.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A child process whose output is read while the process runs. The process is killed when this
@@ -35,7 +36,7 @@ struct Output {
 }
 
 impl Output {
-    /// Starts a thread that reads `pipe` to its end.
+    /// Starts a thread that reads `pipe`, an output of a child process, to its end.
     fn of(mut pipe: impl Read + Send + 'static) -> Self {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let shared = Arc::clone(&bytes);
@@ -53,13 +54,14 @@ impl Output {
         }
     }
 
-    /// Returns the bytes that were read so far, as text.
+    /// Returns the bytes that were read from the pipe so far, as text.
     fn text(&self) -> String {
         let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Waits for the end of the pipe, and returns the whole output.
+    /// Waits until the process has closed its end of the pipe, and returns everything that the
+    /// process wrote, as text.
     fn whole(&mut self) -> String {
         if let Some(reader) = self.reader.take() {
             // If the reader panicked, the output until then is returned.
@@ -70,7 +72,7 @@ impl Output {
 }
 
 impl Process {
-    /// Starts a process with the given command line. Pins the process to the processor with the
+    /// Starts a process with the command line `argv`. Pins the process to the processor with the
     /// number `processor`, if one is given and `taskset` is installed. `name` is the program's name
     /// in errors.
     fn start(argv: &[OsString], processor: Option<usize>, name: &str) -> Result<Self> {
@@ -127,7 +129,7 @@ impl Process {
         }
     }
 
-    /// Returns the exit status of the process; `None` while it runs.
+    /// Returns the exit status of this process; `None` while the process runs.
     fn exit_status(&mut self) -> Result<Option<ExitStatus>> {
         let name = self.name.clone();
         self.child.try_wait().map_err(|error| Error::Program {
@@ -265,9 +267,9 @@ pub(crate) fn run_together(flows: &[Flow], name: &str, limit: Duration) -> Resul
     printed
 }
 
-/// Runs several programs, each with its command line in `lines`, at the same time until all have
-/// ended, and returns their outputs. No program is pinned to a processor. Fails if the programs
-/// take longer than `limit`. `name` is their name in errors.
+/// Runs several programs at the same time until all have ended, and returns their outputs. `lines`
+/// are the command lines of the programs. No program is pinned to a processor. Fails if the
+/// programs take longer than `limit`. `name` is the name of the programs in errors.
 pub(crate) fn run_group(
     lines: &[Vec<OsString>],
     name: &str,
@@ -292,8 +294,8 @@ pub(crate) struct Flow {
 }
 
 /// Runs the program with the command line `argv` until it ends, and returns its output. Pins the
-/// program to `processor`, if one is given. Fails if the program takes longer than `limit`. `name`
-/// is its name in errors.
+/// program to the processor with the number `processor`, if one is given. Fails if the program
+/// takes longer than `limit`. `name` is the name of the program in errors.
 pub(crate) fn run_alone(
     argv: &[OsString],
     processor: Option<usize>,

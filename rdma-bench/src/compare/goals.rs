@@ -33,7 +33,7 @@ impl Goal {
     }
 
     /// Returns whether `ratio` (the result of `rdma-bench` divided by the result of perftest) meets
-    /// the goal.
+    /// this goal.
     pub fn is_met(self, ratio: f64) -> bool {
         match self {
             Self::AtMost(most) => ratio <= most,

@@ -35,7 +35,7 @@ pub struct Comparison {
     pub case: Case,
     /// The goal for the ratio of the two programs' results, if the test has a goal.
     pub goal: Option<Goal>,
-    /// The pairs of runs in chronological order.
+    /// The results of all pairs of runs, in chronological order.
     pub pairs: Vec<Pair>,
 }
 

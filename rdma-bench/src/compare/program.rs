@@ -14,7 +14,7 @@ use crate::plan::Layer;
 use crate::statistics::Bandwidth;
 use crate::test::{Metric, Verb};
 
-/// Returns whether a program with this name is in the `PATH`.
+/// Returns whether a directory of the `PATH` has a program with the name `name`.
 pub(crate) fn in_path(name: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|directory| directory.join(name).is_file())
@@ -89,8 +89,8 @@ impl Program {
         argv
     }
 
-    /// Returns the additional arguments of the client: the server's host, and the path of the JSON
-    /// document that the client writes.
+    /// Returns the arguments that only the client has: `host`, the host of the server, and for
+    /// `rdma-bench` also `document`, the path of the JSON document that the client writes.
     pub(crate) fn client_args(&self, host: &str, document: &Path) -> Vec<OsString> {
         let mut argv: Vec<OsString> = vec![host.into()];
         if let Self::Ours(..) = self {

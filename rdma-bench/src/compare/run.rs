@@ -22,8 +22,8 @@ const RUN_TIMEOUT: Duration = Duration::from_secs(180);
 /// processor's frequency.
 const ATTEMPTS: usize = 3;
 
-/// The option with which `rdma-bench` allocates the memory of messages itself, as perftest does by
-/// default.
+/// The arguments that make `rdma-bench` allocate the memory of messages itself, as perftest does.
+/// By default, `rdma-bench` uses memory that the device provides.
 const MALLOC: &[&str] = &["--memory", "malloc"];
 
 /// Compares `ours`, the program `rdma-bench`, with `peer`, a program of perftest: runs the test
@@ -102,7 +102,7 @@ fn once(program: &Program, case: &Case, network: &Network, options: &[&str]) -> 
     program.read(case, &printed, &file.0)
 }
 
-/// The path of a temporary file, which is removed when this value is dropped.
+/// The path of a temporary file. The file is removed when this value is dropped.
 pub(crate) struct TemporaryFile(pub(crate) PathBuf);
 
 impl TemporaryFile {

@@ -5,7 +5,7 @@ use crate::limits::Interval;
 use crate::statistics::Bandwidth;
 use crate::test::Metric;
 
-/// Returns the header line of the comparison table.
+/// Returns the header line of the table of comparisons with perftest: the names of the columns.
 pub fn heading() -> String {
     format!(
         "{:<12}{:>9}{:>7}  {:<7}{:>12}{:>12}{:>9}  {:<14}{:>6}  {}",

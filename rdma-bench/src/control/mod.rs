@@ -57,7 +57,7 @@ impl Control {
         Ok(Self { stream, timeout })
     }
 
-    /// Returns the time limit of a single wait for the peer.
+    /// Returns the maximum time of a single wait for the peer, for example for a message.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }

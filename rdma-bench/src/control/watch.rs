@@ -13,7 +13,8 @@ pub struct Watch {
     stream: TcpStream,
     limit: Duration,
     ends_with_peer: bool,
-    /// Number of empty polls since the last message or completion.
+    /// Number of empty polls (polls without a completion or message) since the last message or
+    /// completion.
     polls: u32,
     /// Time of the first check of the clock since the last message or completion.
     idle_since: Option<Instant>,
@@ -48,8 +49,8 @@ impl Watch {
         })
     }
 
-    /// Records that a message or a completion has arrived, which ends the idle time of this
-    /// process.
+    /// Records that a message or a completion has arrived, so that the time limit for the peer
+    /// starts anew.
     #[inline]
     pub fn busy(&mut self) {
         self.polls = 0;

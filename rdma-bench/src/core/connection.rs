@@ -294,15 +294,16 @@ fn shared_receive_queue(
     Ok(builder.build()?)
 }
 
-/// Opens control connections to all servers of the test except the first server. Returns them.
+/// Opens and returns control connections to all servers of the test except the first server, to
+/// which `first` is the control connection.
 fn other_servers(plan: &Plan, settings: &Settings, first: &Control) -> Result<Vec<Control>> {
     let host = first.peer_ip()?.to_string();
     let connect = |port: &u16| control::connect(&host, *port, plan, settings.timeout);
     settings.further_servers.iter().map(connect).collect()
 }
 
-/// Returns, for the report, the addresses of both ends of the first queue pair: this process's end
-/// and the peer's.
+/// Returns the addresses of both ends of the first queue pair, this process's end first, for the
+/// report. `exposed` is the memory of this process that `peer` may access.
 fn ends(plan: &Plan, peer: &Peer, exposed: &[ExposedMemory]) -> Result<[Address; 2]> {
     let queue_pair = &peer.queue_pairs[0];
     let remote = queue_pair

@@ -26,7 +26,8 @@ pub(super) fn allocate(domain: &ProtectionDomain, kind: Memory, size: usize) -> 
     Ok(memory)
 }
 
-/// Returns the distance in bytes between the starts of two adjacent messages of up to `size` bytes.
+/// Returns the distance in bytes between the starts of two adjacent messages of up to `size` bytes
+/// in a memory region of the test `plan`.
 pub(super) fn stride(plan: &Plan, size: usize) -> usize {
     match plan.regions {
         // Adjacent messages share cache lines, so that the caches hold many messages.

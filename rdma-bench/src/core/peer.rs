@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::settings::Settings;
 
-/// The hop limit of the packets that this process sends. perftest sets the same value.
+/// The hop limit of the packets that this process sends: the maximum, as in perftest.
 const HOP_LIMIT: u8 = u8::MAX;
 
 /// A peer of this process in a test. A client has one or several servers as peers, a server has one
@@ -73,8 +73,8 @@ impl Peer {
     }
 }
 
-/// Sends the list `own` to the peer, and returns the peer's list. Splits both lists into messages
-/// of limited length.
+/// Sends the list `own` to the peer over the control connection, and returns the list that the peer
+/// sent. Splits both lists into several messages, because the length of a message is limited.
 fn exchange_all<T: Serialize + DeserializeOwned + Clone>(
     control: &mut Control,
     own: &[T],

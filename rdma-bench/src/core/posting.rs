@@ -16,11 +16,11 @@ use crate::recorder::Recorder;
 use crate::session::Measured;
 use crate::statistics::Bandwidth;
 
-/// A queue pair of a bandwidth test, with the number of requests to post and the numbers posted and
-/// completed so far. The function of the type `F` creates the requests; `T` is their memory.
+/// The send queue of a queue pair in a bandwidth test, with counts of the requests to post, posted
+/// and completed. `F` is the function that creates the requests; `T` is the memory of a request.
 struct Sender<T: Send + 'static, F> {
     queue: SendQueue<T>,
-    /// Creates the next request.
+    /// The function that creates the next request to post.
     request: F,
     goal: usize,
     posted: usize,
@@ -94,8 +94,8 @@ pub(super) fn run_bandwidth<T: Gather + 'static, F: FnMut() -> SendRequest<T>>(
 }
 
 impl<T: Gather + 'static, F: FnMut() -> SendRequest<T>> Sender<T, F> {
-    /// Posts requests, one by one or in lists, until `connection.depth` requests of the queue pair
-    /// are outstanding.
+    /// Posts requests, one by one or in lists, until `connection.depth` requests of this queue pair
+    /// are outstanding. Records the time of each post in `times`.
     #[inline(always)]
     fn fill(&mut self, connection: &Connection, times: &mut Timestamps) -> Result<()> {
         let (depth, list) = (connection.depth, connection.list);
@@ -161,7 +161,9 @@ pub(super) fn run_latency(
     Measured::latency(&recorder, 1)
 }
 
-/// The timestamps of a bandwidth test, for all of its queue pairs together.
+/// The timestamps of a bandwidth test: its begin and end and, if the peak bandwidth is measured,
+/// the times at which each message was posted and completed. All queue pairs of the test share
+/// these timestamps.
 struct Timestamps {
     begun: Instant,
     ended: Instant,
@@ -196,7 +198,8 @@ impl Timestamps {
         self.begun = Instant::now();
     }
 
-    /// Records the time of the next post, immediately before it.
+    /// Records the present time as the time of the next post, if the peak bandwidth is measured.
+    /// Must be called immediately before the post.
     #[inline]
     fn post(&mut self) {
         if let Some((posted, _)) = &mut self.messages {
@@ -205,7 +208,7 @@ impl Timestamps {
         }
     }
 
-    /// Records the time of the completion of the oldest `count` outstanding messages.
+    /// Records the present time as the completion time of the oldest `count` outstanding messages.
     #[inline]
     fn complete(&mut self, count: usize) {
         let before = self.completed;

@@ -55,8 +55,8 @@ impl Receives {
         Ok(Self::Own(queues))
     }
 
-    /// Completes a receive. Posts its memory again if fewer receives are posted than messages are
-    /// expected.
+    /// Completes the receive of `completion`. Posts a receive with the same memory again, unless
+    /// enough receives are posted for all messages that are still expected.
     #[inline]
     pub(super) fn repost(&mut self, completion: &WorkCompletion) -> Result<()> {
         match self {

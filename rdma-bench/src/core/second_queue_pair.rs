@@ -286,7 +286,7 @@ impl BulkSender {
         completion.queue_pair() == self.queue.queue_pair()
     }
 
-    /// Posts requests until [`depth`](Self::depth) are outstanding.
+    /// Posts sends on the second queue pair until [`depth`](Self::depth) sends are outstanding.
     #[inline]
     fn fill(&mut self) -> Result<()> {
         while self.queue.in_flight() < self.depth {
@@ -311,7 +311,8 @@ struct BulkReceiver {
 }
 
 impl BulkReceiver {
-    /// Creates the receiver and posts its receives. All receives write to the same memory.
+    /// Creates the receiver, and posts its receives on the second queue pair. All receives write to
+    /// the same memory.
     fn new(connection: &Connection, second: &SecondQueuePair) -> Result<Self> {
         let mut queue = second.queue_pair.receive_queue();
         let memory = connection.allocate_message(second.size)?;
@@ -328,7 +329,8 @@ impl BulkReceiver {
         completion.queue_pair() == self.queue.queue_pair()
     }
 
-    /// Completes a receive, counts it, and posts a receive with the same memory again.
+    /// Completes the receive of `completion`, counts its message, and posts a receive with the same
+    /// memory again.
     #[inline]
     fn repost(&mut self, completion: &WorkCompletion) -> Result<()> {
         let memory = self.queue.complete(completion).ok_or_else(unposted)?;

@@ -19,7 +19,8 @@ pub(super) fn unposted() -> Error {
     Error::Protocol("a completion of a request that was not posted".into())
 }
 
-/// Measures half of the round trip of a message of `size` bytes and its echo.
+/// Measures half of the round trip of a message of `size` bytes and its echo over rdma-core. The
+/// peer is on the other end of `connection`; `control` is the control connection to the peer.
 pub(super) fn latency(
     connection: &Connection,
     size: usize,

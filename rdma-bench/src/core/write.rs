@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::recorder::Recorder;
 use crate::session::{Measured, Role};
 
-/// The immediate data of all writes. The receiver ignores the value.
+/// The immediate data of all writes that have immediate data. The receiver ignores the value.
 const IMMEDIATE: u32 = 0;
 
 /// Measures half of the round trip of writes with immediate data: each process writes to the other,
@@ -70,9 +70,9 @@ pub(super) fn latency(
     Measured::latency(&recorder, 2)
 }
 
-/// Polls until the byte at the offset `place` of `target` is `count`. Loads the byte without a
-/// pause, as perftest does. Returns `false` if the peer finished first, so that this process must
-/// stop, too.
+/// Polls until the byte at the offset `place` of `target`, the memory that the peer writes to, has
+/// the value `count`. Returns `false` if the peer finished first, so that this process must stop,
+/// too. `watch` checks that the peer is alive.
 #[inline]
 fn arrived(target: &ExposedMemory, place: usize, count: u8, watch: &mut Watch) -> Result<bool> {
     while target.load_u8(place)? != count {
@@ -116,8 +116,9 @@ pub(super) fn bandwidth(
     run_bandwidth(connection, control, requests)
 }
 
-/// Measures the bandwidth of writes to many addresses. The writes use the messages in this
-/// process's memory regions in turn, and write each to the same position in the peer's regions.
+/// Measures the bandwidth of writes of `size` bytes to many addresses. The writes send the messages
+/// in this process's memory regions in turn, and write each message to the same position in the
+/// peer's regions.
 fn scattered(connection: &Connection, size: usize, control: &mut Control) -> Result<Measured> {
     let stride = memory::stride(&connection.plan, size);
     let from = memory::messages(&connection.exposed, stride, size)?;

@@ -48,8 +48,8 @@ impl Attack {
 }
 
 impl Side {
-    /// Returns this end of the connection as an argument of `attacker`: IP address, UDP port, queue
-    /// pair number and PSN.
+    /// Returns this end of the connection as an argument of the program `attacker`: IP address, UDP
+    /// port, queue pair number and packet sequence number (PSN).
     fn target(&self) -> String {
         let slot = (self.queue_pair >> 16) as u16;
         let address = SocketAddrV4::new(self.address, BASE_PORT + PORT_STRIDE * slot);
@@ -57,8 +57,9 @@ impl Side {
     }
 }
 
-/// Parses the two header lines that describe one end of the connection: the local end if `name` is
-/// `local`, the peer's if it is `remote`. Returns `None` if the lines are missing or incomplete.
+/// Parses one end of the connection from `printed`, the output of a test so far. `name` is `local`
+/// for this process's end, or `remote` for the peer's end. Returns `None` if the two header lines
+/// of that end are missing or incomplete.
 fn parse_side(printed: &str, name: &str) -> Option<Side> {
     let begin = format!(" {name} address: ");
     let mut lines = printed

@@ -48,8 +48,8 @@ pub(super) fn measure(program: &Path, args: &[&str]) -> Result<Reading> {
     })
 }
 
-/// A directory in memory for the file and its copy. The directory is removed when this value is
-/// dropped.
+/// A directory in memory for the copied file and its copy. The directory is removed when this value
+/// is dropped.
 struct Files(PathBuf);
 
 impl Files {

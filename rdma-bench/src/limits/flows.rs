@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 
 /// The program of perftest that is measured: several instances run at the same time.
 const PROGRAM: &str = "ib_write_bw";
-/// The duration of each run of [`PROGRAM`] in seconds, for perftest's option `-D`.
+/// The duration in seconds of each run of [`PROGRAM`], as the value of perftest's option `-D`. All
+/// instances run for this time, so that they compete from begin to end.
 const SECONDS: &str = "1";
 /// The MTU in bytes of the network between the two simulated hosts: the usual MTU of Ethernet.
 const NETWORK_MTU: usize = 1500;
@@ -86,8 +87,8 @@ pub(super) fn measure(
     Ok(Reading { figure, document })
 }
 
-/// Returns the rate, in messages per second, that perftest printed for messages of `size` bytes;
-/// `None` if there is no such line.
+/// Returns the rate for messages of `size` bytes, in messages per second, from `printed`, the
+/// output of perftest. Returns `None` if the output has no line for this size.
 fn rate(size: usize, printed: &str) -> Option<f64> {
     printed.lines().rev().find_map(|line| {
         let mut columns = line.split_whitespace();

@@ -61,7 +61,7 @@ impl Goal {
         }
     }
 
-    /// Returns the goal as a JSON object: the kind of the number that the goal bounds, and the
+    /// Returns this goal as a JSON object: the kind of the number that the goal bounds, and the
     /// bound.
     pub(super) fn document(self) -> Value {
         match self.bound() {
@@ -84,7 +84,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the verdict as the word that tables show.
+    /// Returns the word by which tables show this verdict, such as `met`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Met => "met",

@@ -25,8 +25,8 @@ pub(super) enum Host {
 impl Host {
     const ALL: [Self; 2] = [Self::Server, Self::Client];
 
-    /// Returns the IPv4 address of this host on the network that joins the two simulated hosts.
-    /// Programs on the other host connect to this address.
+    /// Returns the IPv4 address of this simulated host. Programs on the other simulated host
+    /// connect to this address.
     pub(super) const fn address(self) -> &'static str {
         match self {
             Self::Server => "10.79.0.1",

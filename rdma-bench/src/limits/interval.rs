@@ -41,9 +41,9 @@ impl Interval {
     }
 }
 
-/// Returns the rank k of the two ends of the confidence interval for `count` values: the
-/// [`Interval`] goes from the k-th smallest to the k-th largest value. Returns `None` if there are
-/// so few values that no interval reaches [`Interval::CONFIDENCE`].
+/// Returns the rank k that determines the confidence [`Interval`] of `count` values: the interval
+/// goes from the k-th smallest to the k-th largest value. Returns `None` if even the interval of
+/// all values does not reach [`Interval::CONFIDENCE`].
 fn rank(count: usize) -> Option<usize> {
     // The probability that exactly `k` values are below the true median, and that at most `k` are.
     let mut exactly = 0.5_f64.powi(i32::try_from(count).ok()?);

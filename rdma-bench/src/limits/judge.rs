@@ -89,7 +89,8 @@ impl Programs {
         built("attacker", self.attacker.as_deref())
     }
 
-    /// Returns the path of `rdma-bench-peers`. Fails if it was not built.
+    /// Returns the path of the program `rdma-bench-peers`, which measures other RPC frameworks.
+    /// Fails if the program was not built.
     pub(super) fn peers(&self) -> Result<&Path> {
         built("rdma-bench-peers", self.peers.as_deref())
     }
@@ -99,14 +100,16 @@ impl Programs {
         Ok(built(name, self.examples.as_deref())?.join(name))
     }
 
-    /// Returns the path of the program that measures web servers. Fails if it was not built.
+    /// Returns the path of the program `web`, which measures web servers over streams. Fails if the
+    /// program was not built.
     pub(super) fn web(&self) -> Result<&Path> {
         built("web", self.web.as_deref())
     }
 }
 
-/// Returns `path`, the path of a program that only some comparisons need. Fails if it is `None`:
-/// the program was not built. `name` is the program's name in the error.
+/// Returns `path`, the path of a program that only some comparisons need. Fails if `path` is
+/// `None`, which means that the program was not built. `name` is the name of the program in the
+/// error.
 fn built<'p>(name: &str, path: Option<&'p Path>) -> Result<&'p Path> {
     path.ok_or_else(|| Error::Program {
         program: name.into(),
@@ -135,8 +138,8 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Duration of one measurement of the round trip of a cache line. Short, because each pair of
-    /// measurements needs two of these.
+    /// Duration of one measurement of the round trip of a cache line: short, because each pair of
+    /// measurements needs two such measurements.
     const CACHE_LINE_TIME: Duration = Duration::from_millis(60);
 
     /// Creates a judge that measures the devices `networks` with the programs `programs`. `effort`
@@ -222,9 +225,9 @@ impl Judge {
         Ok(reading.figure)
     }
 
-    /// Returns the number of messages for which a run of `source` has the intended duration; 0 if
-    /// the program takes a duration instead. The first call for a source runs the program once to
-    /// find the number.
+    /// Returns the number of messages with which a run of the program `source` takes about as long
+    /// as the effort demands. Returns 0 if the program takes a duration instead. The first call for
+    /// a source runs the program once to find the number.
     fn count(&mut self, source: &Source) -> Result<usize> {
         let Some((least, most)) = source.counts() else {
             return Ok(0);
@@ -334,8 +337,8 @@ mod tests {
         assert_eq!(count(&even), (31, Verdict::Undecided));
     }
 
-    /// Returns the probability of the verdict *met* if the true median is exactly at the goal and
-    /// the goal is evaluated after each of the numbers of pairs `checks`.
+    /// Returns the probability of the verdict *met* for a comparison whose true median is exactly
+    /// at the goal. `checks` are the numbers of pairs after which the goal is evaluated.
     fn false_verdict(checks: &[usize]) -> f64 {
         // At each index: the probability that this many pairs are above the goal and that no
         // evaluation has decided yet.

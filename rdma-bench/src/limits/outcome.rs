@@ -51,8 +51,8 @@ impl Pair {
         })
     }
 
-    /// Returns whether a processor moved during the pair: whether the two processors shared a cache
-    /// either only before or only after it.
+    /// Returns whether a virtual processor moved to another core during this pair of measurements:
+    /// the two processors shared a cache either only before or only after the pair.
     pub fn has_moved(&self) -> bool {
         self.distances[0] != self.distances[1]
     }
@@ -75,19 +75,19 @@ impl Judged {
     /// when the meaning of a field changes.
     pub const SCHEMA: &'static str = "rdma-bench/limit/2";
 
-    /// Returns the median of the figures (the values under test) over all pairs.
+    /// Returns the median of the figures (the values under test) over all pairs of measurements.
     pub fn figure(&self) -> f64 {
         middle(self.pairs.iter().map(|pair| pair.figure)).unwrap_or(f64::NAN)
     }
 
-    /// Returns the median of the yardsticks (the reference values) over all pairs; `None` if the
-    /// comparison has no reference value.
+    /// Returns the median of the yardsticks (the reference values) over all pairs of measurements;
+    /// `None` if the comparison has no reference value.
     pub fn yardstick(&self) -> Option<f64> {
         middle(self.pairs.iter().filter_map(|pair| pair.yardstick))
     }
 
-    /// Returns the median over all pairs of the number that the goal bounds: a ratio, a difference,
-    /// or the value under test alone.
+    /// Returns the median, over all pairs of measurements, of the number that the goal bounds: a
+    /// ratio, a difference, or the value under test alone.
     pub fn median(&self) -> f64 {
         middle(self.judged()).unwrap_or(f64::NAN)
     }
@@ -169,8 +169,8 @@ pub(super) mod tests {
         Pair::new(goal, figure, Some(1.0), line, Vec::new()).expect("a number")
     }
 
-    /// Returns the result of measuring `row` in pairs with the given figures (values under test),
-    /// each with a reference value of 1.
+    /// Creates a result for tests, as if `row` had been measured with one pair for each element of
+    /// `figures`, the values under test. The reference value of each pair is 1.
     pub(in crate::limits) fn judged(row: Row, figures: &[f64]) -> Judged {
         let pair = |figure: &f64| pair(row.goal, *figure, [0.1, 0.1]);
         Judged {

@@ -14,7 +14,8 @@ const RANKS: usize = 4;
 /// Size in bytes of the vector that each process contributes, as in the reference value of the
 /// comparison (row E15).
 const SIZE: usize = 64 << 20;
-/// Number of all-reduce operations in a run. The example does not measure the first of them.
+/// Number of all-reduce operations in a run of the example. The example does not measure the first
+/// operation.
 const ROUNDS: usize = 6;
 const NAME: &str = "ring_all_reduce";
 

@@ -42,7 +42,7 @@ impl Row {
         format!("cargo xtask bench --device softroce --only {}", self.id)
     }
 
-    /// Returns the goal as text for tables, for example `ratio <= 1.10`.
+    /// Returns the goal of this comparison as text for tables, for example `ratio <= 1.10`.
     pub fn goal_text(&self) -> String {
         let (word, number) = match self.goal.bound() {
             Bound::AtMost(number) => ("at most", number),
@@ -58,8 +58,8 @@ impl Row {
     }
 }
 
-/// One summand of a measured value: a number that a program measures, times a factor. The value
-/// under test has one summand; the reference value may have several.
+/// One summand of a value that a comparison needs: a number that a program measures, times a
+/// factor. The value under test has one summand; the reference value may have several.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Term {
     /// The factor by which the measured number is multiplied.
@@ -71,14 +71,14 @@ pub struct Term {
 }
 
 impl Term {
-    /// Creates a summand: the typical number (the median of a time, or the average of a rate) that
-    /// `source` measures, with the factor 1.
+    /// Creates a summand with the factor 1. The number is the typical one (the median of a time, or
+    /// the average of a rate) that `source` measures.
     pub const fn of(source: Source) -> Self {
         Self::times(1.0, source)
     }
 
-    /// Creates a summand: the typical number (the median of a time, or the average of a rate) that
-    /// `source` measures, with the factor `times`.
+    /// Creates a summand with the factor `times`. The number is the typical one (the median of a
+    /// time, or the average of a rate) that `source` measures.
     pub const fn times(times: f64, source: Source) -> Self {
         Self {
             times,
@@ -125,7 +125,8 @@ pub enum Quantity {
 }
 
 impl Quantity {
-    /// Returns the unit in which JSON documents give numbers of this kind.
+    /// Returns the name of the unit in which JSON documents give numbers of this kind (times, rates
+    /// or counts).
     pub(super) fn unit(self) -> &'static str {
         match self {
             Self::Time => "usec",

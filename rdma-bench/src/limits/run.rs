@@ -54,8 +54,8 @@ impl Path {
     /// The environment variable, with its value, that makes softroce send all messages by UDP.
     const UDP: &'static str = "SOFTROCE_PATH=udp";
 
-    /// Returns the arguments that precede a program on its command line, so that its messages take
-    /// this path: a call of `env` that sets environment variables.
+    /// Returns the words that precede a program on its command line, so that its messages take this
+    /// path. The words are a call of `env` that sets environment variables.
     fn prefix(self) -> &'static [&'static str] {
         match self {
             Self::Chosen => &[],
@@ -68,7 +68,7 @@ impl Path {
     }
 }
 
-/// The result that was read from one run of a program.
+/// The result of one run of a program that the judge measures.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Reading {
     /// The value of the requested statistic: microseconds, messages per second, or a count.
@@ -78,8 +78,8 @@ pub(super) struct Reading {
 }
 
 impl Run {
-    /// Creates a test of the operation `verb` with messages of `size` bytes, over the path that
-    /// softroce chooses.
+    /// Creates a test that measures the latency or the bandwidth (`metric`) of the operation `verb`
+    /// with messages of `size` bytes. softroce chooses the path of the messages.
     pub const fn new(verb: Verb, metric: Metric, size: usize) -> Self {
         Self {
             verb,
@@ -94,7 +94,7 @@ impl Run {
         }
     }
 
-    /// Returns this test with the messages between server and client on `path`.
+    /// Returns this test with `path` as the path of the messages between server and client.
     pub const fn path(self, path: Path) -> Self {
         Self { path, ..self }
     }
@@ -105,7 +105,8 @@ impl Run {
         Self { mtu, ..self }
     }
 
-    /// Returns this test with the additional arguments `args`.
+    /// Returns this test with the additional command line arguments `args` for server and client.
+    /// Replaces arguments that were given before.
     pub const fn with(self, args: &'static [&'static str]) -> Self {
         Self { args, ..self }
     }
@@ -148,7 +149,7 @@ impl Run {
     }
 
     /// Returns the minimum and the maximum number of messages in a run of this test. Between these
-    /// limits, the judge chooses the number for which a run has the intended duration.
+    /// limits, the judge chooses the number of messages for which a run takes the intended time.
     pub(super) fn counts(self) -> (usize, usize) {
         match (self.metric, self.size) {
             (Metric::Latency, _) => (1000, 200_000),
@@ -167,7 +168,7 @@ impl Run {
         }
     }
 
-    /// Returns the number of queue pairs of the client. Each transfers its own messages.
+    /// Returns the number of queue pairs of the client. Each queue pair transfers its own messages.
     fn queue_pairs(self) -> usize {
         let option = self.args.windows(2).find(|pair| pair[0] == "-q");
         let count = option.and_then(|pair| pair[1].parse().ok());

@@ -5,7 +5,8 @@ use std::fmt;
 use super::row::Row;
 use super::rows::{guest_rows, host_rows};
 
-/// The kind of machine on which a comparison is measured: the host or the virtual machine.
+/// The machine on which a comparison is measured: the host, or the virtual machine with the
+/// kernel's Soft-RoCE device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MachineKind {
     /// The machine on which the judge was started.
@@ -18,7 +19,8 @@ impl MachineKind {
     /// Both machines: the host and the virtual machine.
     pub const ALL: [Self; 2] = [Self::Host, Self::Guest];
 
-    /// Returns all comparisons that are measured on this machine.
+    /// Returns all comparisons that are measured on this kind of machine: the host or the virtual
+    /// machine.
     pub fn rows(self) -> Vec<&'static Row> {
         match self {
             Self::Host => host_rows().collect(),
@@ -36,14 +38,14 @@ impl fmt::Display for MachineKind {
     }
 }
 
-/// The error for a name that selects no row.
+/// The error for a name that selects no comparison (row).
 #[derive(Debug, thiserror::Error)]
 #[error(
     "no row is called {name:?}; the rows are {}; G8 is short for G8a, G8b and so on, and G for every row of the letter",
     ids()
 )]
 pub struct UnknownRow {
-    /// The name that selects no row.
+    /// The name that selects no comparison.
     pub name: String,
 }
 

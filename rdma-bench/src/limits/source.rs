@@ -114,7 +114,8 @@ impl Source {
         }
     }
 
-    /// Returns whether this program's result contains `statistic`.
+    /// Returns whether the result of this program contains the number for `statistic`, such as a
+    /// percentile.
     pub fn has(&self, statistic: Statistic) -> bool {
         match statistic {
             Statistic::Typical => true,
@@ -181,8 +182,8 @@ impl Source {
         }
     }
 
-    /// Runs the program and returns the value of `statistic`. The run has `count` messages, or the
-    /// duration `time` if the program takes a duration.
+    /// Runs this program, and returns the value of `statistic` from its result. The run has `count`
+    /// messages, or the duration `time` if the program takes a duration.
     pub(super) fn measure(
         &self,
         (programs, networks): (&Programs, &Networks),
@@ -267,8 +268,8 @@ fn ucx(test: &str, size: usize, count: usize, statistic: Statistic) -> Result<Re
 /// The arguments that precede a program on its command line to run the program without softroce.
 pub(super) const WITHOUT_PRELOAD: [&str; 3] = ["env", "-u", "LD_PRELOAD"];
 
-/// Runs the program `yardstick` without softroce, for the duration `time`, and returns the value of
-/// `statistic`.
+/// Runs the program `yardstick`, whose path is `program`, without softroce for the duration `time`.
+/// Returns the value of `statistic` from its result.
 fn yardstick(
     program: &Path,
     args: &[&str],
@@ -282,8 +283,9 @@ fn yardstick(
     read_json(&name, statistic, &printed)
 }
 
-/// Runs the server and the client of a program on two simulated hosts, without softroce, and
-/// returns the value of `statistic`.
+/// Runs the server and the client of `program` on two simulated hosts, without softroce, for the
+/// duration `time`. `mtu` is the MTU of the network in bytes. Returns the value of `statistic` from
+/// the client's result.
 fn on_hosts(
     (program, name): (&Path, &str),
     args: &[&str],
@@ -308,7 +310,8 @@ fn on_hosts(
     read_json(&name, statistic, &printed)
 }
 
-/// Runs the program `connections` on one processor, and returns the value of `statistic`.
+/// Runs the program `connections`, whose path is `program`, on one processor for the duration
+/// `time`. Returns the value of `statistic` from its result.
 fn connections(
     program: &Path,
     args: &[&str],
@@ -332,8 +335,9 @@ fn run_served(mut line: Vec<OsString>, name: &str, statistic: Statistic) -> Resu
     read_json(name, statistic, &printed)
 }
 
-/// Runs the server and the client of the program `rdma-bench-peers` without softroce, for the
-/// duration `time`, and returns the value of `statistic`.
+/// Runs the server and the client of the program `rdma-bench-peers`, whose path is `program`,
+/// without softroce for the duration `time`. Returns the value of `statistic` from the client's
+/// result.
 fn peers(program: &Path, args: &[&str], time: Duration, statistic: Statistic) -> Result<Reading> {
     let mut line = WITHOUT_PRELOAD.map(OsString::from).to_vec();
     line.extend(timed_command(program, args, time));
@@ -341,7 +345,8 @@ fn peers(program: &Path, args: &[&str], time: Duration, statistic: Statistic) ->
     run_served(line, &name, statistic)
 }
 
-/// Returns the command line with which `program` measures for the duration `time`.
+/// Returns the command line with which `program` measures for the duration `time`, with the
+/// arguments `args`.
 fn timed_command(program: &Path, args: &[&str], time: Duration) -> Vec<OsString> {
     let millis = time.as_millis().to_string();
     let mut line = vec![program.into()];

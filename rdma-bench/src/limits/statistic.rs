@@ -34,8 +34,9 @@ impl Statistic {
         }
     }
 
-    /// Returns the number that this statistic selects in a JSON document, the result of one of the
-    /// programs of rdma-bench; `None` if the document does not have this number.
+    /// Returns the number for this statistic, such as the median or the 99th percentile, from
+    /// `document`, the JSON result that a benchmark program wrote. Returns `None` if the document
+    /// does not have the number.
     pub(crate) fn in_document(self, document: &Value) -> Option<f64> {
         let results = &document["results"];
         let number = match self {
@@ -50,8 +51,9 @@ impl Statistic {
         self.if_valid(number.as_f64()? * factor)
     }
 
-    /// Returns the number that this statistic selects in `columns`, the result line of a latency
-    /// test of perftest; `None` if perftest does not print this number.
+    /// Returns the number for this statistic, such as the median or the 99th percentile, from
+    /// `columns`, the result line of a latency test of perftest. Returns `None` if perftest does
+    /// not print the number.
     pub(crate) fn in_columns(self, columns: &[f64]) -> Option<f64> {
         let column = match self {
             Self::Typical => 4,
@@ -62,8 +64,8 @@ impl Statistic {
         self.if_valid(*columns.get(column)?)
     }
 
-    /// Returns `number` if it is valid, else `None`. A time or a rate must be positive, a count
-    /// must not be negative.
+    /// Returns `number`, a measured value of this statistic, if the value is valid, else `None`. A
+    /// time or a rate must be positive; a count must not be negative.
     pub(super) fn if_valid(self, number: f64) -> Option<f64> {
         let least = match self {
             Self::Counter(_) => 0.0,

@@ -24,19 +24,20 @@ enum Outcome {
 }
 
 impl Summary {
-    /// Adds the verdict of a measured comparison; `None` if too few pairs were measured for a
-    /// verdict.
+    /// Adds the comparison `row`, which was measured, with its verdict to the summary. `verdict` is
+    /// `None` if too few pairs were measured for a verdict.
     pub fn measured(&mut self, row: &Row, verdict: Option<Verdict>) {
         self.outcomes.push((*row, Outcome::Measured(verdict)));
     }
 
-    /// Adds a comparison whose measurement failed.
+    /// Adds the comparison `row`, whose measurement failed, to the summary. The run then counts as
+    /// failed.
     pub fn not_measured(&mut self, row: &Row) {
         self.outcomes.push((*row, Outcome::NotMeasured));
     }
 
-    /// Adds a comparison that this system cannot measure, because it lacks something that the
-    /// comparison needs. Such comparisons do not make the run fail.
+    /// Adds the comparison `row` to the summary as one that this system cannot measure, because the
+    /// system lacks something that the comparison needs. Such comparisons do not make the run fail.
     pub fn impossible(&mut self, row: &Row) {
         self.outcomes.push((*row, Outcome::Impossible));
     }
@@ -58,8 +59,8 @@ impl Summary {
 }
 
 impl fmt::Display for Summary {
-    /// Writes the number of comparisons with each verdict, and the commands that repeat the
-    /// comparisons that did not meet their goals.
+    /// Writes this summary to `f`: the number of comparisons with each verdict, and the commands
+    /// that repeat the comparisons that did not meet their goals.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let not_measured = self.count(Outcome::NotMeasured);
         let without_verdict = self.count(Outcome::Measured(None));

@@ -5,7 +5,7 @@ use super::outcome::Judged;
 use super::row::Row;
 use crate::error::Error;
 
-/// Returns the header line of the table of measured comparisons.
+/// Returns the header line of the judge's table: the names of the columns.
 pub fn heading() -> String {
     format!(
         "{:<6}{:<51}{:<7}{:>11}{:>11}{:>12}  {:<22}{:<21}{:<6}{:<25}{}",
@@ -23,8 +23,8 @@ pub fn heading() -> String {
     )
 }
 
-/// Returns the table line of a measured comparison. The column `judged` shows the number that the
-/// goal bounds: the ratio, the difference (with a sign), or the value under test.
+/// Returns the table line of the measured comparison `judged`. The column `judged` shows the number
+/// that the goal bounds: the ratio, the difference (with a sign), or the value under test.
 pub fn line(judged: &Judged) -> String {
     let row = &judged.row;
     let (unit, factor) = row.unit.name_and_factor();
@@ -60,8 +60,8 @@ pub fn line(judged: &Judged) -> String {
     )
 }
 
-/// Returns the table line of a comparison that could not be measured. The line contains the first
-/// and the last line of the error.
+/// Returns the table line of the comparison `row`, which could not be measured. The line contains
+/// the first and the last line of the text of `error`.
 pub fn failed(row: &Row, error: &Error) -> String {
     let text = error.to_string();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());

@@ -7,7 +7,8 @@ use crate::error::{Error, Result};
 
 /// The name of UCX's benchmark program.
 pub(super) const PROGRAM: &str = "ucx_perftest";
-/// The environment variable that limits UCX to shared memory and copies between processes.
+/// The environment variable, with its value, that limits UCX to shared memory and copies between
+/// processes.
 const TRANSPORTS: &str = "UCX_TLS=posix,cma";
 /// The name of the column with the message rate in the output of `ucx_perftest`.
 const RATE: &str = "overall_mr";
@@ -17,16 +18,17 @@ pub(super) fn is_time(test: &str) -> bool {
     test.ends_with("_lat")
 }
 
-/// Returns the command line that server and client have in common. softroce is not preloaded,
-/// because UCX does not use the device under test.
+/// Returns the command line of `ucx_perftest` that server and client have in common. The two
+/// processes connect through the TCP port `port`. softroce is not preloaded, because UCX does not
+/// use the device under test.
 pub(super) fn argv(port: u16) -> Vec<OsString> {
     let port = port.to_string();
     let argv = ["env", "-u", "LD_PRELOAD", TRANSPORTS, PROGRAM, "-p", &port];
     argv.map(OsString::from).to_vec()
 }
 
-/// Returns the additional arguments of the client: host, test, message size, numbers of messages,
-/// and percentile.
+/// Returns the arguments of `ucx_perftest` that only the client has: the host, the test `test`, the
+/// message size `size`, the number of messages `iterations`, and the percentile for `statistic`.
 pub(super) fn client_args(
     test: &str,
     size: usize,
@@ -55,8 +57,8 @@ pub(super) fn client_args(
     argv
 }
 
-/// Returns the value of `statistic` in `printed`, the client's output, in microseconds or messages
-/// per second.
+/// Returns the value of `statistic` from `printed`, the output of the client of UCX's test `test`.
+/// The value is in microseconds or in messages per second.
 pub(super) fn figure(test: &str, statistic: Statistic, printed: &str) -> Result<f64> {
     let wanted = match statistic.percentile() {
         Some(percentile) if is_time(test) => format!("{percentile}_percentile_lat"),

@@ -27,7 +27,8 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// All layers and programs that the overview shows, in the order of their lines in the table.
+    /// All layers and programs that the overview shows, in the order of their lines for one
+    /// operation and message size in the table.
     const ALL: [Self; 6] = [
         Self::Core(Memory::Device),
         Self::Core(Memory::Malloc),
@@ -47,7 +48,8 @@ impl Subject {
         }
     }
 
-    /// Returns whether the overview shows the operation `verb` over this layer or program.
+    /// Returns whether the overview shows the operation `verb` over this layer or program. Not
+    /// every layer has every operation.
     fn has(self, verb: Verb) -> bool {
         match self {
             Self::Rpc => verb.is_call(),
@@ -91,7 +93,8 @@ pub struct Row {
     pub subject: Subject,
 }
 
-/// Returns all rows of the table, in order. Includes rows of perftest if `with_perftest` is set.
+/// Returns all rows of the overview, in the order of the table. Includes rows of perftest if
+/// `with_perftest` is set.
 pub fn rows(with_perftest: bool) -> Vec<Row> {
     let mut rows = Vec::new();
     let verbs = [
@@ -129,7 +132,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// Returns the name of the operation `verb` in the table.
+/// Returns the name by which the overview's table shows the operation `verb`.
 pub(super) fn verb_name(verb: Verb) -> &'static str {
     match verb {
         Verb::Send => "send",

@@ -58,7 +58,8 @@ fn columns(row: &Row, figures: Option<&Figures>) -> [String; 4] {
     ]
 }
 
-/// Returns `per_second`, a rate, as text with three significant digits and a unit prefix.
+/// Returns `per_second`, a number of operations per second, as text with three significant digits
+/// and a unit prefix.
 fn rate(per_second: f64) -> String {
     let (value, unit) = match per_second {
         rate if rate >= 1e6 => (rate / 1e6, " M"),

@@ -52,7 +52,8 @@ pub fn latency(latency: &Latency, size: usize) -> String {
     )
 }
 
-/// Returns the result line of a bandwidth test with messages of `size` bytes.
+/// Returns the result line of a bandwidth test with messages of `size` bytes. The line gives the
+/// bandwidth in `units`.
 pub fn bandwidth(bandwidth: &Bandwidth, size: usize, units: Units) -> String {
     let Bandwidth {
         iterations,
@@ -93,7 +94,7 @@ pub fn write_samples(latency: &Latency, listing: Listing, out: &mut dyn Write) -
     Ok(())
 }
 
-/// Writes to `out` that the server waits for its client.
+/// Writes to `out` the lines by which the server reports that it waits for its client.
 ///
 /// # Errors
 ///
@@ -113,7 +114,8 @@ mod tests {
 
     use super::*;
 
-    /// Checks that the latency columns equal a line that `ib_write_lat` printed.
+    /// Checks that the result lines of latency tests equal the lines that perftest's program
+    /// `ib_write_lat` printed for the same values.
     #[test]
     fn latency_columns_are_perftests() {
         let measured = Latency {
@@ -158,7 +160,8 @@ mod tests {
         );
     }
 
-    /// Checks that the bandwidth columns equal lines that `ib_write_bw` printed.
+    /// Checks that the result lines of bandwidth tests equal the lines that perftest's program
+    /// `ib_write_bw` printed for the same values.
     #[test]
     fn bandwidth_columns_are_perftests() {
         let measured = |iterations, average, peak| Bandwidth {

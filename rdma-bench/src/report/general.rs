@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// A number that is displayed as `%g` does: with six significant digits and without trailing zeros.
+/// A number that is displayed as C's `printf` displays it for `%g`: with six significant digits and
+/// without trailing zeros.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct General(pub(crate) f64);
 

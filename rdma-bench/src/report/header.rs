@@ -70,7 +70,9 @@ pub struct Header {
 }
 
 impl Header {
-    /// Creates the header of a test.
+    /// Creates the header of the report on a test with the parameters `plan`, for a process with
+    /// the role `role` and the settings `settings`. `properties` describes the connection under
+    /// test.
     pub fn new(plan: &Plan, settings: &Settings, role: Role, properties: &Properties) -> Self {
         let test = plan.test;
         let mut depths = Vec::new();
@@ -110,8 +112,9 @@ impl Header {
         if self.shared_receives { "ON" } else { "OFF" }
     }
 
-    /// Returns the name and the value of a header line that depends on the test: the maximum number
-    /// of outstanding reads, or the maximum size of inline data.
+    /// Returns the name and the value of the header line for a limit of the connection: the maximum
+    /// number of outstanding reads if the test uses reads or atomics, otherwise the maximum size of
+    /// inline data.
     pub(super) fn limit(&self) -> (&'static str, usize) {
         match self.properties.ends[0].outstanding {
             Some(outstanding) => ("Outstand reads", usize::from(outstanding)),

@@ -11,8 +11,8 @@ use crate::statistics::Bandwidth;
 /// the meaning of a field changes.
 pub const SCHEMA: &str = "rdma-bench/result/1";
 
-/// Returns a JSON object with the results for messages of `size` bytes; `None` if this process
-/// measured nothing.
+/// Returns a JSON object with `measured`, the results for messages of `size` bytes. Bandwidths are
+/// given in `units`. Returns `None` if this process measured nothing.
 pub fn row(measured: &Measured, size: usize, units: Units) -> Option<Value> {
     match measured {
         Measured::Nothing => None,
@@ -62,8 +62,9 @@ pub fn row(measured: &Measured, size: usize, units: Units) -> Option<Value> {
     }
 }
 
-/// Returns the JSON document of a whole report. Its `results` are a single object, as in perftest,
-/// or a list of objects if several sizes were measured.
+/// Returns the JSON document of a whole report. The field `results` is a single object, as in
+/// perftest, or a list of objects if several sizes were measured. `rows` has one object for each
+/// message size.
 pub fn document(header: &Header, machine: &Machine, mut rows: Vec<Value>, units: Units) -> Value {
     let properties = &header.properties;
     let mut info = Map::new();

@@ -29,11 +29,11 @@ pub enum Listing {
     Unsorted,
 }
 
-/// The format options of a report.
+/// The options that determine the form of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Style {
-    /// The units of bandwidths.
+    /// The unit in which the report gives bandwidths.
     pub units: Units,
-    /// The samples to list.
+    /// The latency samples that the report lists.
     pub listing: Listing,
 }

@@ -20,8 +20,8 @@ use crate::settings::Settings;
 use crate::statistics::{self, Bandwidth};
 use crate::test::{Metric, Verb};
 
-/// Number of bytes by which the maximum length of a message exceeds the largest number of echoed
-/// bytes. Leaves room for the headers of requests and responses.
+/// Number of bytes for which a message has room in addition to the echoed bytes: enough for the
+/// headers of requests and responses.
 const OVERHEAD: usize = 4096;
 
 /// The RPC service that the tests call.
@@ -143,7 +143,7 @@ impl Connection {
     }
 }
 
-/// Calls `echo` once with the bytes `request`.
+/// Calls the RPC method `echo` of the server once, with the bytes `request` as the argument.
 async fn echo(client: &BenchClient, request: &[u8]) -> Result<()> {
     match client.echo(request).await {
         Ok(_) | Err(CallError::Service(())) => Ok(()),
@@ -193,9 +193,9 @@ async fn bandwidth(
 /// A caller of the RPC method `bulk`, with the memory that all its calls use.
 struct BulkCaller<'c> {
     client: &'c BenchClient,
-    /// Memory that a call lends to the server.
+    /// The memory that a call lends to the server as its argument.
     argument: BulkMemory,
-    /// Memory into which the result of a call is read.
+    /// The memory into which this process reads the result of a call.
     result: BulkMemory,
 }
 
@@ -300,8 +300,8 @@ async fn items(client: &BenchClient, size: usize, window: &Window) -> Result<()>
     Ok(())
 }
 
-/// Returns the average number of frames (such as requests) in each message that `clients` have
-/// sent.
+/// Returns the average number of frames (such as RPC requests) in each rdma-async message that
+/// `clients` have sent. A message can contain several frames.
 fn calls_per_message(clients: &[BenchClient]) -> f64 {
     let sent = clients.iter().map(|client| client.client().sent());
     let (frames, messages) = sent.fold((0, 0), |(frames, messages), sent| {

@@ -73,17 +73,20 @@ const OPERATIONS: [(&str, u32); 4] = [("send", 2), ("write", 1), ("read", 1), ("
 /// which is subtracted from the costs of the other operations.
 const IDLE: &str = "idle";
 
-/// The names of all [`OPERATIONS`], for the ways of posting ([`WAYS`]) for which every operation is
-/// counted.
+/// The names of all [`OPERATIONS`]. Used in [`WAYS`] for the ways of posting whose cost is measured
+/// for every operation.
 const ALL: &[&str] = &["send", "write", "read", "atomic"];
-/// The operations that are counted for ways of posting that support neither reads nor atomics.
+/// The names of the operations send and write. Used in [`WAYS`] for the ways of posting that
+/// support neither reads nor atomic operations.
 const SENDS_WRITES: &[&str] = &["send", "write"];
-/// The operation that is counted for ways of posting that differ from the others only in sends.
+/// The name of the operation send. Used in [`WAYS`] for the ways of posting that support only
+/// sends, or that differ from another way only in sends.
 const SENDS: &[&str] = &["send"];
 
-/// The ways of posting requests over rdma-core: name, whether there is a goal, and the operations
-/// that are counted. The C program posts the same structs for all ways, with at most one more flag
-/// or address, which costs next to nothing.
+/// The ways in which the Rust program posts requests over rdma-core. Each entry has the name of the
+/// way, whether the way must meet [`GOAL`], and the operations whose cost is measured. The C
+/// program posts the same structs for all ways, with at most one more flag or address, which costs
+/// next to nothing.
 const WAYS: [(&str, bool, &[&str]); 8] = [
     ("owned", true, ALL),
     ("scope", true, ALL),
@@ -95,7 +98,8 @@ const WAYS: [(&str, bool, &[&str]); 8] = [
     ("concurrent", false, ALL),
 ];
 
-/// The average cost of one request, in instructions and calls.
+/// The average cost of one request: the number of instructions, of polls, and of calls of library
+/// functions.
 #[derive(Clone, Debug, Default)]
 struct Cost {
     /// Average number of instructions outside of the device's library.
@@ -108,15 +112,15 @@ struct Cost {
     calls: BTreeMap<String, f64>,
 }
 
-/// A program whose instructions are counted: the Rust program, which posts in the given `way`, or
-/// the C program, for which `way` is `None`.
+/// A program whose instructions are counted. For the Rust program, `way` is the name of one of the
+/// [`WAYS`] of posting requests. For the C program, `way` is `None`.
 struct Subject {
     program: PathBuf,
     way: Option<&'static str>,
 }
 
-/// The setup that all measured runs have in common: the device's library, the environment that
-/// selects the device, and the directory for profiles.
+/// The parts that all measured runs of both programs have in common: the device's library, the
+/// environment variables that select the device, and the directory for profiles.
 struct Bench {
     library: PathBuf,
     environment: Vec<(OsString, OsString)>,
@@ -178,9 +182,9 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<u8> {
     Ok(u8::from(missed > 0))
 }
 
-/// Prints a line of the table: the cost of a request in C and over rdma-core. `posts` is the number
-/// of posts in a request, from which the goal is computed, or `None` if there is no goal. Returns
-/// `false` if the goal is missed.
+/// Prints a line of the table: the cost `c` of a request in the C program, and the cost `rust` of
+/// the request over rdma-core. `posts` is the number of posts in a request, from which the goal is
+/// computed, or `None` if there is no goal. Returns `false` if the goal is missed.
 fn line((operation, way): (&str, &str), c: &Cost, rust: &Cost, posts: Option<u32>) -> bool {
     let difference = rust.outside - c.outside;
     let calls: Vec<_> = rust
@@ -232,7 +236,9 @@ impl Bench {
         Ok(program.canonicalize()?)
     }
 
-    /// Measures the average cost of a request of the kind `operation`, which needs `polls` polls.
+    /// Measures the average cost of one request in the program `subject`. `operation` is the name
+    /// of the request's kind, such as "send"; `polls` is the number of polls that such a request
+    /// needs.
     fn cost(&self, subject: &Subject, operation: &str, polls: u32) -> anyhow::Result<Cost> {
         let less = self.repeat(subject, operation, COUNT, polls)?;
         let more = self.repeat(subject, operation, 2 * COUNT, polls)?;
@@ -250,8 +256,9 @@ impl Bench {
         })
     }
 
-    /// Runs the program until a run has few empty polls, and returns the profile of that run. A
-    /// request needs `polls` polls. After [`MAX_RUNS`] runs, returns the last profile.
+    /// Runs the program `subject` with `count` requests until a run has few empty polls, and
+    /// returns the profile (the counted instructions) of that run. A request of the kind
+    /// `operation` needs `polls` polls. After [`MAX_RUNS`] runs, returns the last profile.
     fn repeat(
         &self,
         subject: &Subject,
@@ -270,7 +277,8 @@ impl Bench {
         Ok(profile)
     }
 
-    /// Runs the program with `count` requests, and returns the profile of its main thread.
+    /// Runs the program `subject` under callgrind with `count` requests of the kind `operation`.
+    /// Returns the profile (the counted instructions) of the program's main thread.
     fn profile(&self, subject: &Subject, operation: &str, count: u64) -> anyhow::Result<Profile> {
         let way = subject.way.unwrap_or("c");
         let file = self.results.join(format!("{operation}-{way}-{count}.out"));

@@ -18,8 +18,8 @@ const TRIAL_LIMIT: Duration = Duration::from_secs(15);
 /// Returns KVM if KVM works on this host, else emulation.
 ///
 /// KVM may fail although `/dev/kvm` exists and can be opened: inside some virtual machines it
-/// cannot run an ordinary kernel. Therefore the first call makes a trial boot. The outcome is
-/// stored, and used until the host's kernel changes.
+/// cannot run an ordinary kernel. Therefore the first call boots the guest `guest` once under KVM.
+/// The outcome is stored in the cache directory, and used until the host's kernel changes.
 pub(crate) fn choose(shell: &Shell, guest: &Guest) -> anyhow::Result<Accelerator> {
     let device = Path::new("/dev/kvm");
     if OpenOptions::new()

@@ -19,8 +19,8 @@ pub(crate) enum Compression {
 }
 
 impl Compression {
-    /// Returns the program that decompresses this format from standard input to standard output
-    /// when called with `-dc`.
+    /// Returns the name of the program that decompresses this format. Called with `-dc`, the
+    /// program decompresses from standard input to standard output.
     pub(crate) fn tool(self) -> &'static str {
         match self {
             Self::Xz => "xz",

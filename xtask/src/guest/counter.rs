@@ -39,7 +39,8 @@ fn ticks() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// Returns 0: no guest runs on architectures other than x86-64.
+/// Returns 0 in place of the time-stamp counter on architectures other than x86-64, on which no
+/// guest runs.
 #[cfg(not(target_arch = "x86_64"))]
 fn ticks() -> u64 {
     0

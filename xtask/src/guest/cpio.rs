@@ -7,7 +7,7 @@ mod mode {
     pub(super) const SYMLINK: u32 = 0o120_777;
 }
 
-/// A cpio archive under construction.
+/// A cpio archive under construction, to which entries can be added.
 #[derive(Debug, Default)]
 pub(crate) struct Archive {
     bytes: Vec<u8>,
@@ -15,22 +15,24 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    /// Adds a directory with the path `path`. Its parent must have been added before.
+    /// Adds an empty directory with the path `path` to the archive. The parent directory must have
+    /// been added before, because the kernel unpacks the entries in order.
     pub(crate) fn directory(&mut self, path: &str) {
         self.entry(path, mode::DIRECTORY, &[]);
     }
 
-    /// Adds a regular file that all users may read and execute.
+    /// Adds a regular file with the path `path` and the content `contents` to the archive. All
+    /// users may read and execute the file.
     pub(crate) fn file(&mut self, path: &str, contents: &[u8]) {
         self.entry(path, mode::PROGRAM, contents);
     }
 
-    /// Adds a symbolic link at `path` to `target`.
+    /// Adds a symbolic link with the path `path` to the archive. The link points to `target`.
     pub(crate) fn symlink(&mut self, path: &str, target: &str) {
         self.entry(path, mode::SYMLINK, target.as_bytes());
     }
 
-    /// Ends the archive, and returns its bytes.
+    /// Adds the entry that marks the end of the archive, and returns the bytes of the archive.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes

@@ -88,7 +88,8 @@ impl Job {
     }
 }
 
-/// Returns the 9p tag by which the guest mounts the shared directory with the index `index`.
+/// Returns the tag (the name in the 9p protocol) by which the guest mounts the shared directory
+/// with the index `index`.
 pub(crate) fn share_tag(index: usize) -> String {
     format!("share{index}")
 }

@@ -18,7 +18,8 @@ use crate::project;
 /// kernel of the guest.
 const META_PACKAGE: &str = "linux-image-amd64";
 
-/// A kernel for the guest, unpacked in the cache directory.
+/// A Debian kernel for the guest (the virtual machine), unpacked in the cache directory and not
+/// installed on this machine.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     directory: PathBuf,
@@ -80,12 +81,13 @@ impl Kernel {
         &self.release
     }
 
-    /// Returns the path of the kernel image that QEMU loads.
+    /// Returns the path of the image of this kernel that QEMU loads.
     pub(crate) fn image(&self) -> PathBuf {
         self.directory.join("vmlinux")
     }
 
-    /// Returns the directory that becomes `/lib/modules` in the guest.
+    /// Returns the host's directory with the modules of this kernel, which becomes `/lib/modules`
+    /// in the guest.
     pub(crate) fn module_tree(&self) -> PathBuf {
         self.directory.join("modules")
     }
@@ -195,8 +197,9 @@ fn kernel_package(shell: &Shell) -> anyhow::Result<Option<String>> {
     ))
 }
 
-/// Returns the name of the kernel package in `depends`, the output of `apt-cache depends` for
-/// [`META_PACKAGE`].
+/// Returns the name of the package of the current kernel, which [`META_PACKAGE`] depends on.
+/// `depends` is the output of `apt-cache depends` for [`META_PACKAGE`]. Returns `None` if the
+/// output names no kernel package.
 fn dependency(depends: &str) -> Option<String> {
     let names = depends
         .lines()
@@ -223,7 +226,8 @@ fn decompress(shell: &Shell, image: &Path, vmlinux: &Path) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Returns the path of `depmod`. Its directory is not in every user's PATH.
+/// Returns the path of the program `depmod`. Searches the directories of system programs, which are
+/// not in every user's PATH.
 fn depmod() -> anyhow::Result<PathBuf> {
     let places = ["/usr/sbin/depmod", "/sbin/depmod"].map(PathBuf::from);
     places

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use xshell::{Shell, cmd};
 
-/// Modules by which the guest accesses the host's files and communicates with the host.
+/// The kernel modules by which the guest accesses the host's files and communicates with the host.
 pub(crate) const TRANSPORT: &[&str] = &[
     "virtio_pci",
     "virtio_console",
@@ -16,9 +16,9 @@ pub(crate) const TRANSPORT: &[&str] = &[
     "overlay",
 ];
 
-/// Modules of the kernel's Soft-RoCE device. `crc32_generic` is the first: rdma_rxe requests crc32
-/// by name from the crypto layer, and the guest has no program that loads modules on the kernel's
-/// request.
+/// The kernel modules of a Soft-RoCE device, in the order in which the guest loads them.
+/// `crc32_generic` is the first: rdma_rxe requests crc32 by name from the crypto layer, and the
+/// guest has no program that loads modules on the kernel's request.
 pub(crate) const SOFT_ROCE: &[&str] = &[
     "crc32_generic",
     "dummy",
@@ -40,8 +40,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Reads the files that `depmod` wrote in the directory `root`, the `lib/modules/RELEASE` of a
-    /// kernel.
+    /// Reads the paths and dependencies of a kernel's modules from the files that `depmod` wrote.
+    /// `root` is the directory of these files, `lib/modules/RELEASE`.
     pub(crate) fn read(root: &Path) -> anyhow::Result<Self> {
         let text = |name: &str| {
             let path = root.join(name);
@@ -135,7 +135,8 @@ fn name_of(path: &str) -> String {
     normalized(file.split(".ko").next().unwrap_or(file))
 }
 
-/// Returns `name` with underscores in place of dashes, which are equivalent in a module's name.
+/// Returns the module name `name` with underscores in place of dashes. Both characters are
+/// equivalent in a module's name.
 fn normalized(name: &str) -> String {
     name.replace('-', "_")
 }

@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use super::counter;
 use super::job::share_tag;
 
-/// The name of the emulator's program.
+/// The name of QEMU's program for a machine with x86-64 processors.
 const PROGRAM: &str = "qemu-system-x86_64";
 
 /// The path of a minimal firmware, which boots a PVH kernel image half a second faster than QEMU's
@@ -80,7 +80,7 @@ pub(crate) struct Machine {
     pub(crate) shares: Vec<PathBuf>,
 }
 
-/// The process of the emulator, which is killed when this value is dropped or this process dies.
+/// A handle to the process of QEMU. QEMU is killed when this value is dropped or this process dies.
 #[derive(Debug)]
 pub(crate) struct Qemu {
     child: Child,
@@ -102,8 +102,10 @@ pub(crate) struct Ports {
 }
 
 impl Qemu {
-    /// Starts the emulator with the archive `initramfs` as initial root. No file is left on disk at
-    /// any time: the archive is a memory file, and the connections with the guest are socket pairs.
+    /// Starts QEMU for the virtual machine `machine` with the archive `initramfs` as initial root.
+    /// Returns a handle to QEMU's process, and the host's ends of the connections with the guest.
+    /// No file is left on disk at any time: the archive is a memory file, and the connections with
+    /// the guest are socket pairs.
     pub(crate) fn start(machine: &Machine, initramfs: &[u8]) -> anyhow::Result<(Self, Ports)> {
         let archive = memory_file(initramfs).context("creating a memory file for the initramfs")?;
         let (console, console_end) = UnixStream::pair()?;
@@ -225,7 +227,7 @@ impl Machine {
     }
 }
 
-/// A command line of QEMU under construction, without the name of the program.
+/// The arguments of a QEMU command line under construction, without the name of the program.
 #[derive(Default)]
 struct Line(Vec<OsString>);
 

@@ -20,13 +20,15 @@ use super::{accelerator, initramfs, stream};
 /// Time limit of a boot: a boot takes seconds on an idle host, and much longer on a busy one.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
-/// Maximum wait for the rest of the command's output after the command has ended.
+/// Maximum wait for the rest of the command's output after the command has ended. If output is
+/// still missing after this time, the run fails.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
-/// Maximum number of bytes that are kept of the last console output, for an error message.
+/// Maximum number of bytes of console output that are kept for an error message. Older output is
+/// dropped.
 const CONSOLE_KEPT: usize = 16 << 10;
 
-/// End of the command in the guest.
+/// The way in which the command that runs in the guest (the virtual machine) ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommandEnd {
     /// The command ended with this exit status; 128 + n for death by signal n.
@@ -35,7 +37,7 @@ pub(crate) enum CommandEnd {
     TimedOut,
 }
 
-/// The parameters of a guest that is booted for one command.
+/// The parameters of a guest (a virtual machine) that is booted for one command.
 #[derive(Debug)]
 pub(crate) struct Guest {
     /// The kernel that the guest runs.
@@ -64,8 +66,8 @@ enum Event {
 }
 
 impl Guest {
-    /// Boots the guest, runs the command of `job` in it, and stops the guest. Returns how the
-    /// command ended.
+    /// Boots the guest, runs the command of `job` in the guest, and stops the guest. Returns the
+    /// exit status of the command, or [`CommandEnd::TimedOut`].
     pub(crate) fn run(&self, shell: &Shell, job: &Job) -> anyhow::Result<CommandEnd> {
         let accelerator = accelerator::choose(shell, self)?;
         self.run_with(shell, job, accelerator, BOOT_LIMIT)
@@ -194,8 +196,9 @@ fn report_status(port: UnixStream, events: mpsc::Sender<Event>) {
     });
 }
 
-/// Starts a thread that copies an output of the command from `port` to `out`, up to the text
-/// `mark`. `out` is an output of this process.
+/// Starts a thread that copies an output of the command from `port` to `out`, an output of this
+/// process, up to the text `mark`. If copying fails, as when `out` is closed, the thread sends
+/// [`Event::OutputClosed`] to `events`.
 fn forward(
     port: UnixStream,
     out: impl Write + Send + 'static,
@@ -209,7 +212,8 @@ fn forward(
     })
 }
 
-/// The last part of the output of the guest's console and of the emulator, kept for error messages.
+/// The last part of the output that the guest's console and the emulator wrote. Error messages show
+/// this part.
 #[derive(Clone, Debug, Default)]
 struct Tail(Arc<Mutex<VecDeque<u8>>>);
 

@@ -37,7 +37,8 @@ pub(crate) fn copy_until(mark: &[u8], mut port: impl Read, mut out: impl Write) 
     }
 }
 
-/// Returns the number of bytes at the end of `bytes` that are possibly the beginning of `mark`.
+/// Returns the number of bytes at the end of `bytes` that are possibly the beginning of `mark`, so
+/// that they must not be written yet.
 fn partial_mark_len(bytes: &[u8], mark: &[u8]) -> usize {
     let longest = bytes.len().min(mark.len() - 1);
     (1..=longest)
@@ -53,7 +54,7 @@ mod tests {
 
     use super::copy_until;
 
-    /// A reader whose every read returns one element of a list.
+    /// A reader for tests, which returns the elements of a list one by one, one for each read.
     struct Chunks(VecDeque<&'static [u8]>);
 
     impl Read for Chunks {

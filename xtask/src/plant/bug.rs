@@ -15,7 +15,8 @@ const CRATES: [&str; 2] = ["ibverbs-sys/softroce", "rdma-core"];
 /// The directory with the patch files of a crate's bugs, relative to the crate.
 const PATCHES: &str = "tests/planted";
 
-/// The text before the name of the test, in the second line of a bug's patch file.
+/// The text with which the second line of a bug's patch file begins. The name of the test that must
+/// detect the bug follows.
 const PREFIX: &str = "Caught by: ";
 
 /// The words that name the simulation (softroce's transport on a simulated network) in the second
@@ -49,7 +50,7 @@ pub(super) enum Test {
     Cargo(CargoTest),
 }
 
-/// A call of `cargo test` that runs one test, or the tests of a given name.
+/// A call of `cargo test` that runs the test, or the tests, that must detect a bug.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CargoTest {
     /// Environment variables of the call.
@@ -110,8 +111,8 @@ pub(super) fn all() -> anyhow::Result<Vec<Bug>> {
     Ok(bugs)
 }
 
-/// Returns the bugs of `all` that have the names `names`, or all bugs if `names` is empty. Fails
-/// if a name is unknown.
+/// Returns the bugs in `all` whose names are in `names`. Returns all bugs if `names` is empty.
+/// Fails if no bug has one of the names.
 pub(super) fn chosen(all: Vec<Bug>, names: &[String]) -> anyhow::Result<Vec<Bug>> {
     if let Some(unknown) = names
         .iter()
@@ -231,7 +232,8 @@ mod tests {
         }
     }
 
-    /// Returns whether a Rust source file below `directory` contains one of `texts`.
+    /// Returns whether a Rust source file below the directory `directory` contains at least one of
+    /// `texts`. Used to check that the tests that bugs name exist.
     fn contains(directory: &Path, texts: &[String]) -> bool {
         fs::read_dir(directory).unwrap().any(|entry| {
             let path = entry.unwrap().path();

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::{fs, io};
 
-/// Makes the directory tree `to` equal to `from`, without entries whose names are in `left_out`.
-/// Files that are already equal keep their modification time, so that cargo does not rebuild them.
+/// Makes the directory tree `to` a copy of the directory tree `from` without the entries whose
+/// names are in `left_out`. Files that are already equal keep their modification time, so that
+/// cargo does not rebuild them.
 pub(super) fn mirror(from: &Path, to: &Path, left_out: &[&str]) -> io::Result<()> {
     fs::create_dir_all(to)?;
     let mut names = BTreeSet::new();

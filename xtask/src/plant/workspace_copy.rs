@@ -29,7 +29,7 @@ const FLAGS: &str = "-Awarnings";
 /// The environment variable that gives cargo compiler flags.
 const RUSTFLAGS: &str = "RUSTFLAGS";
 
-/// The outcome of a test while a bug is applied.
+/// The outcome of a test that ran while a bug was applied: whether the test detected the bug.
 pub(super) enum Verdict {
     /// The test failed and so detected the bug. The text is the test's message, or the way it
     /// ended.
@@ -79,7 +79,8 @@ impl WorkspaceCopy {
         Ok(())
     }
 
-    /// Applies `bug` to the copy of the workspace, runs its test, and returns the outcome.
+    /// Applies `bug` to the copy of the workspace, and runs the test that must detect the bug.
+    /// Returns whether the test detected it.
     pub(super) fn test_bug(&self, bug: &Bug) -> anyhow::Result<Verdict> {
         self.restore()?;
         bug.apply(&self.copy, false)?;
@@ -87,7 +88,8 @@ impl WorkspaceCopy {
             .with_context(|| format!("with the bug {}", bug.name))
     }
 
-    /// Copies the workspace again where the copy differs, so that no bug is left applied.
+    /// Removes the applied bug from the copy of the workspace: copies each file again that differs
+    /// from the original.
     fn restore(&self) -> anyhow::Result<()> {
         mirror(project::root(), &self.copy, LEFT_OUT)
             .with_context(|| format!("copying the workspace to {}", self.copy.display()))
@@ -100,7 +102,8 @@ impl WorkspaceCopy {
         }
     }
 
-    /// Builds the copy of the workspace and runs the simulation.
+    /// Builds the copy of the workspace and runs the simulation (softroce's transport on a
+    /// simulated network). Returns whether the simulation detected the bug.
     fn simulate(&self) -> anyhow::Result<Verdict> {
         let manifest = self.copy.join("Cargo.toml");
         let arguments = [
@@ -139,7 +142,7 @@ impl WorkspaceCopy {
         }
     }
 
-    /// Builds the copy of the workspace and runs `test`.
+    /// Builds the copy of the workspace and runs `test`. Returns whether the test detected the bug.
     fn run_cargo(&self, test: &CargoTest) -> anyhow::Result<Verdict> {
         let flags = test
             .environment
@@ -196,7 +199,8 @@ impl WorkspaceCopy {
     }
 }
 
-/// Returns the number of passed tests, according to the summary lines in `output`.
+/// Returns the number of passed tests, according to the summary lines in `output`, the output of
+/// `cargo test`.
 fn passed(output: &str) -> u64 {
     let counts = output.lines().filter_map(|line| {
         let (_, counts) = line.split_once("test result: ok. ")?;

@@ -28,11 +28,11 @@ pub(crate) struct Options {
     pub(crate) list: bool,
 }
 
-/// A soak test, which can run for any length of time.
+/// A soak test: a test that can run for any length of time and finds more bugs the longer it runs.
 struct Soak {
     name: &'static str,
     description: &'static str,
-    /// Builds the test and runs it for the given time. Returns the exit status.
+    /// The function that builds the test and runs it for the given time. Returns the exit status.
     run: fn(&Shell, Duration) -> anyhow::Result<u8>,
 }
 
@@ -158,8 +158,8 @@ fn list() -> String {
     lines.collect()
 }
 
-/// Returns the time for each of `count` soak tests, which share `time` equally. The minimum is one
-/// second.
+/// Returns the time that each of `count` soak tests runs if they share `time` equally, but at least
+/// one second.
 fn share(time: Duration, count: usize) -> Duration {
     let count = u32::try_from(count).unwrap_or(u32::MAX);
     (time / count.max(1)).max(Duration::from_secs(1))
@@ -193,8 +193,9 @@ fn storms(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     })
 }
 
-/// Returns the command that runs one test of the test program `same_host`, and the text of the
-/// command line with which a user repeats the run.
+/// Returns the command that runs the test `test` of the test program `same_host` with the
+/// environment variables `variables`. Also returns the text of the command line with which a user
+/// repeats the run.
 fn same_host(
     (program, built): &(Executable, Vec<Executable>),
     test: &str,
@@ -258,8 +259,9 @@ fn random_rounds(_: &Shell, time: Duration) -> anyhow::Result<u8> {
 }
 
 fn dropped_futures(_: &Shell, time: Duration) -> anyhow::Result<u8> {
-    /// Environment variables that choose the path between two queue pairs. Consecutive runs use
-    /// consecutive elements.
+    /// The environment variables by which softroce sends messages on each path: shared memory, UDP
+    /// with lost packets, or softroce's own choice. Each run uses the next element, so that all
+    /// paths are tested.
     const PATHS: [&[(&str, &str)]; 3] = [
         &[("SOFTROCE_PATH", "shared")],
         &[("SOFTROCE_PATH", "udp"), ("SOFTROCE_LOSS", "0.001")],

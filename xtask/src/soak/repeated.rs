@@ -16,8 +16,8 @@ use crate::{environment, project};
 /// may be slower than earlier runs, or hang.
 const MAX_OVERRUN: Duration = Duration::from_secs(120);
 
-/// The parameters of repeated runs of a test program. Each run performs a number of repetitions
-/// with consecutive random seeds.
+/// The parameters of a soak test that runs a test program again and again. Each run of the program
+/// performs a number of repetitions of the test, with consecutive random seeds.
 #[derive(Debug)]
 pub(crate) struct Repeated {
     /// The name of the soak test, for messages and for the name of the log file.

@@ -100,7 +100,8 @@ pub(crate) fn check(shell: &Shell) -> anyhow::Result<u8> {
     Ok(u8::from(!in_user_space && !of_kernel))
 }
 
-/// Checks that softroce can run: it needs UDP on the loopback interface.
+/// Checks that softroce can run, for which UDP must work on the loopback interface. Returns the
+/// line of the report.
 fn softroce() -> Finding {
     let state = match UdpSocket::bind(("127.0.0.1", 0)) {
         Ok(_) => Ok("UDP on the loopback network".to_owned()),
@@ -173,8 +174,9 @@ fn gids(devices: &[Device]) -> Finding {
     )
 }
 
-/// Checks whether this user may open the device nodes of `devices`. Tries all nodes, because the
-/// number of a node does not identify its device.
+/// Checks whether this user may open the device nodes by which programs use `devices`, and returns
+/// the line of the report. Tries all nodes, because the number of a node does not identify its
+/// device.
 fn nodes(devices: &[Device]) -> Finding {
     let nodes = std::fs::read_dir("/dev/infiniband")
         .into_iter()

@@ -6,7 +6,7 @@ use std::path::Path;
 /// The sysfs directory with the kernel's RDMA devices.
 const DEVICES: &str = "/sys/class/infiniband";
 
-/// A Soft-RoCE device of the kernel.
+/// A Soft-RoCE device of the kernel of this machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Device {
     /// The device's name, such as `rxe_0`.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// An entry of a port's GID table, as sysfs shows it.
+/// An entry of the GID table (the table of addresses) of a RoCE port, as sysfs shows the entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gid {
     /// The index of the entry in the GID table.

@@ -41,7 +41,7 @@ pub(crate) fn state(shell: &Shell) -> State {
     }
 }
 
-/// Returns the version of the running kernel.
+/// Returns the release of the running kernel, as `uname -r` prints it.
 pub(crate) fn running_kernel() -> String {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     release.trim().to_owned()
@@ -86,8 +86,8 @@ pub(crate) fn load(shell: &Shell) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the path of `modprobe`; `None` if it is not installed. Its directory is not in every
-/// user's PATH.
+/// Returns the path of the program `modprobe`; `None` if the program is not installed. Searches the
+/// directories of system programs, which are not in every user's PATH.
 fn modprobe() -> Option<&'static str> {
     ["/usr/sbin/modprobe", "/sbin/modprobe"]
         .into_iter()

@@ -67,8 +67,9 @@ pub(crate) fn dummy(shell: &Shell) -> anyhow::Result<String> {
     Ok(DUMMY.to_owned())
 }
 
-/// Returns the interface of the IPv4 default route with the lowest metric. `routes` has the lines
-/// of `/proc/net/route`: interface, destination, gateway, flags, uses, references, metric, mask.
+/// Returns the name of the network device of the IPv4 default route with the lowest metric.
+/// `routes` has the lines of `/proc/net/route`: interface, destination, gateway, flags, uses,
+/// references, metric, mask.
 fn default_of_ipv4(routes: &str) -> Option<String> {
     let defaults = routes.lines().skip(1).filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -80,9 +81,9 @@ fn default_of_ipv4(routes: &str) -> Option<String> {
     defaults.min().map(|(_, interface)| interface)
 }
 
-/// Returns the interface of the IPv6 default route with the lowest metric. `routes` has the lines
-/// of `/proc/net/ipv6_route`: destination, its prefix length, source, its prefix length, next hop,
-/// metric, references, uses, flags, interface.
+/// Returns the name of the network device of the IPv6 default route with the lowest metric.
+/// `routes` has the lines of `/proc/net/ipv6_route`: destination, its prefix length, source, its
+/// prefix length, next hop, metric, references, uses, flags, interface.
 fn default_of_ipv6(routes: &str) -> Option<String> {
     let defaults = routes.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();

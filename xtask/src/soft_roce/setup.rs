@@ -16,7 +16,8 @@ use crate::rxe::{self, Requirements};
 /// seconds.
 const GID_LIMIT: Duration = Duration::from_secs(10);
 
-/// The Soft-RoCE device that the caller requests.
+/// The description of the kernel's Soft-RoCE device that `cargo xtask softroce-setup` must provide,
+/// from the options of that command.
 #[derive(Debug, Default)]
 pub(crate) struct Request {
     /// The network device that the Soft-RoCE device uses; `None` for the network device of the
@@ -27,7 +28,8 @@ pub(crate) struct Request {
     pub(crate) name: Option<String>,
 }
 
-/// Sets up the Soft-RoCE device `request`. Skips steps that are already done.
+/// Sets up the Soft-RoCE device that `request` describes, on this machine or else in the guest.
+/// Skips steps that are already done.
 pub(crate) fn setup(shell: &Shell, request: &Request) -> anyhow::Result<()> {
     packages::install(shell, packages::BUILD)?;
     packages::install(shell, packages::DEVICE)?;
@@ -106,18 +108,18 @@ fn add(shell: &Shell, name: String, request: &Request) -> anyhow::Result<Device>
     Ok(Device { name, netdev })
 }
 
-/// The action that provides the requested device.
+/// The action by which `cargo xtask softroce-setup` provides the requested Soft-RoCE device.
 #[derive(Debug, PartialEq, Eq)]
 enum Plan {
-    /// Use this existing device.
+    /// Uses this existing device.
     Use(Device),
-    /// Add a device of this name.
+    /// Adds a device with this name.
     Add(String),
 }
 
-/// Returns the action that provides the device `request`, given the existing devices `present`. An
-/// existing device that fits is used. Fails if the network device already has a Soft-RoCE device
-/// with another name, or if a device on another network device has the name.
+/// Returns the action that provides the Soft-RoCE device that `request` describes. `present` are
+/// the existing devices; one that fits is used. Fails if the network device already has a Soft-RoCE
+/// device with another name, or if a device on another network device has the name.
 fn plan(present: &[Device], request: &Request) -> anyhow::Result<Plan> {
     let on_netdev = present
         .iter()

@@ -8,19 +8,22 @@ use anyhow::{Context, ensure};
 
 use super::program::Program;
 
-/// The environment variable that tells tests the IP address of the host on which their servers run.
+/// The name of the environment variable from which tests read the IP address of the host on which
+/// their servers run.
 const SERVER_ADDRESS: &str = "RDMA_TEST_SERVER_ADDRESS";
-/// The environment variable that tells tests the name of the network namespace in which to start
-/// their servers.
+/// The name of the environment variable from which tests read the name of the network namespace in
+/// which they must start their servers.
 const SERVER_NAMESPACE: &str = "RDMA_TEST_SERVER_NAMESPACE";
-/// IP addresses of the two simulated hosts: the host of the servers, then the host of the clients.
+/// The IP addresses of the two simulated hosts (network namespaces): first the host of the servers,
+/// then the host of the clients.
 const ADDRESSES: [&str; 2] = ["10.84.0.1", "10.84.0.2"];
 
 /// Two simulated hosts, one for servers and one for clients: network namespaces joined by a veth
 /// pair. Dropping this value deletes the namespaces.
 #[derive(Debug)]
 pub(super) struct Hosts {
-    /// Names of the namespaces of the servers and of the clients.
+    /// The names of the two network namespaces: first that of the servers, then that of the
+    /// clients.
     names: [String; 2],
 }
 

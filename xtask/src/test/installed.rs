@@ -4,8 +4,8 @@ use xshell::Shell;
 
 use crate::packages::{self, Group};
 
-/// The groups of packages that this run of the tests has tried to install, with the failures, so
-/// that each group is tried only once.
+/// The groups of Debian packages that this run of the tests has tried to install, with the
+/// failures. This record is kept so that each group is tried only once.
 #[derive(Debug, Default)]
 pub(crate) struct Installed {
     tried: Vec<&'static Group>,
@@ -26,8 +26,8 @@ impl Installed {
         self.tried.extend(groups);
     }
 
-    /// Returns the reason why `group` could not be installed; `None` if it was installed or not
-    /// tried.
+    /// Returns the reason why the packages of `group` could not be installed; `None` if they were
+    /// installed, or if no installation was tried.
     pub(crate) fn problem(&self, group: &Group) -> Option<&str> {
         let absent = self.absent.iter().find(|(absent, _)| *absent == group);
         absent.map(|(_, problem)| problem.as_str())

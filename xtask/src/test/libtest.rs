@@ -22,7 +22,7 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
-/// The reason that the report shows for tests that were ignored without a reason.
+/// The text that the report shows as the reason for tests that were ignored without a reason.
 const NO_REASON: &str = "no reason given";
 
 /// Suffixes that libtest adds to a test's name in the line with the result, but not in the list of
@@ -94,7 +94,8 @@ impl Results {
     }
 }
 
-/// Returns the names of the tests in `text`, the output of a test program for `--list`.
+/// Returns the names of the tests in `text`, which a test program printed for the argument
+/// `--list`.
 pub(crate) fn listed(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| line.strip_suffix(": test"))
 }

@@ -146,8 +146,8 @@ fn build(selection: &Selection, installed: &Installed) -> anyhow::Result<Vec<Exe
     Ok(built)
 }
 
-/// Runs `programs` at `place` (on the host or on a device), and adds the outcomes to `report`.
-/// Fails if no program could run.
+/// Runs the test programs `programs` at `place` (on the host or on a device), and adds the outcomes
+/// to `report`. The files of the run are in `scratch`. Fails if no program could run.
 fn run_at(
     shell: &Shell,
     place: &Place,
@@ -276,8 +276,8 @@ fn run_remotely(
         .collect()
 }
 
-/// Prints the output of a program that wrote no outcome, and returns an outcome that says so, as a
-/// failure.
+/// Returns a failure as the outcome of `program`, which was not started or did not run to its end.
+/// Prints the output that the program wrote to its file in `directory`, if there is any.
 fn unfinished(program: &Program, directory: &Path) -> anyhow::Result<Outcome> {
     let log = log(program, directory);
     if !log.exists() {
@@ -293,7 +293,7 @@ fn unfinished(program: &Program, directory: &Path) -> anyhow::Result<Outcome> {
 }
 
 /// Runs `program`, prints a line with the result, and returns the outcome. Prints the program's
-/// output, too, if a test failed.
+/// output, too, if a test failed. `directory` is the directory for the file with the output.
 fn run_and_print(program: &Program, directory: &Path) -> anyhow::Result<Outcome> {
     print!("{:44}", program.name);
     io::stdout().flush()?;

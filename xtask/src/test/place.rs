@@ -17,8 +17,8 @@ use crate::{project, rxe};
 /// the host's processor with other work.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(900);
 
-/// The name of softroce's test program that runs C programs, in the form "package target" of
-/// [`Program::name`].
+/// The name of softroce's test program that runs C programs (such as perftest) on softroce. Has the
+/// form of [`Program::name`]: the package, a space, and the cargo target.
 pub(crate) const C_PROGRAMS: &str = "softroce c_programs";
 
 /// The name of the test program that runs programs of other projects on softroce.
@@ -31,7 +31,7 @@ const DOCUMENTATION: &str = "xtask documentation";
 /// The name of the test program with softroce's unit tests. Some of these tests capture packets.
 const SOFTROCE_UNIT_TESTS: &str = "softroce softroce";
 
-/// A place where tests run: the host, without a device, or a device.
+/// A place where tests run: this machine without a selected device, or an RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// This machine. No device is selected; unit tests that need a device use softroce.
@@ -41,7 +41,8 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// Returns the places that `selection` includes, in the order in which their tests run.
+    /// Returns the places (the host and devices) that `selection` includes, in the order in which
+    /// their tests run.
     pub(crate) fn all(selection: &Selection) -> Vec<Self> {
         let host = selection.host.then_some(Self::Host);
         let devices = selection.devices.iter().filter(|_| selection.device);
@@ -50,8 +51,8 @@ impl Place {
             .collect()
     }
 
-    /// Returns the options of `cargo xtask test` with which tests run at this place only, for the
-    /// commands that the report shows.
+    /// Returns the options with which `cargo xtask test` runs only the tests at this place (the
+    /// host or a device). The report shows these options in the commands that repeat a test.
     pub(crate) fn options(&self) -> String {
         match self {
             Self::Host => "--host-only".to_owned(),
@@ -59,8 +60,8 @@ impl Place {
         }
     }
 
-    /// Returns the name of the directory, within the directory of the run, for the files of the
-    /// tests at this place.
+    /// Returns the name of the directory for the files (such as outputs) of the tests at this
+    /// place, which is the host or a device.
     pub(crate) fn directory(&self) -> String {
         match self {
             Self::Host => "host".to_owned(),
@@ -68,8 +69,9 @@ impl Place {
         }
     }
 
-    /// Returns the groups of packages that the tests at this place need. The function `runs`
-    /// returns whether the test program with a given name runs at this place.
+    /// Returns the groups of Debian packages that the tests at this place (the host or a device)
+    /// need. The function `runs` returns whether the test program with a given name runs at this
+    /// place.
     pub(crate) fn needs(&self, runs: impl Fn(&str) -> bool) -> Vec<&'static Group> {
         let mut needs = Vec::new();
         match self {
@@ -92,7 +94,9 @@ impl Place {
         needs
     }
 
-    /// Returns the test programs of `selection` that run at this place, sorted by name.
+    /// Returns the test programs of `selection` that run at this place (the host or a device),
+    /// sorted by name. `built` has all built executables; `matches` remembers which programs have
+    /// tests that the filter selects.
     pub(crate) fn programs(
         &self,
         selection: &Selection,
@@ -129,8 +133,9 @@ impl fmt::Display for Place {
     }
 }
 
-/// A map from the path of a test program to whether the program has a test that the filter selects.
-/// The map is filled as needed, so that the tests of each program are listed only once.
+/// A map from the path of a test program to whether the program has a test that the option
+/// `--filter` selects. The map is filled as needed, so that the tests of each program are listed
+/// only once.
 #[derive(Debug, Default)]
 pub(crate) struct Matches(HashMap<OsString, bool>);
 
@@ -161,8 +166,8 @@ fn program(executable: &Executable, selection: &Selection, built: &[Executable])
     }
 }
 
-/// Returns the command `cargo test --doc` as a test program: it builds and runs the examples in the
-/// documentation of all selected libraries. Returns `None` if no library is selected.
+/// Returns the command `cargo test --doc` as a test program, which builds and runs the examples in
+/// the documentation of all selected libraries. Returns `None` if no library is selected.
 fn doc_tests(selection: &Selection, built: &[Executable]) -> Option<Program> {
     if !selection.has_doc_tests() {
         return None;

@@ -16,8 +16,8 @@ use super::libtest::{Counts, Results, listed};
 use crate::environment;
 use crate::limit::ProcessGroup;
 
-/// Maximum wait for the end of a program's output, after the program has ended and its children
-/// were killed.
+/// Maximum wait for the end of a test program's output, after the program has ended and its
+/// children were killed. If the output is still open after this time, the program counts as failed.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Time limit for listing the tests of a program. Listing does not run tests.
@@ -41,7 +41,7 @@ pub(crate) struct Program {
 /// The outcome of running a test program once.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
-    /// The name of the program in the report.
+    /// The name of the program in the report, as in [`Program::name`].
     pub(crate) name: String,
     /// Numbers of tests that passed, failed and were ignored. A `problem` counts as one more failed
     /// test.
@@ -57,7 +57,8 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Creates the outcome of a program that did not run to its end: `problem` says why.
+    /// Creates the outcome of the program `name`, which failed after `seconds` without results of
+    /// its tests. `problem` is the reason.
     pub(crate) fn failed(name: &str, problem: impl Into<String>, seconds: f64) -> Self {
         let counts = Counts {
             failed: 1,
@@ -78,7 +79,7 @@ impl Outcome {
         self.name.split_once(' ').unwrap_or(("", &self.name))
     }
 
-    /// Returns the outcome as one line of text, without the name of the program.
+    /// Returns this outcome as one line of text for the report, without the name of the program.
     pub(crate) fn summary(&self) -> String {
         let Counts {
             passed,
@@ -134,7 +135,8 @@ impl Program {
         Ok(listed(&text).next().is_some())
     }
 
-    /// Returns the command that runs the program, with a pipe as standard output.
+    /// Returns the command that runs this test program, with a pipe as standard output, so that
+    /// xtask can read the results.
     fn prepare(&self) -> anyhow::Result<Command> {
         let (file, arguments) = self.command.split_first().context("no command")?;
         let mut command = Command::new(file);
@@ -174,7 +176,8 @@ impl Program {
     }
 }
 
-/// Copies the lines of `from` to `log`, and returns the test results in these lines.
+/// Copies the lines of `from`, the output of a test program, to the file `log`. Returns the results
+/// of the tests that the lines report.
 fn read_results(from: impl Read, mut log: File) -> Results {
     let mut results = Results::default();
     let mut from = BufReader::new(from);

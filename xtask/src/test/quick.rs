@@ -4,7 +4,8 @@
 
 use std::ffi::OsString;
 
-/// Test programs that a quick run leaves out: package, program, and a description for the report.
+/// The test programs that a quick run leaves out. Each entry has the names of the package and of
+/// the program, and a description of the tests for the report.
 const PROGRAMS: &[(&str, &str, &str)] = &[
     (
         "softroce",
@@ -33,7 +34,8 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Tests that a quick run leaves out: package, program, test, and a description for the report.
+/// The single tests that a quick run leaves out. Each entry has the names of the package, the test
+/// program and the test, and a description for the report.
 const TESTS: &[(&str, &str, &str, &str)] = &[(
     "softroce",
     "same_host",
@@ -41,8 +43,8 @@ const TESTS: &[(&str, &str, &str, &str)] = &[(
     "queue pairs destroyed under a storm of writes between processes",
 )];
 
-/// Environment variables that reduce the repetitions of tests: name, value, and a description of
-/// the repetitions that are left out.
+/// The environment variables by which a quick run reduces the repetitions of tests. Each entry has
+/// the name and the value of the variable, and a description of the repetitions that are left out.
 const REPETITIONS: &[(&str, &str, &str)] = &[
     (
         "SOFTROCE_SIM_SCHEDULES",
@@ -76,9 +78,8 @@ const REPETITIONS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Descriptions of the tests that a quick run leaves out in addition to [`PROGRAMS`], [`TESTS`] and
-/// [`REPETITIONS`]: on some devices all tests, and tests of other kinds. The report lists all
-/// descriptions.
+/// Texts for the report that name everything else that a quick run leaves out, such as all tests on
+/// the kernel's device. [`PROGRAMS`], [`TESTS`] and [`REPETITIONS`] contain the texts for the rest.
 const OTHERS: &[&str] = &[
     "the kernel's Soft-RoCE, and the guest that has it",
     "softroce by packets and by shared memory",
@@ -101,7 +102,8 @@ pub(crate) fn arguments(package: &str, program: &str) -> impl Iterator<Item = Os
     tests.flat_map(|(_, _, test, _)| ["--skip".into(), test.into()])
 }
 
-/// Returns the environment variables that a quick run sets for test programs.
+/// Returns the environment variables that a quick run sets for test programs, so that tests repeat
+/// less often.
 pub(crate) fn environment() -> impl Iterator<Item = (OsString, OsString)> {
     let variables = REPETITIONS.iter();
     variables.map(|(name, value, _)| (OsString::from(name), OsString::from(value)))

@@ -34,8 +34,8 @@ impl PlaceResults {
         total.passed + total.failed > 0
     }
 
-    /// Returns whether this place had a test to run, which passed, failed or was ignored. If no
-    /// place had one, the selection named no existing test.
+    /// Returns whether a test of this place passed, failed or was ignored, so that the place had at
+    /// least one test. If no place had a test, the user selected a test that does not exist.
     pub(crate) fn has_tests(&self) -> bool {
         self.has_run() || self.total().ignored > 0
     }
@@ -57,7 +57,7 @@ impl PlaceResults {
     }
 }
 
-/// Returns `word` quoted for a shell.
+/// Returns `word`, quoted so that a shell reads it as one word.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
@@ -69,7 +69,8 @@ pub(crate) struct Report {
     pub(crate) places: Vec<PlaceResults>,
     /// Descriptions of the tests that a quick run left out.
     pub(crate) left_out: Vec<&'static str>,
-    /// Failures of the run other than failed tests. Each counts as one failed test.
+    /// Failures of the run other than failed tests, such as a device that could not be tested. Each
+    /// failure counts as one failed test.
     pub(crate) problems: Vec<String>,
 }
 

@@ -60,7 +60,8 @@ impl Selection {
             && self.has(executable)
     }
 
-    /// Returns whether this selection includes the examples in the documentation.
+    /// Returns whether a test run with this selection includes the examples in the documentation,
+    /// which rustdoc builds and runs.
     pub(crate) fn has_doc_tests(&self) -> bool {
         self.host && !self.quick && self.has_program(DOC_TESTS)
     }

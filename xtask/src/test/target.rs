@@ -36,7 +36,7 @@ const SOFTROCE: &str = "softroce";
 /// Rust.
 pub(crate) const SOFTROCE_PRELOAD: &str = "softroce-preload";
 
-/// The name of this package. Its integration tests need no device, and run only on the host.
+/// The name of the package `xtask`. Its integration tests need no device, and run only on the host.
 pub(crate) const XTASK: &str = "xtask";
 
 /// The test programs, each with its package, that also run on [`Target::Packets`] and

@@ -16,7 +16,7 @@ use crate::result::Samples;
 const MAX_CONNECTIONS: usize = 1000;
 
 /// Measures the time to establish a connection by rdma-async: from the connect call to the arrival
-/// of the first message. Measures for about `time`.
+/// of the first message. Measures for about `time`, and returns the result as JSON.
 pub(crate) fn rdma(time: Duration) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let (near, far) = (RdmaDevice::open_default()?, RdmaDevice::open_default()?);
@@ -46,7 +46,7 @@ pub(crate) fn rdma(time: Duration) -> anyhow::Result<Value> {
 }
 
 /// Measures the time to establish a TCP connection: from the connect call to the arrival of the
-/// first byte. Measures for about `time`.
+/// first byte. Measures for about `time`, and returns the result as JSON.
 pub(crate) fn tcp(time: Duration) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await?;

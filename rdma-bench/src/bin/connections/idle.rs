@@ -35,8 +35,9 @@ pub(crate) async fn pairs(
     Ok(pairs)
 }
 
-/// Measures the memory and the file descriptors that one side of an idle connection occupies,
-/// including its queue pair. Averages over the given number of connections.
+/// Measures the memory and the file descriptors that one side of an idle rdma-async connection
+/// occupies, including its queue pair. Returns the averages over both sides of `connections`
+/// connections as JSON.
 pub(crate) fn measure(connections: usize) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];

@@ -19,8 +19,8 @@ const SIZE: usize = 8;
 /// matter.
 const BATCH: usize = 1000;
 
-/// Measures the time of a write by rdma-core: the process posts the write and polls for its
-/// completion.
+/// Measures the time of a write of 8 bytes by rdma-core, for about `time`. The process posts one
+/// write at a time and polls for its completion. Returns the result as JSON.
 pub(crate) fn core_write(time: Duration) -> anyhow::Result<Value> {
     let domain = Context::open_default()?.protection_domain()?;
     let (left, _right) = core_pair(&domain)?;
@@ -61,19 +61,20 @@ pub(crate) fn core_pair(domain: &ProtectionDomain) -> anyhow::Result<(QueuePair,
     ))
 }
 
-/// Measures the time of a write by rdma-async: a task awaits one write after the other.
+/// Measures the time of a write of 8 bytes by rdma-async, for about `time`. A task awaits one write
+/// after the other. Returns the result as JSON.
 pub(crate) fn async_write(time: Duration) -> anyhow::Result<Value> {
     Ok(writes(0, time)?.time())
 }
 
-/// Measures the rate of writes on one rdma-async connection while `idle` other connections are
-/// open.
+/// Measures the rate of writes of 8 bytes on one rdma-async connection while `idle` other
+/// connections are open, for about `time`. Returns the result as JSON.
 pub(crate) fn async_rate(idle: usize, time: Duration) -> anyhow::Result<Value> {
     Ok(writes(idle, time)?.rate())
 }
 
-/// Measures the rate of writes on one rdma-async connection while `failures` other connections of
-/// the runtime fail.
+/// Measures the rate of writes of 8 bytes on one rdma-async connection while `failures` other
+/// connections of the runtime fail, for about `time`. Returns the result as JSON.
 pub(crate) fn beside_failures(failures: u32, time: Duration) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];
@@ -100,8 +101,8 @@ pub(crate) fn beside_failures(failures: u32, time: Duration) -> anyhow::Result<V
     })
 }
 
-/// Makes a connection fail by a write to memory to which the peer has granted no access. Waits
-/// until both sides have failed.
+/// Makes the connection with the ends `near` and `far` fail, by a write to memory to which the peer
+/// has granted no access. Waits until both ends have failed.
 async fn fail((near, far): (Rdma, Rdma)) -> anyhow::Result<()> {
     let mut inaccessible = RemoteMr::from_token(RemoteMemory {
         address: 0x1000,
@@ -128,7 +129,8 @@ fn writes(idle: usize, time: Duration) -> anyhow::Result<Samples> {
     })
 }
 
-/// A connection to be measured, with the memory of its writes.
+/// An rdma-async connection on which writes are measured, with both of its ends and the memory that
+/// the writes read and change.
 struct MeasuredConnection {
     client: Rdma,
     server: Rdma,

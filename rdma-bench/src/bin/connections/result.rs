@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 /// the meaning of a field changes.
 pub(crate) const SCHEMA: &str = "rdma-bench/connections/1";
 
-/// The samples of one measurement: the time per operation of each. The measurement ends after a
-/// given duration.
+/// The samples of one measurement, which ends after a given duration. Each sample is the average
+/// time of the operations that were measured together.
 #[derive(Debug)]
 pub(crate) struct Samples {
     begun: Instant,
@@ -38,7 +38,8 @@ impl Samples {
         self.begun.elapsed() >= self.time
     }
 
-    /// Returns the result as JSON: the median time of an operation, in microseconds.
+    /// Returns the result of the measurement as JSON: the median over all samples of the time of an
+    /// operation, in microseconds.
     pub(crate) fn time(mut self) -> Value {
         self.samples.sort_unstable_by(f64::total_cmp);
         let rank = |share: f64| self.samples[((self.samples.len() - 1) as f64 * share) as usize];
@@ -52,7 +53,8 @@ impl Samples {
         })
     }
 
-    /// Returns the result as JSON: the median number of operations per second.
+    /// Returns the result of the measurement as JSON: the median over all samples of the number of
+    /// operations per second.
     pub(crate) fn rate(mut self) -> Value {
         self.samples.sort_unstable_by(f64::total_cmp);
         json!({
@@ -68,7 +70,8 @@ impl Samples {
         self.begun.elapsed()
     }
 
-    /// Returns the result as JSON: the mean number of operations per second over all samples.
+    /// Returns the result of the measurement as JSON: the mean number of operations per second over
+    /// all samples.
     pub(crate) fn overall_rate(self) -> Value {
         let mean = self.samples.iter().sum::<f64>() / self.samples.len() as f64;
         json!({

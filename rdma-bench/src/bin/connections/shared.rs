@@ -18,7 +18,7 @@ use crate::idle::{pairs, runtime};
 use crate::operations::core_pair;
 use crate::result::Samples;
 
-/// Size in bytes of the value that the peer reads.
+/// Size in bytes of the value that the measured reads return.
 const VALUE_SIZE: usize = 64;
 /// Size in bytes of the memory to which access is granted.
 const GRANTED_SIZE: usize = 4096;
@@ -83,7 +83,8 @@ pub(crate) fn published_reads(updated: bool, time: Duration) -> anyhow::Result<V
     })
 }
 
-/// Updates `value` without pause until `is_over` is set, and returns `value`.
+/// Updates the published value `value` without pause until another thread sets `is_over`, and
+/// returns `value`.
 fn update(mut value: Published, is_over: &AtomicBool) -> Published {
     let mut number = 0_u8;
     while !is_over.load(Ordering::Relaxed) {
@@ -95,8 +96,9 @@ fn update(mut value: Published, is_over: &AtomicBool) -> Published {
     value
 }
 
-/// Measures the time to grant access to [`GRANTED_SIZE`] bytes by [`rdma_async::Rdma::reserve`] and
-/// to revoke it.
+/// Measures the time to grant a peer access to [`GRANTED_SIZE`] bytes by
+/// [`rdma_async::Rdma::reserve`] and to revoke the access, for about `time`. Returns the result as
+/// JSON.
 pub(crate) fn async_grant(time: Duration) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];
@@ -117,7 +119,7 @@ pub(crate) fn async_grant(time: Duration) -> anyhow::Result<Value> {
 }
 
 /// Measures the time to bind a memory window of type 2 to [`GRANTED_SIZE`] bytes and to invalidate
-/// it, by rdma-core.
+/// the window by rdma-core, for about `time`. Returns the result as JSON.
 pub(crate) fn core_grant(time: Duration) -> anyhow::Result<Value> {
     let domain = Context::open_default()?.protection_domain()?;
     let (left, _right) = core_pair(&domain)?;
@@ -143,7 +145,8 @@ pub(crate) fn core_grant(time: Duration) -> anyhow::Result<Value> {
     }
 }
 
-/// Posts `request`, and polls until it has completed.
+/// Posts `request` to `queue`, the send queue of `queue_pair`, and polls until the request has
+/// completed.
 fn perform(
     queue_pair: &QueuePair,
     queue: &mut SendQueue<()>,

@@ -27,8 +27,9 @@ pub(crate) trait ByteStream: AsyncRead + AsyncWrite {}
 
 impl<T: AsyncRead + AsyncWrite> ByteStream for T {}
 
-/// Runs the server's side of a measurement. In a bandwidth test, reads all bytes and then sends one
-/// byte back; in a latency test, sends back the bytes of each write.
+/// Runs the server's side of a measurement of `what` with writes of `size` bytes. In a bandwidth
+/// test, reads all bytes and then sends one byte back; in a latency test, sends back the bytes of
+/// each write.
 pub(crate) async fn serve(stream: &mut Stream, what: Quantity, size: usize) -> anyhow::Result<()> {
     let mut room = vec![0; size];
     match what {
@@ -47,7 +48,8 @@ pub(crate) async fn serve(stream: &mut Stream, what: Quantity, size: usize) -> a
     }
 }
 
-/// Runs the client's side of a measurement for about `time`. Returns the result as JSON.
+/// Runs the client's side of a measurement of `what` (bandwidth or latency) with writes of `size`
+/// bytes, for about `time`. Returns the result as JSON.
 pub(crate) async fn measure(
     stream: &mut Stream,
     what: Quantity,

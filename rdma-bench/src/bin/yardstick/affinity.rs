@@ -5,7 +5,7 @@ use anyhow::Context;
 use rustix::process::Signal;
 use rustix::thread::CpuSet;
 
-/// The two processes of a measurement.
+/// One of the two processes of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     /// The process that measures.
@@ -14,8 +14,8 @@ pub(crate) enum Side {
     Answering,
 }
 
-/// Pins this process to the processor of `side`. If the machine has only one processor, both
-/// processes run on it.
+/// Pins this process to the processor that belongs to `side`, the measuring or the answering
+/// process. If the machine has only one processor, both processes run on it.
 pub(crate) fn pin(side: Side) -> anyhow::Result<()> {
     let allowed = rustix::thread::sched_getaffinity(None).context("reading the affinity")?;
     // The processor need not be in `allowed`, which this process has inherited from its parent.

@@ -36,8 +36,8 @@ pub(crate) fn measure(time: Duration) -> anyhow::Result<Measured> {
     Measured::time(samples)
 }
 
-/// Runs the second process of the measurement: whenever the shared word is odd, replaces the word
-/// by the next even number.
+/// Runs the second process of the measurement. Whenever the word in the shared memory `shared` is
+/// odd, replaces the word by the next even number.
 pub(crate) fn answer(shared: &Shared) -> anyhow::Result<()> {
     shared.store(word::READY, 1);
     let mut turn = 1;

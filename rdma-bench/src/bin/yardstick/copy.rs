@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use super::Measured;
 use super::system::Shared;
 
-/// Copies the same bytes to the same address for about `time`, as the writes of a bandwidth test
-/// do. Returns the time of a copy if `latency` is set, else the number of copies per second.
+/// Copies the same `size` bytes to the same address again and again for about `time`, as the writes
+/// of a bandwidth test do. Returns the time of a copy if `latency` is set, else the number of
+/// copies per second.
 pub(crate) fn measure(size: usize, latency: bool, time: Duration) -> anyhow::Result<Measured> {
     let target = Shared::with_bytes(size)?;
     let source = vec![0x5a_u8; size];

@@ -17,8 +17,8 @@ use super::udp::round_trips;
 /// ended, so that the checks hardly delay the polls.
 const POLLS_PER_CHECK: u32 = 1024;
 
-/// Runs the server: returns each datagram of a client to the client, until the client closes its
-/// TCP connection.
+/// Runs the server on the TCP and UDP port `port`: returns each datagram of a client, of up to
+/// `size` bytes, to the client, until the client closes its TCP connection.
 pub(crate) fn serve(port: u16, size: usize) -> anyhow::Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).context("binding the socket")?;
     socket.set_nonblocking(true)?;
@@ -46,7 +46,8 @@ pub(crate) fn serve(port: u16, size: usize) -> anyhow::Result<()> {
     }
 }
 
-/// Measures the round trip of a datagram of `size` bytes to the server and back for about `time`.
+/// Measures the round trip of a datagram of `size` bytes from this process to the server on `host`
+/// and back, for about `time`.
 pub(crate) fn measure(
     host: Ipv4Addr,
     port: u16,

@@ -68,7 +68,7 @@ pub(crate) fn answer(shared: &Shared) -> anyhow::Result<()> {
 }
 
 /// Runs the second process of [`measure_tasks`], in which a tokio task answers every wakeup with a
-/// wakeup.
+/// wakeup. The two eventfds are its standard input and output.
 pub(crate) fn answer_tasks(shared: &Shared) -> anyhow::Result<()> {
     runtime()?.block_on(async {
         let (there, back) = (register(io::stdin())?, io::stdout());
@@ -84,8 +84,8 @@ fn eventfd(flags: EventfdFlags) -> anyhow::Result<OwnedFd> {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | flags).context("creating an eventfd")
 }
 
-/// Starts the second process, which answers wakeups, and waits until it is ready. The eventfd
-/// `there` wakes the second process; the eventfd `back` wakes this process.
+/// Starts the second process of a measurement with the task `role`, and waits until the process is
+/// ready. The eventfd `there` wakes the second process; the eventfd `back` wakes this process.
 fn start(role: Role, there: &OwnedFd, back: &OwnedFd) -> anyhow::Result<Other> {
     let ends = [there.try_clone()?, back.try_clone()?].map(Stdio::from);
     let mut other = Other::start(role, 0, ends)?;
@@ -97,7 +97,8 @@ fn runtime() -> anyhow::Result<Runtime> {
     Ok(Builder::new_current_thread().enable_io().build()?)
 }
 
-/// Registers an eventfd with the current tokio runtime, so that tasks can wait for it.
+/// Registers the eventfd `event` with the current tokio runtime, so that tasks can wait for a
+/// wakeup by the eventfd.
 fn register<T: AsRawFd>(event: T) -> anyhow::Result<AsyncFd<T>> {
     #[expect(
         deprecated,

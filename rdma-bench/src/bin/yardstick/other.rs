@@ -10,7 +10,8 @@ use clap::ValueEnum;
 use crate::Role;
 use crate::system::Shared;
 
-/// Maximum time that either process of a measurement waits for the other.
+/// Maximum time that either process of a measurement waits for the other. After this time, the
+/// measurement fails.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Number of polls between two reads of the clock: reading the clock takes long compared with a
 /// poll.
@@ -27,12 +28,12 @@ pub(crate) mod word {
     /// Index of the word that both processes increment in turn, or in which the second process
     /// counts the bytes or writes that it has received, depending on the measurement.
     pub(crate) const LINE: usize = 2;
-    /// Number of words in the shared memory.
+    /// Number of atomic words at the start of the shared memory.
     pub(crate) const COUNT: usize = 3;
 }
 
-/// A handle to the second process of a measurement. The process is killed when this value is
-/// dropped.
+/// A handle to the second process of a measurement, which answers this process or receives its
+/// data. The second process is killed when the handle is dropped.
 #[derive(Debug)]
 pub(crate) struct Other {
     child: Child,
@@ -40,8 +41,9 @@ pub(crate) struct Other {
 }
 
 impl Other {
-    /// Starts the second process with the task `role`, for operations of `size` bytes. `ends`
-    /// become its standard input and output, for instance two eventfds.
+    /// Starts the second process of a measurement with the task `role`, for operations of `size`
+    /// bytes. `ends` become the standard input and output of the second process, for instance two
+    /// eventfds.
     pub(crate) fn start(role: Role, size: usize, ends: [Stdio; 2]) -> anyhow::Result<Self> {
         Self::start_with(role, size, ends, 0)
     }

@@ -30,7 +30,8 @@ pub(crate) enum Measured {
 }
 
 impl Measured {
-    /// Returns the rate of `count` operations that together took `seconds`.
+    /// Creates the result of a measurement in which `count` operations together took `seconds`: the
+    /// rate of the operations.
     pub(crate) fn rate(count: u64, seconds: f64) -> Self {
         Self::Rate {
             count,
@@ -38,8 +39,8 @@ impl Measured {
         }
     }
 
-    /// Returns the statistics of `samples`, each the duration of an operation in nanoseconds. Fails
-    /// if there are no samples.
+    /// Creates the result of a measurement of times: the statistics of `samples`, each the duration
+    /// of an operation in nanoseconds. Fails if there are no samples.
     pub(crate) fn time(mut samples: Vec<f64>) -> anyhow::Result<Self> {
         anyhow::ensure!(
             !samples.is_empty(),
@@ -55,7 +56,7 @@ impl Measured {
         })
     }
 
-    /// Returns the result as a line of JSON.
+    /// Returns the result of the measurement as one line of JSON, which the program prints.
     pub(crate) fn line(&self) -> String {
         let document = match *self {
             Self::Rate { count, per_second } => json!({

@@ -32,7 +32,8 @@ pub(crate) fn measure(size: usize, time: Duration) -> anyhow::Result<Measured> {
     Ok(Measured::rate(written, begun.elapsed().as_secs_f64()))
 }
 
-/// Runs the second process of the measurement: copies each write out of the ring.
+/// Runs the second process of the measurement: copies each write of `size` bytes out of the ring in
+/// `shared`, the memory that both processes share.
 pub(crate) fn read(shared: &Shared, size: usize) -> anyhow::Result<()> {
     let mut target = vec![0_u8; size];
     shared.store(word::READY, 1);

@@ -29,12 +29,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Creates shared memory of `words` words and `bytes` bytes behind them, all 0.
+    /// Creates shared memory with `words` atomic words, followed by `bytes` bytes. All words and
+    /// bytes are 0.
     pub(crate) fn with_words_and_bytes(words: usize, bytes: usize) -> io::Result<Self> {
         Self::with_bytes(words * LINE + bytes)
     }
 
-    /// Creates shared memory of `len` bytes, all 0.
+    /// Creates shared memory of `len` bytes, which are all 0.
     pub(crate) fn with_bytes(len: usize) -> io::Result<Self> {
         let file = File::from(rustix::fs::memfd_create("yardstick", MemfdFlags::CLOEXEC)?);
         file.set_len(len as u64)?;
@@ -46,7 +47,7 @@ impl Shared {
         Self::map(OpenOptions::new().read(true).write(true).open(path)?)
     }
 
-    /// Returns the path by which child processes open this memory.
+    /// Returns the path by which child processes open this memory with [`open`](Self::open).
     pub(crate) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", process::id(), self.file.as_raw_fd())
     }
@@ -123,7 +124,8 @@ impl Shared {
         start
     }
 
-    /// Copies `bytes` into this memory. Panics if `bytes` does not have the size of this memory.
+    /// Copies `bytes` into the whole of this memory. Panics if `bytes` and this memory differ in
+    /// size.
     #[inline(never)]
     pub(crate) fn fill(&self, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.len, "wrong length");
@@ -182,7 +184,7 @@ pub(crate) enum UdpOption {
     Gather,
 }
 
-/// Sets an option of a UDP socket to `value`.
+/// Sets the option `option` of the UDP socket `socket` to `value`.
 pub(crate) fn set_udp_option(
     socket: &UdpSocket,
     option: UdpOption,

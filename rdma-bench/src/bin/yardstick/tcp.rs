@@ -19,8 +19,8 @@ pub(crate) fn serve(port: u16, size: usize) -> anyhow::Result<()> {
     stream.write_all(&[0]).context("confirming")
 }
 
-/// Writes `size` bytes at a time to the server for about `time`. Returns the number of writes per
-/// second, counted until the server has received everything.
+/// Writes `size` bytes at a time over a TCP connection to the server on `host` for about `time`.
+/// Returns the number of writes per second, counted until the server has received everything.
 pub(crate) fn measure(
     host: Ipv4Addr,
     port: u16,

@@ -20,7 +20,8 @@ const BUFFER: usize = 8 << 20;
 /// Maximum payload in bytes of a datagram, and of all segments that one system call sends together:
 /// 65,535 bytes less the IPv4 and UDP headers.
 const MAX_LEN: usize = 65_507;
-/// Maximum number of segments that one system call sends together. Older kernels allow no more.
+/// Maximum number of segments (datagrams) that one system call sends together. Older kernels allow
+/// no more.
 const MAX_SEGMENTS: usize = 64;
 
 /// Path of datagrams through the kernel.
@@ -60,7 +61,8 @@ pub(crate) fn round_trips(
     Measured::time(samples)
 }
 
-/// Runs the second process of [`ping`]: returns each datagram to its sender.
+/// Runs the second process of [`ping`], which returns each datagram of `size` bytes to its sender.
+/// `shared` is the memory that both processes share, for the UDP ports.
 pub(crate) fn echo(shared: &Shared, size: usize) -> anyhow::Result<()> {
     let socket = answering(shared, KernelPath::Sendto)?;
     let mut room = vec![0_u8; size];
@@ -106,7 +108,8 @@ pub(crate) fn pump(size: usize, by: KernelPath, time: Duration) -> anyhow::Resul
     Ok(Measured::rate(sent, begun.elapsed().as_secs_f64()))
 }
 
-/// Returns the number of datagrams that the second process has received.
+/// Returns the number of datagrams of `size` bytes that the second process has received, from its
+/// count in the shared memory `shared`.
 #[inline]
 fn received(shared: &Shared, size: usize) -> u64 {
     shared.load(word::LINE) / size as u64
@@ -130,7 +133,8 @@ fn window(by: KernelPath, size: usize, room: usize) -> usize {
     }
 }
 
-/// Runs the second process of [`pump`]: receives datagrams and counts their bytes.
+/// Runs the second process of [`pump`], which receives datagrams and counts their bytes in
+/// `shared`, the memory that both processes share.
 pub(crate) fn sink(shared: &Shared, by: KernelPath) -> anyhow::Result<()> {
     let socket = answering(shared, by)?;
     let mut room = vec![0_u8; 1 << 16];
@@ -141,7 +145,8 @@ pub(crate) fn sink(shared: &Shared, by: KernelPath) -> anyhow::Result<()> {
     }
 }
 
-/// Receives a datagram. Returns `None` if no datagram has arrived.
+/// Receives a datagram from `socket` into `room`, without waiting. Returns the length of the
+/// datagram in bytes, or `None` if no datagram has arrived.
 #[inline]
 fn receive(socket: &UdpSocket, room: &mut [u8]) -> anyhow::Result<Option<usize>> {
     match socket.recv(room) {

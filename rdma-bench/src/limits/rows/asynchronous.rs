@@ -20,7 +20,7 @@ const fn within(args: &'static [&'static str]) -> Term {
 }
 
 /// Defines a row that compares rdma-async with rdma-core, both with the same number of outstanding
-/// requests.
+/// requests (64, unless other arguments are given).
 macro_rules! async_beside_core {
     ($id:literal, $what:literal, $unit:expr, $verb:expr, $size:expr, $least:expr) => {
         async_beside_core!($id, $what, $unit, $verb, $size, $least, BUSY_DEPTH_64)
@@ -37,21 +37,22 @@ macro_rules! async_beside_core {
     };
 }
 
-/// Returns the measurement of the rate of 8-byte writes over rdma-async while softroce adds a
-/// latency of 20 us. `args` are further arguments of the program.
+/// Returns the term (one summand of a row's value) that measures the rate of 8-byte writes over
+/// rdma-async while softroce delays every packet by 20 us. `args` are further arguments of
+/// `rdma-bench`.
 const fn rate_with_latency(args: &'static [&'static str]) -> Term {
     let run = Run::new(Write, Bandwidth, 8).with(args);
     of_async(run.with_variables(&["SOFTROCE_LATENCY=20us"]))
 }
 
-/// Returns the measurement of streams of bytes, over RDMA or TCP: the program `streams`, called
-/// with the arguments `args`.
+/// Returns the term (one summand of a row's value) that measures streams of bytes: a run of the
+/// program `streams` with the arguments `args`, which also choose RDMA or TCP.
 const fn streams(args: &'static [&'static str]) -> Term {
     Term::of(Source::Streams(args))
 }
 
-/// Returns the measurement of a web server over RDMA or TCP: the program `web`, called with the
-/// arguments `args`.
+/// Returns the term (one summand of a row's value) that measures a web server: a run of the program
+/// `web` with the arguments `args`, which also choose RDMA or TCP.
 const fn web(args: &'static [&'static str]) -> Term {
     Term::of(Source::Web(args))
 }
@@ -63,7 +64,7 @@ const PIPELINE_64: &[&str] = &["-t", "64", "--completion", "busy", "--pipeline"]
 /// The arguments of `streams` for the bandwidth of writes of 64 KiB over RDMA.
 const STREAM_BANDWIDTH: &[&str] = &["bandwidth", "--by", "rdma", "--size", "65536"];
 
-/// The comparisons of rdma-async, whose names begin with E.
+/// The comparisons (rows of the judge's table) that measure rdma-async. Their names begin with E.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "E1",

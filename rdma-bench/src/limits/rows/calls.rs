@@ -19,14 +19,14 @@ const fn peer(args: &'static [&'static str]) -> Term {
     Term::of(Source::Peer(args))
 }
 
-/// Returns the measurement of the rate of calls of 32 bytes. `args` are further arguments of
-/// `rdma-bench`.
+/// Returns the term (one summand of a row's value) that measures the rate of RPC calls with an
+/// argument and a result of 32 bytes. `args` are further arguments of `rdma-bench`.
 const fn echo_rate(args: &'static [&'static str]) -> Term {
     of_rpc(Run::new(Echo, Bandwidth, 32).with(args))
 }
 
-/// The measurement of the latency of calls of 32 bytes while bulk memory of 64 MiB is transferred
-/// on the same connection.
+/// The term (one summand of a row's value) that measures the latency of RPC calls of 32 bytes while
+/// bulk memory of 64 MiB is transferred on the same connection.
 const BESIDE_BULK: Term = of_rpc(Run::new(Echo, Latency, 32).with(&["--beside", "67108864"]));
 
 /// Defines a row that compares the rate of rdma-rpc's calls, 64 in flight on one connection, with
@@ -59,7 +59,7 @@ macro_rules! bulks_beside {
     };
 }
 
-/// The comparisons of rdma-rpc, whose names begin with F.
+/// The comparisons (rows of the judge's table) that measure rdma-rpc. Their names begin with F.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "F1",

@@ -8,7 +8,8 @@ use super::{KIB, ours, perftest};
 use crate::test::Metric::{Bandwidth, Latency};
 use crate::test::Verb::{FetchAndAdd, Read, Send, Write};
 
-/// The arguments with which `rdma-bench` allocates the memory of messages itself, as perftest does.
+/// The arguments that make `rdma-bench` allocate the memory of messages itself, as perftest does.
+/// By default, `rdma-bench` uses memory that the device provides.
 const MALLOC: &[&str] = &["--memory", "malloc"];
 
 /// Defines a row that compares rdma-core with perftest's program for the same test. Both allocate
@@ -26,7 +27,8 @@ macro_rules! beside_perftest {
     };
 }
 
-/// The comparisons of rdma-core with perftest, whose names begin with C.
+/// The comparisons (rows of the judge's table) of rdma-core with perftest. Their names begin with
+/// C.
 pub(super) const ROWS: &[Row] = &[
     beside_perftest!(
         "C1a",

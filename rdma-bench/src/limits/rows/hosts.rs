@@ -12,21 +12,21 @@ use crate::plan::Layer;
 use crate::test::Metric::{Bandwidth, Latency};
 use crate::test::Verb::{Echo, Send, Write};
 
-/// The MTU of Ethernet in bytes.
+/// The usual MTU of Ethernet in bytes, for the network between the two simulated hosts.
 const ETHERNET_MTU: usize = 1500;
-/// The MTU of Ethernet with jumbo frames, in bytes.
+/// The MTU of Ethernet with jumbo frames in bytes, for the network between the two simulated hosts.
 const JUMBO_MTU: usize = 9000;
 
-/// Returns the test of perftest's writes of 64 KiB between two hosts. `link` is the MTU of their
-/// network, and `path` is the path MTU of the connection, both in bytes.
+/// Returns the bandwidth test of writes of 64 KiB between two simulated hosts. `link` is the MTU of
+/// their network in bytes, `path` is the path MTU of the connection in bytes.
 const fn writes(link: usize, path: usize) -> Run {
     Run::new(Write, Bandwidth, LARGE)
         .path(Path::Hosts(link))
         .mtu(path)
 }
 
-/// Returns the measurement of the sum of the rates of `count` processes that write at the same
-/// time.
+/// Returns the term (one summand of a row's value) that measures the sum of the rates at which
+/// `count` processes of one simulated host write to the other host at the same time.
 const fn flows(count: usize) -> Term {
     Term::of(Source::Flows { count, size: LARGE })
 }

@@ -16,7 +16,7 @@ use crate::test::Verb::Send;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
-/// Message size in bytes of the bandwidth tests over UDP and between two simulated hosts. Large, so
+/// Message size in bytes of the bandwidth tests over UDP and between two simulated hosts: so large
 /// that each message has many packets.
 const LARGE: usize = 64 * KIB;
 
@@ -40,14 +40,16 @@ const DEPTH_64: &[&str] = &["-t", "64"];
 /// as the test of rdma-core does.
 const BUSY_DEPTH_64: &[&str] = &["-t", "64", "--completion", "busy"];
 
-/// Returns the measurement of the round trip of a message of 8 bytes over `layer`: twice the
-/// latency that the test reports. `args` are further arguments of `rdma-bench`.
+/// Returns the term (one summand of a row's value) that measures the round trip of an 8-byte
+/// message over `layer`. The test reports half of the round trip, so the factor of the term is 2.
+/// `args` are further arguments of `rdma-bench`.
 const fn round_trip(layer: Layer, args: &'static [&'static str]) -> Term {
     let run = Run::new(Send, Latency, 8).with(args);
     Term::times(2.0, Source::Ours(layer, run))
 }
 
-/// Returns the comparisons that are measured on a machine whose processors are not emulated.
+/// Returns the comparisons (rows of the judge's table) that are measured on the host. They need
+/// processors that are not emulated.
 pub(super) fn host_rows() -> impl Iterator<Item = &'static Row> {
     let all = [
         softroce::ROWS,
@@ -59,7 +61,8 @@ pub(super) fn host_rows() -> impl Iterator<Item = &'static Row> {
     all.into_iter().flatten()
 }
 
-/// Returns the comparisons that are measured in the virtual machine.
+/// Returns the comparisons (rows of the judge's table) that are measured in the virtual machine,
+/// which has the kernel's Soft-RoCE device.
 pub(super) fn guest_rows() -> impl Iterator<Item = &'static Row> {
     guest::ROWS.iter()
 }

@@ -12,7 +12,8 @@ use super::{KIB, LARGE, MIB, ours, perftest, raw};
 use crate::test::Metric::{Bandwidth, Latency};
 use crate::test::Verb::{FetchAndAdd, Send, Write};
 
-/// The arguments with which a bandwidth test posts 32 requests in one call.
+/// The arguments with which a bandwidth test of `rdma-bench` or perftest posts 32 requests in one
+/// call.
 const LISTS_OF_32: &[&str] = &["-l", "32"];
 
 const fn ucx(test: &'static str) -> Term {
@@ -23,15 +24,17 @@ const fn ucx_of(test: &'static str, size: usize) -> Term {
     Term::of(Source::Ucx { test, size })
 }
 
-/// Returns the measurement of perftest's packets per second over UDP: the rate of writes,
-/// multiplied by the number of packets in a write. `mtu` is the path MTU in bytes.
+/// Returns the term (one summand of a row's value) that measures the packets per second that
+/// softroce sends by UDP. The number is the rate of perftest's writes, times the number of packets
+/// in a write. `mtu` is the path MTU in bytes.
 const fn packets(mtu: usize) -> Term {
     let run = Run::new(Write, Bandwidth, LARGE).path(Path::Udp).mtu(mtu);
     Term::times((LARGE / mtu) as f64, Source::Perftest(run))
 }
 
-/// Returns the measurement of the rate of 8-byte writes from one client to `servers` servers.
-/// `args` are further arguments, such as the number of queue pairs or regions.
+/// Returns the term (one summand of a row's value) that measures the rate of 8-byte writes over
+/// rdma-core from one client to `servers` servers. `args` are further arguments of `rdma-bench`,
+/// such as the number of memory regions.
 const fn writes_to_servers(args: &'static [&'static str], servers: usize) -> Term {
     let run = Run::new(Write, Bandwidth, 8).with(args).servers(servers);
     ours(run)
@@ -39,8 +42,8 @@ const fn writes_to_servers(args: &'static [&'static str], servers: usize) -> Ter
 
 const ONE: &[Term] = &[writes_to_servers(&["-l", "32", "--regions", "1"], 1)];
 
-/// The measurement of the latency of sends of 8 bytes while the same thread sends messages of 1 MiB
-/// on another queue pair.
+/// The term (one summand of a row's value) that measures the latency of sends of 8 bytes while the
+/// same thread sends messages of 1 MiB on another queue pair.
 const BESIDE_LONG: Term = ours(Run::new(Send, Latency, 8).with(&["--beside", "1048576"]));
 
 /// Defines a row that compares the bandwidth of perftest's sends with the bandwidth of UCX's tagged

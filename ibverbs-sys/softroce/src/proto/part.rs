@@ -109,8 +109,8 @@ pub enum PartOutcome {
     Failed(CompletionStatus),
 }
 
-/// Result of an attempt to send the next part of a message. It determines whether the caller tries
-/// to send another part.
+/// Result of an attempt to transfer the next part (range) of a message without packets. The sender
+/// continues with another part, with packets, or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendProgress {
     /// A part of a message was transferred. The caller may try to transfer the next part.
@@ -253,8 +253,8 @@ impl QueuePair {
         self.requester.part(upcoming, packets, &self.endpoint)
     }
 
-    /// Returns whether the window (the limit on unacknowledged packets) allows sending `packets`
-    /// more sequence numbers after the unacknowledged ones.
+    /// Returns whether the window (the limit on unacknowledged packets) allows `packets` more
+    /// sequence numbers. `upcoming` contains the number of those that are unacknowledged already.
     pub fn has_window(&self, upcoming: &Upcoming, packets: u32) -> bool {
         self.requester.has_window(upcoming.unacknowledged, packets)
     }

@@ -107,8 +107,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether the queue pair is in the state "send queue drained" and still has started
-    /// requests in progress.
+    /// Returns whether the queue pair is draining its send queue: the state is "send queue drained"
+    /// (SQD), but requests that were started before have not all completed.
     pub fn is_draining(&self) -> bool {
         self.endpoint.state == State::SendQueueDrained && !self.drained
     }
@@ -396,8 +396,8 @@ impl QueuePair {
         self.requester.unanswered_timeouts()
     }
 
-    /// Handles the result of a step of the requester: if its oldest request has failed, moves the
-    /// queue pair to an error state.
+    /// Moves the queue pair to an error state if `done`, the result of a step of the requester, is
+    /// the failure of the oldest request.
     #[inline]
     pub(super) fn handle_result(&mut self, done: Result<(), Failed>, host: &mut impl Host) {
         match done {

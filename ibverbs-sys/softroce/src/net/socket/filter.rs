@@ -20,8 +20,8 @@ use crate::descriptor::Descriptor;
 use crate::net::tunnel;
 use crate::wire::{Opcode, Operation, Transport};
 
-/// Opcode of a UD packet without immediate data. The filter passes packets with this opcode from
-/// every device.
+/// Opcode of a datagram (UD send) without immediate data. The packet filter passes packets with
+/// this opcode from every device, because datagrams need no connection.
 const DATAGRAM: Opcode = Opcode::new(Transport::UnreliableDatagram, Operation::SendOnly);
 
 /// Offset of the network (IPv4) header in the address space of a packet filter (`SKF_NET_OFF` of

@@ -366,8 +366,9 @@ impl Requester {
             || unacknowledged + covers >= self.window.size()
     }
 
-    /// Records that all packets before `end` were sent. Returns whether the last of them was sent
-    /// for the first time, and counts a retransmission if not.
+    /// Records that all packets before the sequence number `end` were sent. Returns `true` if the
+    /// last of them was sent for the first time. Otherwise counts a retransmission, and returns
+    /// `false`.
     fn set_sent(&mut self, end: Sequence, host: &mut impl Host) -> bool {
         let new = end.distance(self.sent) > 0;
         if new {

@@ -87,8 +87,8 @@ impl Probe {
 
     /// Records that all packets before `limit` are answered. `delivered` is the sequence number
     /// that the peer has reached, and `waiting` is set if later packets are unanswered. Returns
-    /// `true` if the later packets were lost: the response is that to the probe, and covers no
-    /// packet after it.
+    /// `true` if the later packets were lost: the response answers the last probe (repeated
+    /// packet), and no packet after it.
     pub(super) fn progress(
         &mut self,
         limit: Sequence,
@@ -164,7 +164,8 @@ impl Probe {
         self.timed = None;
     }
 
-    /// Returns the time at which a probe must be sent, or `None` if no probe is scheduled.
+    /// Returns the time at which a probe (repetition of the oldest unanswered packet) must be sent,
+    /// or `None` if no probe is scheduled.
     pub(super) fn at(&self) -> Option<Time> {
         self.at
     }
@@ -178,7 +179,7 @@ impl Probe {
         }
     }
 
-    /// Returns whether a probe must be sent.
+    /// Returns whether a probe (repetition of the oldest unanswered packet) must be sent.
     pub(super) fn is_due(&self) -> bool {
         self.is_probe_due
     }

@@ -215,7 +215,8 @@ impl Responder {
         true
     }
 
-    /// Records that the expected packet has arrived, so that a later gap causes a NAK again.
+    /// Records that the packet with the expected sequence number has arrived, so that the next gap
+    /// in the sequence numbers causes a NAK again.
     #[inline]
     fn expected_arrived(&mut self) {
         self.nak_scheduled = false;
@@ -238,8 +239,9 @@ impl Responder {
         }
     }
 
-    /// Keeps a packet that arrived after a gap, if it is a send or a write and within the limit.
-    /// Requests with a response of their own are not kept; the peer sends them again.
+    /// Keeps a send or write packet that arrived after a gap in the sequence numbers, if it is
+    /// within the limit `max_kept` of the attributes. Packets of other requests are not kept; the
+    /// peer sends them again.
     fn keep(&mut self, endpoint: &Endpoint, packet: &Packet<'_>) {
         let bth = &packet.header.bth;
         let distance = Sequence::new(bth.sequence).distance(self.expected);
@@ -251,7 +253,8 @@ impl Responder {
         self.report_pending |= opens_gap || bth.acknowledge;
     }
 
-    /// Discards the packets that arrived after a gap. The peer sends them again.
+    /// Discards the packets that were kept because they arrived after a gap in the sequence
+    /// numbers. The peer sends them again.
     fn discard_kept(&mut self) {
         self.kept.clear();
         self.report_pending = false;
@@ -638,7 +641,8 @@ impl Responder {
         header.emit(out);
     }
 
-    /// Returns whether a gap report must be sent, and records that it was sent.
+    /// Returns whether a gap report (list of the packets that have not arrived) must be sent, and
+    /// records that it was sent.
     fn take_report(&mut self) -> bool {
         // Messages without packets may have replaced kept packets.
         self.kept.discard_before(self.expected);

@@ -205,8 +205,8 @@ impl Resources {
         }
     }
 
-    /// Returns whether no response packet must be sent, so that an acknowledgement or a NAK may be
-    /// sent.
+    /// Returns whether the responses to all reads and atomics were sent, so that an acknowledgement
+    /// or a NAK may be sent.
     pub(super) fn is_idle(&self) -> bool {
         self.unfinished == 0
     }

@@ -227,8 +227,8 @@ impl Network {
         self.local_address(gid)?.interface_name()
     }
 
-    /// Returns the slot of the NIC: the index of its UDP port in the port range. Bits 23 to 16 of
-    /// the NIC's queue pair numbers contain the slot.
+    /// Returns the slot of this NIC: the index of the process's UDP port in the port range. Bits 23
+    /// to 16 of the NIC's queue pair numbers contain the slot.
     pub(crate) fn slot(&self) -> u8 {
         self.slot
     }
@@ -419,7 +419,8 @@ impl Network {
         }
     }
 
-    /// Returns all sockets that currently receive packets.
+    /// Returns all sockets that currently receive packets: those of the port's addresses, and those
+    /// of multicast groups.
     pub(crate) fn endpoints(&self) -> Arc<Endpoints> {
         Arc::clone(&self.endpoints.read())
     }

@@ -110,8 +110,10 @@ impl PathMtuCheck {
 }
 
 impl PathMtuChecks {
-    /// Begins a check of a route for the path MTU `mtu`, if a check is due or `mtu` is larger than
-    /// in the last check. `to` is the peer that answers. Returns the action to perform.
+    /// Begins to check whether the packets of a connection with the path MTU `mtu` arrive at the
+    /// end of `route`. Does nothing unless a check is due or `mtu` is larger than in the last
+    /// check. `to` is the peer that gets the questions. Returns the action that the caller must
+    /// perform.
     fn begin(&self, route: Route, to: Target, mtu: Mtu, now: Time) -> CheckAction {
         let mut checks = self.0.lock();
         if !checks.contains_key(&route) && checks.len() >= MAX_ROUTES {

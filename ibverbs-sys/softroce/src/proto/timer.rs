@@ -47,7 +47,8 @@ impl Pacer {
         self.paused = false;
     }
 
-    /// Returns the time of the next burst, or `None` if no packet waits for it.
+    /// Returns the time at which the next burst of packets may be sent, or `None` if no packet
+    /// waits for it.
     pub(super) fn resume_at(&self) -> Option<Time> {
         self.paused.then_some(self.again)
     }
@@ -82,7 +83,8 @@ impl Pause {
         self.end
     }
 
-    /// Ends the present pause if its end has been reached at `now`.
+    /// Ends the present pause between two checks if its end has been reached at `now`, so that the
+    /// condition is checked again.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         if self.end.is_some_and(|end| end <= now) {
             self.end = None;

@@ -132,8 +132,8 @@ impl Inbound {
         }
     }
 
-    /// Returns the maximum number of messages that may still be received. The result is
-    /// `usize::MAX` before the link (shared memory) has ended, and 0 after the peer has violated
+    /// Returns the maximum number of messages that may still be received from the peer. The result
+    /// is `usize::MAX` before the link (shared memory) has ended, and 0 after the peer has violated
     /// the protocol.
     fn left(&self) -> usize {
         let next = self.receiver.next_slot();
@@ -313,9 +313,9 @@ impl Link {
         self.copying_peer.process.number
     }
 
-    /// Returns the ID of the thread by which the kernel finds the peer's memory. Returns `None` if
-    /// the kernel does not permit this process to copy from and to the peer's memory, or if the
-    /// peer has ended.
+    /// Returns the ID of the peer's thread that system calls for copies name, so that the kernel
+    /// finds the peer's memory. Returns `None` if the kernel does not permit this process to copy
+    /// from and to the peer's memory, or if the peer has ended.
     pub(super) fn thread(&self) -> Option<Pid> {
         let process = &self.copying_peer.process;
         // Without the check, another process could have got the thread ID.
@@ -503,7 +503,8 @@ impl Link {
         self.must_wake.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether a [`flush`](Self::flush) was deferred and not performed yet.
+    /// Returns whether a wakeup of the peer was deferred, so that [`flush`](Self::flush) must be
+    /// called soon.
     pub(crate) fn must_wake(&self) -> bool {
         self.must_wake.load(Ordering::Relaxed)
     }

@@ -49,18 +49,18 @@ enum Readable {
 }
 
 impl Handshake {
-    /// Returns the time at which the handshake is ended if it is not finished.
+    /// Returns the time limit of this handshake, at which it is ended if it is not finished.
     fn deadline(&self) -> Instant {
         self.since + HANDSHAKE_TIMEOUT
     }
 
-    /// Returns whether the peer has not sent a message yet.
+    /// Returns whether the peer of this handshake has not sent a message yet.
     fn is_silent(&self) -> bool {
         self.welcomed.is_none() && !self.has_handshake_message
     }
 
-    /// Returns the kind of content that can be received from the connection, and leaves the content
-    /// in the connection.
+    /// Returns what can be received from the peer's connection: nothing, a message, or the end.
+    /// Receives nothing.
     fn readable(&self) -> Readable {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         match recv(self.socket.as_fd(), &mut [0_u8; 1], flags).map(|(_, length)| length) {

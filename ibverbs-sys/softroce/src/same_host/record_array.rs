@@ -89,7 +89,7 @@ impl<R: Deref<Target = [Record]>> RecordArray<R> {
     }
 
     /// Returns whether the record at `index` was neither changed nor retracted since
-    /// [`find`](Self::find) returned `version`. If so, all bytes that this thread has copied from the
+    /// [`find`](Self::find) returned `version`. If so, all bytes that this thread copied from the
     /// described memory since then were copied before the record was retracted.
     pub(super) fn has_kept_version(&self, index: usize, version: u64) -> bool {
         // This fence pairs with the one in `retract`: a thread that has copied bytes which were

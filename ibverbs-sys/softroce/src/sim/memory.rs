@@ -96,7 +96,7 @@ impl Memory {
         }
     }
 
-    /// Returns whether `key` is the key of a memory window that is bound.
+    /// Returns whether `key` is the key of a memory window that is bound to a region at present.
     pub(crate) fn is_bound(&self, key: u32) -> bool {
         let mut table = self.table.borrow_mut();
         matches!(table.entry(key), Some(entry) if matches!(entry.kind, Kind::Window(Some(_))))

@@ -31,7 +31,8 @@ struct UnderWay {
 }
 
 impl PacketChecker {
-    /// Discards all packets and requests, because the queue pair starts again after a reset.
+    /// Discards the records of all packets and requests, because the queue pair starts again after
+    /// a reset.
     pub(crate) fn restart(&mut self) {
         *self = Self::default();
     }

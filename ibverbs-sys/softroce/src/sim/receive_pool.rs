@@ -108,8 +108,9 @@ impl ReceivePool {
         }
     }
 
-    /// Removes the completed receive with the ID `id`, and returns its buffer. Returns `None` if
-    /// its memory had no valid key.
+    /// Removes the completed receive with the ID `id` from the pool, and returns its buffer.
+    /// Returns `None` if the memory of the receive had no valid key. Fails if the pool has no such
+    /// receive.
     pub(crate) fn take(&mut self, id: u64) -> Result<Option<Buffer>, String> {
         let place = self.posted.iter().position(|(posted, _)| *posted == id);
         let place =

@@ -378,12 +378,14 @@ impl Header {
         }
     }
 
-    /// Returns the number of pad bytes that must follow a payload of `payload` bytes.
+    /// Returns the number of pad bytes that must follow a payload of `payload` bytes, so that the
+    /// length becomes a multiple of four.
     pub const fn pad_for(payload: usize) -> u8 {
         (payload.wrapping_neg() & 3) as u8
     }
 
-    /// Returns the length of all headers in bytes, including the BTH.
+    /// Returns the length in bytes of all transport headers that the opcode requires, including the
+    /// BTH.
     #[expect(clippy::len_without_is_empty, reason = "a header is never empty")]
     pub const fn len(&self) -> usize {
         self.bth.opcode.header_len()

@@ -64,7 +64,8 @@ pub(crate) struct SharedVolume {
 }
 
 impl SharedVolume {
-    /// Counts a packet. `packet` has its bytes from BTH to pad.
+    /// Adds a packet that was sent through shared memory to these counts. `packet` has the bytes of
+    /// the packet from BTH to pad.
     fn add(&mut self, packet: &[u8]) {
         self.packets += 1;
         self.bytes += packet.len() as u64;

@@ -27,9 +27,10 @@ const DATAGRAM: Opcode = Opcode::new(Transport::UnreliableDatagram, Operation::S
 /// Offset of the network (IPv4) header in the address space of a packet filter (`SKF_NET_OFF` of
 /// linux/filter.h). In this address space, offset 0 is the UDP header.
 const NETWORK_HEADER: u32 = -0x10_0000_i32 as u32;
-/// Offset of the source address in the IPv4 header, in the filter's address space.
+/// Offset of the source IP address of a datagram in the address space of a packet filter.
 const SOURCE_ADDRESS: u32 = NETWORK_HEADER + 12;
-/// Offset of the source port in the UDP header, in the filter's address space.
+/// Offset of the source UDP port of a datagram in the address space of a packet filter, which
+/// begins with the UDP header.
 const SOURCE_PORT: u32 = 0;
 /// Offset of the UDP payload (a BTH, or the headers of a tunnelled packet) in the filter's address
 /// space.
@@ -228,7 +229,8 @@ impl Filter {
 #[derive(Clone, Copy)]
 struct Jump {
     from: usize,
-    /// Result of the comparison for which the jump is taken; `None` for an unconditional jump.
+    /// Result of the comparison for which the jump is taken: `true` or `false`. `None` for an
+    /// unconditional jump.
     on: Option<bool>,
 }
 

@@ -131,7 +131,7 @@ impl Repairs {
         (self.missing.front()).is_some_and(|first| first.sequence == unanswered)
     }
 
-    /// Returns the number of missing packets that must be sent again.
+    /// Returns the number of packets that the peer has not received and that must be sent again.
     #[inline]
     pub(super) fn waiting(&self) -> u32 {
         self.waiting
@@ -150,12 +150,14 @@ impl Repairs {
         }
     }
 
-    /// Returns whether a packet is known to be missing, so that packets are sent again one by one.
+    /// Returns whether a packet is known to be missing at the peer, so that missing packets are
+    /// sent again one by one.
     pub(super) fn is_active(&self) -> bool {
         self.end.is_some()
     }
 
-    /// Returns the first packet that must be sent again.
+    /// Returns the sequence number of the first missing packet that must be sent again, or `None`
+    /// if there is none.
     #[inline]
     pub(super) fn next(&self) -> Option<Sequence> {
         if self.waiting == 0 {

@@ -494,7 +494,8 @@ pub(super) fn withdraw(key: u32, host: &impl Host) -> Result<(), Refusal> {
     }
 }
 
-/// Returns the [`Refusal`] of a message whose receive has memory that cannot be used.
+/// Returns the [`Refusal`] of a message whose receive names memory that cannot be used, so that the
+/// receive completes with an error.
 pub(super) fn local(_: LocalFault) -> Refusal {
     Refusal::Receive(CompletionStatus::LocalProtection)
 }

@@ -211,7 +211,7 @@ impl Resources {
         self.unfinished == 0
     }
 
-    /// Removes all stored reads and atomics, so that none of them is answered any more.
+    /// Removes all stored reads and atomics, so that no responses to them are sent any more.
     pub(super) fn clear(&mut self) {
         self.ring.clear();
         self.unfinished = 0;

@@ -85,7 +85,7 @@ pub(crate) struct ReceivedRuns<'a> {
 }
 
 impl ReceivedRuns<'_> {
-    /// Returns the number of datagrams in the message.
+    /// Returns the number of datagrams in the received message, valid or not.
     pub(crate) fn datagrams(&self) -> usize {
         self.message.datagrams()
     }

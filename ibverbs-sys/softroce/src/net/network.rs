@@ -330,7 +330,7 @@ impl Network {
         self.host_peers.get().map(|host_peers| &**host_peers)
     }
 
-    /// Returns the number of addresses of this process whose sockets are open.
+    /// Returns the number of IP addresses of this process whose UDP sockets are open.
     pub(crate) fn open_addresses(&self) -> usize {
         let local_address = self.table.local_addresses();
         local_address
@@ -440,7 +440,8 @@ impl Network {
         self.schedule_delayed();
     }
 
-    /// Sets the timer for the next packet that injected faults hold back.
+    /// Sets the NIC's timer to the time at which the next packet that injected faults hold back
+    /// must be sent.
     pub(super) fn schedule_delayed(&self) {
         if let Some(next) = self.delay.next_due() {
             self.timers.schedule(DELAY_TIMER, self.delay.alarm(), next);

@@ -88,7 +88,8 @@ enum State {
     Done,
 }
 
-/// Action that the caller must perform after an event of a check.
+/// Action that the caller must perform after an event of a path MTU check, such as an answer of the
+/// peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CheckAction {
     /// Send the long and the short question for this path MTU to this peer. The number is the

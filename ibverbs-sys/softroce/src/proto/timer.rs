@@ -70,14 +70,16 @@ impl Pause {
         self.requested = Some(length);
     }
 
-    /// Begins the requested pause, if there is one. Calls `now` only in that case.
+    /// Begins the pause that was [requested](Self::request), if there is one. Calls `now` for the
+    /// present time only in that case.
     pub(super) fn begin(&mut self, now: impl FnOnce() -> Time) {
         if let Some(length) = self.requested.take() {
             self.end = Some(now() + length);
         }
     }
 
-    /// Returns the time at which the present pause ends, or `None` if no pause is in progress.
+    /// Returns the time at which the present pause ends and the condition must be checked again, or
+    /// `None` if no pause is in progress.
     #[inline]
     pub(super) fn end(&self) -> Option<Time> {
         self.end

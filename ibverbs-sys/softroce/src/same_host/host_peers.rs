@@ -61,7 +61,8 @@ impl CachedLinks {
         }
     }
 
-    /// Returns the links (shared memory) in the cached list.
+    /// Returns the links (shared memory with other processes) in this cached list, which may be out
+    /// of date.
     pub(crate) fn links(&self) -> &[Arc<Link>] {
         &self.links
     }

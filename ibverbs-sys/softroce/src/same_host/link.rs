@@ -97,7 +97,8 @@ impl LinkFailures {
         })
     }
 
-    /// Returns whether a link (shared memory) has failed since the previous call.
+    /// Returns whether a link (shared memory) of this process has failed since the previous call,
+    /// so that the engine (background thread) must remove the link.
     pub(super) fn take(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed) && self.has_failed.swap(false, Ordering::Acquire)
     }
@@ -475,7 +476,8 @@ impl Link {
         }
     }
 
-    /// Wakes the peer, if it sleeps, to receive the messages that were sent before this call.
+    /// Wakes the peer if it sleeps, so that it receives the messages that this process sent before
+    /// this call.
     pub(crate) fn flush(&self) {
         if self.must_wake.load(Ordering::Relaxed) {
             self.must_wake.store(false, Ordering::Relaxed);

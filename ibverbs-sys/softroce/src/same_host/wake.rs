@@ -122,7 +122,8 @@ impl Armed {
         self.0.swap(ARMED, Ordering::SeqCst) == UNARMED
     }
 
-    /// Returns whether the engine (background thread) must check for messages at intervals.
+    /// Returns whether the flag is set, so that the engine (background thread) must check for
+    /// messages at intervals.
     pub(super) fn is_set(&self) -> bool {
         self.0.load(Ordering::SeqCst) != UNARMED
     }

@@ -23,7 +23,8 @@ pub(crate) fn message(id: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns the first position at which `found` and `expected` differ, or `None` if they are equal.
+/// Returns the index of the first byte in which `found` and `expected` differ, or `None` if they
+/// are equal.
 pub(crate) fn difference(found: &[u8], expected: &[u8]) -> Option<usize> {
     if found == expected {
         return None;

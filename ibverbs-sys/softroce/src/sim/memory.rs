@@ -64,7 +64,8 @@ impl Memory {
         self.table.borrow_mut().insert(Kind::Region(region))
     }
 
-    /// Allocates an unbound memory window. Returns its key.
+    /// Allocates a memory window of the simulated node, which is not bound to a region. Returns its
+    /// key.
     pub(crate) fn allocate_window(&self) -> u32 {
         self.table.borrow_mut().insert(Kind::Window(None))
     }

@@ -142,7 +142,8 @@ impl PacketChecker {
         Ok(())
     }
 
-    /// Records whether the queue pair has reported that its send queue is drained.
+    /// Records whether the queue pair has reported that its send queue is drained. While `is` is
+    /// set, the queue pair must send no new request.
     pub(crate) fn set_drained(&mut self, is: bool) {
         self.drained = is;
     }

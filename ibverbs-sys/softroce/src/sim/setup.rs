@@ -92,7 +92,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Returns a random queue pair number that is not in use.
+    /// Returns a random queue pair number that no queue pair of the simulation has.
     fn new_number(&mut self) -> u32 {
         loop {
             let number = self.random.range(2, 0xff_fffe) as u32;

@@ -110,7 +110,7 @@ impl Stream {
         self.ends[1]
     }
 
-    /// Returns the number of messages that were posted.
+    /// Returns the number of messages of the stream that were posted so far.
     pub(crate) fn posted(&self) -> u64 {
         self.posted
     }

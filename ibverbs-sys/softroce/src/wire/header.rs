@@ -77,7 +77,7 @@ pub enum Syndrome {
     Nak(Nak),
 }
 
-/// Reason of a negative acknowledgement (IBTA table 47).
+/// Reason for which the responder sends a negative acknowledgement (IBTA table 47).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the specification's own names")]
 pub enum Nak {
@@ -102,7 +102,8 @@ pub struct AtomicEth {
     pub compare: u64,
 }
 
-/// Datagram extended transport header (DETH, 8 bytes).
+/// Datagram extended transport header (DETH, 8 bytes), which contains the queue key and the number
+/// of the sending queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
     /// Queue key that the receiving queue pair checks.
@@ -247,7 +248,7 @@ impl Bth {
         }
     }
 
-    /// Encodes the header. Reserved bits are 0.
+    /// Encodes this header as the bytes of a packet. Reserved bits are 0.
     pub fn to_bytes(&self) -> [u8; BASE] {
         let flags =
             u8::from(self.solicited) << 7 | u8::from(self.migrated) << 6 | (self.pad & 3) << 4;

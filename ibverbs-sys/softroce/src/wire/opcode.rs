@@ -61,7 +61,7 @@ pub struct Opcode {
 }
 
 impl Transport {
-    /// All transport services.
+    /// All transport services that this device supports.
     pub const ALL: [Self; 5] = [
         Self::ReliableConnection,
         Self::UnreliableConnection,
@@ -110,7 +110,7 @@ impl Transport {
 }
 
 impl Operation {
-    /// All operations, in the order of their numbers.
+    /// All operations of packets, in the order of their numbers in the opcode.
     pub const ALL: [Self; 25] = [
         Self::SendFirst,
         Self::SendMiddle,
@@ -397,7 +397,8 @@ impl Opcode {
         self.is_send() || self.is_write() || self.is_atomic_write() || self.is_read_response()
     }
 
-    /// Returns the length in bytes of all headers including the BTH, from 12 to 44.
+    /// Returns the length in bytes of all transport headers of a packet with this opcode, including
+    /// the BTH: 12 to 44.
     pub const fn header_len(self) -> usize {
         let mut len = 12;
         if self.has_xrc_srq() {

@@ -131,7 +131,8 @@ impl<'a> Outbox<'a> {
         self
     }
 
-    /// Returns whether wakeups of peer processes that share memory are deferred.
+    /// Returns whether this outbox defers the wakeups of peer processes that share memory, which
+    /// the caller must then send later.
     pub(crate) fn defers_wakeups(&self) -> bool {
         self.is_quiet
     }

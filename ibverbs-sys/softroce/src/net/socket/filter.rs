@@ -181,7 +181,8 @@ impl Filter {
         }
     }
 
-    /// Adds an unconditional jump. [`set_target`](Self::set_target) sets its target.
+    /// Adds an unconditional jump instruction to the packet filter.
+    /// [`set_target`](Self::set_target) sets the jump's target.
     fn jump(&mut self) -> Jump {
         Jump {
             from: self.push(BPF_JMP | BPF_JA, 0),
@@ -265,7 +266,8 @@ pub(super) fn attach(
     }
 }
 
-/// Detaches the filter from a socket. The kernel then passes all packets.
+/// Detaches the packet filter from the UDP socket `socket`. The kernel then passes all packets to
+/// the socket.
 pub(super) fn detach(socket: &Descriptor) -> io::Result<()> {
     super::set_option(socket, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0)
 }

@@ -199,7 +199,8 @@ impl Entry {
         }
     }
 
-    /// Returns the completion that reports the end of the request with the status `status`.
+    /// Creates the completion that reports the end of this request to the program, with the status
+    /// `status`.
     #[inline]
     pub(super) fn completion(&self, status: CompletionStatus) -> Completion {
         let request = &self.request;

@@ -197,7 +197,8 @@ impl Requester {
             .is_none_or(|entry| matches!(entry.progress, Progress::Waiting))
     }
 
-    /// Appends the next packet to `out`, if a packet may be sent. Returns its path.
+    /// Appends the next packet of the send queue to `out`, from BTH to pad, and returns its path.
+    /// Returns `None` if no packet may be sent now.
     pub(super) fn poll_transmit(
         &mut self,
         now: Time,
@@ -614,7 +615,8 @@ impl Requester {
         self.flow.receipt(sequence);
     }
 
-    /// Completes the oldest request with the error `status`.
+    /// Completes the oldest request of the send queue with the error `status`, and removes it from
+    /// the queue.
     pub(super) fn fail(&mut self, status: CompletionStatus, host: &mut impl Host) {
         if let Some(entry) = self.queue.pop_front() {
             host.complete_send(entry.completion(status));

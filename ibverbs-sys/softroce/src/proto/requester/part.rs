@@ -368,7 +368,8 @@ impl Requester {
         }
     }
 
-    /// Completes the request at the front of the queue. No later request may have started.
+    /// Completes the oldest request of the send queue, and removes it from the queue. No later
+    /// request may have started.
     fn complete_first(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
         if let Some(entry) = self.queue.front() {
             self.fetches -= usize::from(entry.awaits_data());

@@ -26,7 +26,7 @@ pub(super) struct Probe {
     end: Option<Sequence>,
 }
 
-/// Packet whose round trip time is being measured.
+/// Packet whose round trip time is being measured: the time from its transmission to the response.
 #[derive(Clone, Copy, Debug)]
 struct TimedPacket {
     sequence: Sequence,
@@ -133,7 +133,8 @@ impl Probe {
         self.arm(now, timeout);
     }
 
-    /// Removes and returns the round trip that was measured since the last call.
+    /// Removes and returns the last round trip time that was measured since the previous call, or
+    /// `None` if none was measured.
     pub(super) fn take_sample(&mut self) -> Option<Sample> {
         self.sample.take()
     }
@@ -170,7 +171,8 @@ impl Probe {
         self.at
     }
 
-    /// Makes a probe due if its time has been reached at `now`.
+    /// Makes a probe (repetition of the oldest unanswered packet) due if its scheduled time has
+    /// been reached at `now`.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         if self.at.is_some_and(|at| at <= now) {
             self.at = None;

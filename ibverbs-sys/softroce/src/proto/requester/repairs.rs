@@ -193,7 +193,7 @@ impl Repairs {
     }
 }
 
-/// Returns the later of two sequence numbers.
+/// Returns the later of two sequence numbers, or `one` if there is no other.
 fn later(one: Sequence, other: Option<Sequence>) -> Sequence {
     other.filter(|other| other.distance(one) > 0).unwrap_or(one)
 }

@@ -36,7 +36,7 @@ impl From<RemoteFault> for Refusal {
     }
 }
 
-/// A send or write that is being received packet by packet.
+/// A send or write of the peer that is being received, packet by packet or in parts.
 #[derive(Debug, Default)]
 pub(super) struct Message {
     pub(super) progress: Progress,
@@ -422,7 +422,8 @@ impl Message {
         host.complete_receive(completion, receive.xrc_srq);
     }
 
-    /// Drops the message in progress. The receive that it has taken is used for the next message.
+    /// Drops the message that is being received, because it will not be complete. The receive that
+    /// it has taken is used for the next message.
     pub(super) fn drop_packets(&mut self) {
         self.progress = Progress::None;
     }

@@ -231,7 +231,8 @@ impl Responder {
         self.request_expected();
     }
 
-    /// Schedules a NAK that requests the expected packet, unless one was scheduled before.
+    /// Schedules a NAK by which the peer sends the expected packet again, unless a NAK was
+    /// scheduled for this packet before.
     fn request_expected(&mut self) {
         if !self.nak_scheduled {
             self.nak_scheduled = true;
@@ -507,7 +508,7 @@ impl Responder {
         self.discard_kept();
     }
 
-    /// Returns whether an acknowledgement must be sent.
+    /// Returns whether an acknowledgement of received requests must be sent to the peer.
     pub(super) fn must_acknowledge(&self) -> bool {
         self.acknowledgement_pending
     }

@@ -149,7 +149,8 @@ impl Responder {
 }
 
 impl Incoming {
-    /// Returns the sequence number that follows the part: that of the next part or packet.
+    /// Returns the sequence number after the last one that this part uses: that of the next part or
+    /// packet.
     #[inline]
     pub(super) fn end(&self, endpoint: &Endpoint) -> Sequence {
         self.sequence + endpoint.packets(self.length)

@@ -47,8 +47,7 @@ const LOSSES_BEFORE_REPORT: u32 = 4;
 /// the state of the route with the earliest next check is dropped.
 const MAX_ROUTES: usize = 4096;
 
-/// Route for which the state of checks is kept: the local IP address, and the IP address of the
-/// peer.
+/// Key of the state of path MTU checks: the local IP address, and the IP address of the peer.
 type Route = (IpAddr, IpAddr);
 
 /// Path to a peer, and the peer's queue pair number for questions (packets that request an answer).

@@ -51,8 +51,7 @@ pub(super) struct DueTrial {
     sequence: u32,
 }
 
-/// Route for which the state of trials is kept: the local IP address, and the IP address of the
-/// peer.
+/// Key of the state of trials (test bursts): the local IP address, and the IP address of the peer.
 type Route = (IpAddr, IpAddr);
 
 /// State of the [trials](self) (test bursts) of each route.

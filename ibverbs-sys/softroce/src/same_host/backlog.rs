@@ -98,7 +98,8 @@ impl Link {
         false
     }
 
-    /// Returns whether a queue pair or packet waits for free space in the ring.
+    /// Returns whether a queue pair or packet waits for free space in the ring of this link (shared
+    /// memory).
     #[inline]
     pub(crate) fn has_backlog(&self) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)

@@ -141,7 +141,8 @@ mod tests {
     use super::*;
     use crate::descriptor::Opening;
 
-    /// Returns whether the epoll set becomes readable within the duration `within`.
+    /// Waits until the epoll set is readable, or until the duration `within` has passed. Returns
+    /// whether the set is readable.
     fn becomes_readable(events: &Events, within: Duration) -> bool {
         let timeout = Timespec {
             tv_sec: within.as_secs() as _,

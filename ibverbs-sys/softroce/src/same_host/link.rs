@@ -32,7 +32,7 @@ use crate::spin;
 use crate::sync::Line;
 use crate::transfer::{self, MAX_CHUNKS_PART, RingMessage, RingSendError};
 
-/// Identity and resources of a peer, as received in the handshake.
+/// Identity and resources of a peer process, as received from it in the handshake.
 #[derive(Debug)]
 pub(super) struct Peer {
     /// Number of the peer's UDP port in the port range, which the peer's queue pair numbers
@@ -103,8 +103,8 @@ impl LinkFailures {
         self.has_failed.load(Ordering::Relaxed) && self.has_failed.swap(false, Ordering::Acquire)
     }
 
-    /// Records that a link (shared memory) has failed, and wakes the engine (background thread),
-    /// which then removes the link.
+    /// Records that a link (shared memory) of this process has failed, and wakes the engine
+    /// (background thread), which then removes the link.
     fn notify(&self) {
         self.has_failed.store(true, Ordering::Release);
         descriptor::increment(self.wake_eventfd.as_fd());
@@ -124,8 +124,8 @@ struct Inbound {
 }
 
 impl Inbound {
-    /// Stores the position up to which messages have arrived, because the link (shared memory)
-    /// ends. Later messages are not received.
+    /// Ends the reception of messages, because the link (shared memory) ends: messages that arrive
+    /// after this call are not received.
     #[cold]
     fn close(&mut self) {
         if self.end.is_none() {

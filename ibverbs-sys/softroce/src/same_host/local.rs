@@ -72,7 +72,7 @@ struct EngineThread {
 }
 
 impl EngineThread {
-    /// Records the ID of the calling thread, which is the engine (background thread), and wakes
+    /// Stores the ID of the calling thread, which is the engine (background thread), and wakes the
     /// threads that wait for the ID.
     fn set_started(&self) {
         if self.thread.get().is_none() {

@@ -278,7 +278,7 @@ impl Handshakes {
         self.beginnings = RateLimit::new(HANDSHAKES_PER_SECOND, now);
     }
 
-    /// Panics if there are more pending handshakes than the limits allow.
+    /// Checks the limits for a test: panics if there are more pending handshakes than allowed.
     pub(super) fn check_limits(&self) {
         assert!(self.all.len() <= MAX_PENDING_HANDSHAKES);
         for process in self.processes() {
@@ -288,12 +288,12 @@ impl Handshakes {
         assert!(self.welcomed().count() <= MAX_WELCOMED);
     }
 
-    /// Returns the process of each pending handshake.
+    /// Returns the process ID of the peer of each pending handshake, for a test.
     pub(super) fn processes(&self) -> impl Iterator<Item = Pid> {
         self.all.iter().map(|handshake| handshake.process)
     }
 
-    /// Returns whether no handshake is pending.
+    /// Returns whether this process has no pending handshake that another process has begun.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }

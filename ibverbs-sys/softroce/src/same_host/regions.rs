@@ -55,10 +55,12 @@ const QUEUE_PAIRS: usize = number::RECORDS;
 /// Length in bytes of the shared file that contains the tables of queue pairs and regions.
 pub(super) const LENGTH: usize = DIFFERENCES_AT + REGIONS;
 
-/// Offset in bytes, in the file of the tables, of the records of regions.
+/// Offset in bytes of the records of regions and windows, in the shared file of the published
+/// tables.
 pub(super) const REGIONS_AT: usize = QUEUE_PAIRS * size_of::<Record>();
 
-/// Offset in bytes, in the file of the tables, of the array that maps key indices to records.
+/// Offset in bytes of the array that maps key indices to records, in the shared file of the
+/// published tables.
 pub(super) const DIFFERENCES_AT: usize = REGIONS_AT + REGIONS * size_of::<Record>();
 
 /// Mask of a 24-bit number in a record: the number of a queue pair or of a memory region.
@@ -183,7 +185,7 @@ impl Tables {
         })
     }
 
-    /// Maps the file of a peer's tables for reading.
+    /// Maps the file in which a peer publishes its regions, windows and queue pairs, for reading.
     pub(super) fn map(file: BorrowedFd<'_>) -> io::Result<Self> {
         let map = Map::of(file, 0..LENGTH as u64, Rights::Read)?;
         Self::of(map).ok_or_else(|| io::ErrorKind::InvalidData.into())
@@ -273,7 +275,8 @@ impl Publication {
         self.tables.regions.retract(slot as usize)
     }
 
-    /// Returns whether the record `slot` publishes a region or window to peers at present.
+    /// Returns whether the record with the number `slot` publishes a region or window to peers at
+    /// present.
     pub(crate) fn has_published_region(&self, slot: u32) -> bool {
         self.tables.regions.read(slot as usize).is_some()
     }

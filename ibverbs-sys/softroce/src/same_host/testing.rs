@@ -79,7 +79,7 @@ fn link(peer: Peer, process: Process, side: LinkMemory) -> io::Result<Arc<Link>>
     Ok(Link::new(peer, process, side, Arc::default(), failures))
 }
 
-/// Returns both sides of a new Unix connection.
+/// Creates a Unix connection within this process, and returns its two ends.
 pub(super) fn connection() -> io::Result<(Descriptor, Descriptor)> {
     let opening = Opening::begin();
     let flags = SocketFlags::CLOEXEC;

@@ -432,8 +432,8 @@ impl Network {
     }
 
     /// Sends the packets that injected faults have held back and that are due at `now`, and sets
-    /// the timer for the next due time. Called when the timer expires; `noted` is the time for
-    /// which it was set.
+    /// the NIC's timer for the next of them. Called when the timer expires. `noted` is the time for
+    /// which the timer was set.
     pub(crate) fn send_delayed(&self, now: Time, noted: Time) {
         Timers::clear(self.delay.alarm(), noted);
         self.send_until(now);

@@ -277,8 +277,8 @@ impl QueuePair {
         step
     }
 
-    /// Requires that the bytes of the next message are sent: the peer must not copy them from this
-    /// process's memory, and this side must not write them to the peer's memory.
+    /// Makes this side send the bytes of the next message. Otherwise the peer may copy the bytes
+    /// from this process's memory, or this side may write them to the peer's memory.
     pub fn require_sent_bytes(&mut self) {
         self.requester.require_sent_bytes();
     }
@@ -342,7 +342,7 @@ impl QueuePair {
         self.requester.is_declined(is_mappable)
     }
 
-    /// Posts a message that the caller has already sent with the [next sequence
+    /// Adds a message to the send queue that the caller has already sent with the [next sequence
     /// number](Self::send_sequence). [`may_post_sent`](Self::may_post_sent) must have returned
     /// `true`. `data` has the bytes, and `length` is their number. If only a description of the
     /// bytes was sent, which the peer may decline, `offered` is the result of

@@ -183,7 +183,7 @@ impl QueuePair {
     }
 
     /// Returns whether the request that was posted last may be delayed, to be sent together with
-    /// others. If so, the caller need not call [`poll_transmit`](Self::poll_transmit) until the
+    /// others. If so, the caller need not call [`poll_transmit`](Self::poll_transmit) before the
     /// next response of the peer, which is expected soon.
     pub fn may_wait(&self) -> bool {
         self.endpoint.state == State::ReadyToSend && self.requester.may_wait(&self.endpoint)
@@ -422,7 +422,7 @@ impl QueuePair {
     }
 
     /// Moves the queue pair to the error state if the peer has sent an invalid request and all
-    /// earlier requests are answered. Returns whether the state was changed.
+    /// earlier requests are answered. Returns whether the queue pair was moved.
     #[inline]
     pub(super) fn end_if_due(&mut self, host: &mut impl Host) -> bool {
         let due = self.responder.due_final_nak();

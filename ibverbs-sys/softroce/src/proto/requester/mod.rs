@@ -623,8 +623,8 @@ impl Requester {
         }
     }
 
-    /// Publishes keys that were withdrawn for requests of the queue to other processes again,
-    /// because the requests will not be executed.
+    /// Publishes to other processes again the keys that were withdrawn for requests of the send
+    /// queue (bindings and invalidations), because the requests will not be executed.
     pub(super) fn publish_withdrawn(&self, host: &impl Host) {
         let mut waiting = self.queue.iter();
         let next = waiting.find(|entry| matches!(entry.progress, Progress::Waiting));

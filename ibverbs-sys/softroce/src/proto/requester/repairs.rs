@@ -120,7 +120,7 @@ impl Repairs {
         is_lost_again
     }
 
-    /// Discards the records of missing and kept packets, because all packets from the oldest
+    /// Discards what is known about missing and kept packets, because all packets from the oldest
     /// unanswered one on are sent again.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
@@ -179,7 +179,8 @@ impl Repairs {
         self.count_waiting();
     }
 
-    /// Makes all missing packets due again, because no response to their repetitions has arrived.
+    /// Makes all missing packets due to be sent once more, because no response to their repetitions
+    /// has arrived.
     pub(super) fn repeat_all(&mut self) {
         for packet in &mut self.missing {
             packet.resent = None;

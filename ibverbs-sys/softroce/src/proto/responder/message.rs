@@ -428,7 +428,7 @@ impl Message {
         self.progress = Progress::None;
     }
 
-    /// Drops the message in progress, and completes its receive with the error `status`.
+    /// Drops the message that is being received, and completes its receive with the error `status`.
     pub(super) fn abort(&mut self, status: CompletionStatus, host: &mut impl Host) {
         self.progress = Progress::None;
         if let Some(receive) = self.receive.take() {

@@ -589,8 +589,10 @@ impl Responder {
         true
     }
 
-    /// Requests the expected packet again if it was not accepted because other processes used the
-    /// key that it invalidates, and no process uses the key any more.
+    /// Checks whether other processes still use the key that the expected packet invalidates.
+    /// Because of such a use, the packet was not accepted when it arrived. Once the key is not used
+    /// any more, schedules a NAK that requests the packet again. Refuses the packet if the key
+    /// cannot be withdrawn.
     fn request_held(&mut self, now: Time, endpoint: &Endpoint, host: &mut impl Host) {
         let Some(key) = self.key_in_use else {
             return;
@@ -611,8 +613,8 @@ impl Responder {
         }
     }
 
-    /// Publishes the key that was withdrawn for the expected packet to other processes again,
-    /// because the packet will not be accepted.
+    /// Publishes to other processes again the key that the expected packet invalidates. The key was
+    /// withdrawn for the packet, but the packet will not be accepted.
     pub(super) fn publish_held(&self, host: &impl Host) {
         if let Some(key) = self.key_in_use {
             host.restore_window(key);

@@ -262,7 +262,8 @@ fn bind_loopback(list: &[HostAddress], port: u16) -> io::Result<LocalAddress> {
     Err(last)
 }
 
-/// Binds an address of the host, as the kernel lists it, with the UDP port `port`.
+/// Binds the UDP port `port` of the address `host`, which the kernel lists as an address of this
+/// host.
 pub(super) fn bind_host(host: &HostAddress, port: u16) -> io::Result<LocalAddress> {
     let address = host.at(port);
     let reserved = BoundAddress::bind(address).map_err(|error| named_error(error, address))?;

@@ -65,8 +65,8 @@ struct HeldPackets {
 }
 
 impl HeldPackets {
-    /// Holds the packets `held` back until `due`. Returns them if [`MAX_HELD_PACKETS`] would be
-    /// exceeded.
+    /// Adds the packets `held` to those that are held back, until the time `due`. Returns `held` as
+    /// the error if more than [`MAX_HELD_PACKETS`] packets would be held back.
     fn insert(&mut self, due: Time, held: Held) -> Result<(), Held> {
         let packets = held.packets();
         if self.packets + packets > MAX_HELD_PACKETS {
@@ -79,8 +79,8 @@ impl HeldPackets {
         Ok(())
     }
 
-    /// Removes and returns the packets with the key `key` in the map `due`, or returns `None` if
-    /// another thread has removed them.
+    /// Removes the held-back packets with the key `key` (due time and order of arrival), and
+    /// returns them. Returns `None` if another thread has removed them.
     fn remove(&mut self, key: (Time, u64)) -> Option<Held> {
         let held = self.due.remove(&key)?;
         self.packets -= held.packets();
@@ -143,8 +143,9 @@ impl Delay {
         }
     }
 
-    /// Counts a sent packet. Removes and returns the held-back packets that have now been overtaken
-    /// by enough other packets. The caller must send them next.
+    /// Records that a packet was sent, which has overtaken the held-back packets. Removes and
+    /// returns the held-back packets that were overtaken by enough packets. The caller must send
+    /// them next.
     pub(super) fn pass(&self) -> Vec<Packet> {
         let mut held = self.held.lock();
         if held.overtaken == 0 {
@@ -238,7 +239,8 @@ mod tests {
         packets.iter().map(|packet| packet.bytes[0]).collect()
     }
 
-    /// Returns the numbers of the overtaken packets that are due at `now`.
+    /// Removes the packets that are due at `now` from `delay`. Returns the numbers of those that
+    /// were held back until others have overtaken them.
     fn due(delay: &Delay, now: Time) -> Vec<u8> {
         let all = delay.take_due(now).into_iter();
         let packets = all.filter_map(|held| match held {

@@ -67,19 +67,20 @@ impl LocalAddress {
         }
     }
 
-    /// Returns the socket, or `None` if it is not open, because no queue pair needs it yet.
+    /// Returns the UDP socket of this address, or `None` if the socket is not open because no queue
+    /// pair needs it yet.
     pub(super) fn socket(&self) -> Option<&Socket> {
         Some(&self.endpoint()?.socket)
     }
 
-    /// Returns the socket with its GIDs, or `None` if it is not open, because no queue pair needs
-    /// it yet.
+    /// Returns the UDP socket of this address together with the GIDs at which its packets arrive.
+    /// Returns `None` if the socket is not open because no queue pair needs it yet.
     pub(super) fn endpoint(&self) -> Option<&Arc<Endpoint>> {
         self.endpoint.get()
     }
 
-    /// Returns the index of the network interface that has the address, or 0 if no interface has
-    /// it.
+    /// Returns the index of the network interface that has this IP address, or 0 if no interface
+    /// has it.
     pub(super) fn interface(&self) -> u32 {
         self.interface
             .lock()
@@ -87,24 +88,26 @@ impl LocalAddress {
             .map_or(0, |found| found.index)
     }
 
-    /// Returns the name of the network interface that has the address, or `None` if no interface
-    /// has it.
+    /// Returns the name of the network interface that has this IP address, or `None` if no
+    /// interface has it.
     pub(super) fn interface_name(&self) -> Option<String> {
         let interface = self.interface.lock();
         interface.as_ref().map(|found| found.name.clone())
     }
 
-    /// Returns the present MTU of the address's network interface in bytes.
+    /// Returns the present MTU, in bytes, of the network interface that has this IP address.
     pub(super) fn interface_mtu(&self) -> usize {
         interface_mtu(self.interface.lock().as_ref(), self.local.ip())
     }
 
-    /// Returns the largest path MTU whose packets fit into the MTU of the network interface.
+    /// Returns the largest path MTU whose packets, with all headers, fit into the MTU of this
+    /// address's network interface.
     pub(super) fn mtu(&self) -> Mtu {
         path_mtu(self.interface_mtu())
     }
 
-    /// Returns whether the host has the address.
+    /// Returns whether the host has this IP address at present. Only then do programs find the GIDs
+    /// of the address.
     pub(super) fn is_present(&self) -> bool {
         self.is_present.load(Ordering::Relaxed)
     }
@@ -128,20 +131,20 @@ impl Table {
         }
     }
 
-    /// Returns the entry with the index `index`, or `None` if there is none. The host need not have
-    /// its address at present.
+    /// Returns the entry of the GID table with the index `index`, or `None` if there is none. The
+    /// host need not have the address of the entry at present.
     pub(super) fn get(&self, index: usize) -> Option<&Entry> {
         self.entries.get(index)?.get()
     }
 
-    /// Returns all entries in the order of their indices, including those whose addresses the host
-    /// does not have at present.
+    /// Returns all entries of the GID table in the order of their indices, including those whose
+    /// addresses the host does not have at present.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().map_while(OnceLock::get)
     }
 
-    /// Returns the index of the GID `gid`, or `None` if the table does not contain it. The host
-    /// need not have the address at present.
+    /// Returns the index of the GID `gid` in the GID table, or `None` if the table does not contain
+    /// it. The host need not have the address of the GID at present.
     pub(super) fn position(&self, gid: Ipv6Addr) -> Option<u8> {
         let found = self.iter().position(|entry| entry.gid.address == gid)?;
         Some(found as u8)

@@ -104,9 +104,9 @@ impl Network {
         all
     }
 
-    /// Sets the options of a new socket: buffers, merging of datagrams, and the packet filter.
-    /// `peers` are the devices of this host to which queue pairs are connected, whose packets the
-    /// filter must pass.
+    /// Sets the options of the new UDP socket `socket`: buffers, merging of datagrams, and the
+    /// packet filter. `peers` are the devices of this host to which queue pairs are connected. The
+    /// filter must pass packets of these devices.
     pub(super) fn prepare(&self, socket: &Socket, peers: &[SocketAddrV4]) {
         socket.install_filter(self.base, peers);
         if self.segmentation != Segmentation::Never {

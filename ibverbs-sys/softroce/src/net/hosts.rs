@@ -41,8 +41,9 @@ const PORT_TRIAL_TIME: Duration = Duration::from_millis(32);
 const MAX_HOSTS: usize = 1 << 16;
 
 impl Hosts {
-    /// Returns the UDP ports that the devices of `host` use, and `true` if a packet from the host
-    /// has shown this. For an unknown host, the ports alternate with the time `now`.
+    /// Returns which UDP ports the RDMA devices of the host with the address `host` use. The flag
+    /// is `true` if the ports are certain: the host has sent a packet, or `host` is a loopback
+    /// address. The ports of any other host are guessed: the result alternates with the time `now`.
     pub(super) fn ports(&self, host: IpAddr, now: impl FnOnce() -> Time) -> (Ports, bool) {
         if host.is_loopback() {
             return (Ports::Slots, true);
@@ -58,8 +59,9 @@ impl Hosts {
         (ports, is_certain)
     }
 
-    /// Records that a packet came from the address `from`, whose port shows which ports the host
-    /// uses. `base` is the first port of the devices' port range.
+    /// Records that a packet came from the address `from` of another host. The port of the address
+    /// shows whether the host has softroce devices. `base` is the first port of the devices' port
+    /// range.
     pub(super) fn record(&self, base: u16, from: SocketAddr) {
         let host = from.ip();
         if host.is_loopback() {
@@ -78,7 +80,7 @@ impl Hosts {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns how often the recorded ports have changed, so that a cached result of
+    /// Returns how often the recorded ports of hosts have changed, so that a cached result of
     /// [`ports`](Self::ports) can be validated.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)

@@ -15,7 +15,8 @@ use crate::proto::{Arrival, Counter};
 use crate::wire::ip::{Headers, Route};
 use crate::wire::{IcrcDifferences, Packet, Run, icrc};
 
-/// Buffers and caches for receiving packets from the sockets. Used by one thread at a time.
+/// Buffers and caches with which a thread receives packets from the sockets. Used by one thread at
+/// a time.
 pub(crate) struct Inbox {
     ring: Ring,
     /// Cached list of the network's sockets. The number is the network's count of changes to its
@@ -84,7 +85,7 @@ pub(crate) struct ReceivedRuns<'a> {
 }
 
 impl ReceivedRuns<'_> {
-    /// Returns the number of datagrams in the message.
+    /// Returns the number of datagrams in the received message, valid or not.
     pub(crate) fn datagrams(&self) -> usize {
         self.message.datagrams()
     }

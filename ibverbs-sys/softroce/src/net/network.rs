@@ -227,8 +227,8 @@ impl Network {
         self.local_address(gid)?.interface_name()
     }
 
-    /// Returns the slot of the NIC: the index of its UDP port in the port range. Bits 23 to 16 of
-    /// the NIC's queue pair numbers contain the slot.
+    /// Returns the slot of this NIC: the index of the process's UDP port in the port range. Bits 23
+    /// to 16 of the NIC's queue pair numbers contain the slot.
     pub(crate) fn slot(&self) -> u8 {
         self.slot
     }
@@ -330,7 +330,7 @@ impl Network {
         self.host_peers.get().map(|host_peers| &**host_peers)
     }
 
-    /// Returns the number of addresses of this process whose sockets are open.
+    /// Returns the number of IP addresses of this process whose UDP sockets are open.
     pub(crate) fn open_addresses(&self) -> usize {
         let local_address = self.table.local_addresses();
         local_address
@@ -419,7 +419,8 @@ impl Network {
         }
     }
 
-    /// Returns all sockets that currently receive packets.
+    /// Returns all sockets that currently receive packets: those of the port's addresses, and those
+    /// of multicast groups.
     pub(crate) fn endpoints(&self) -> Arc<Endpoints> {
         Arc::clone(&self.endpoints.read())
     }
@@ -431,15 +432,16 @@ impl Network {
     }
 
     /// Sends the packets that injected faults have held back and that are due at `now`, and sets
-    /// the timer for the next due time. Called when the timer expires; `noted` is the time for
-    /// which it was set.
+    /// the NIC's timer for the next of them. Called when the timer expires. `noted` is the time for
+    /// which the timer was set.
     pub(crate) fn send_delayed(&self, now: Time, noted: Time) {
         Timers::clear(self.delay.alarm(), noted);
         self.send_until(now);
         self.schedule_delayed();
     }
 
-    /// Sets the timer for the next packet that injected faults hold back.
+    /// Sets the NIC's timer to the time at which the next packet that injected faults hold back
+    /// must be sent.
     pub(super) fn schedule_delayed(&self) {
         if let Some(next) = self.delay.next_due() {
             self.timers.schedule(DELAY_TIMER, self.delay.alarm(), next);

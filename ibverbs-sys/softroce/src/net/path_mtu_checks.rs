@@ -47,8 +47,7 @@ const LOSSES_BEFORE_REPORT: u32 = 4;
 /// the state of the route with the earliest next check is dropped.
 const MAX_ROUTES: usize = 4096;
 
-/// Route for which the state of checks is kept: the local IP address, and the IP address of the
-/// peer.
+/// Key of the state of path MTU checks: the local IP address, and the IP address of the peer.
 type Route = (IpAddr, IpAddr);
 
 /// Path to a peer, and the peer's queue pair number for questions (packets that request an answer).
@@ -88,7 +87,8 @@ enum State {
     Done,
 }
 
-/// Action that the caller must perform after an event of a check.
+/// Action that the caller must perform after an event of a path MTU check, such as an answer of the
+/// peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CheckAction {
     /// Send the long and the short question for this path MTU to this peer. The number is the
@@ -110,8 +110,10 @@ impl PathMtuCheck {
 }
 
 impl PathMtuChecks {
-    /// Begins a check of a route for the path MTU `mtu`, if a check is due or `mtu` is larger than
-    /// in the last check. `to` is the peer that answers. Returns the action to perform.
+    /// Begins to check whether the packets of a connection with the path MTU `mtu` arrive at the
+    /// end of `route`. Does nothing unless a check is due or `mtu` is larger than in the last
+    /// check. `to` is the peer that gets the questions. Returns the action that the caller must
+    /// perform.
     fn begin(&self, route: Route, to: Target, mtu: Mtu, now: Time) -> CheckAction {
         let mut checks = self.0.lock();
         if !checks.contains_key(&route) && checks.len() >= MAX_ROUTES {

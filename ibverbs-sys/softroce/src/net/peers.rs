@@ -41,9 +41,10 @@ impl Network {
         }
     }
 
-    /// Reverses one call of [`connect`](Self::connect) for the device of the queue pair with the
-    /// number `queue_pair`. After the last such call, the next update of the packet filters makes
-    /// them drop packets of connections from the device.
+    /// Reverses one call of [`connect`](Self::connect), because a connection to the queue pair with
+    /// the number `queue_pair` at the end of `path` has ended. After the last such call for that
+    /// queue pair's device, the next update of the packet filters makes them drop packets of
+    /// connections from the device.
     pub(crate) fn disconnect(&self, path: &Path, queue_pair: u32) {
         let Some(peer) = self.filtered_peer(path, queue_pair) else {
             return;

@@ -153,8 +153,8 @@ fn is_unicast(ip: &Ipv4Addr) -> bool {
     !ip.is_unspecified() && !ip.is_broadcast() && !ip.is_multicast()
 }
 
-/// Returns the GID that stands for an IP address: an IPv6 address itself, or the IPv4-mapped form
-/// of an IPv4 address.
+/// Returns the GID of an IP address: an IPv6 address itself, or the IPv4-mapped form of an IPv4
+/// address.
 pub(super) fn gid_of(ip: IpAddr) -> Ipv6Addr {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),

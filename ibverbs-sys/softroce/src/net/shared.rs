@@ -29,9 +29,9 @@ pub(crate) fn tag(path: &Path, link: &Link) -> Option<u16> {
     (path.source < 16 && to < 16).then_some(0x100 | u16::from(path.source) << 4 | to as u16)
 }
 
-/// Encodes fields of a datagram's route in a word for the shared memory: the fields that the
-/// datagram's tag (the GID indices) does not contain. [`route()`] decodes the word in the peer
-/// process.
+/// Encodes fields of a datagram's route in a word that accompanies the datagram in shared memory.
+/// The word has the fields that the datagram's tag (the GID indices) does not contain. The peer
+/// process decodes the word by [`route()`].
 pub(super) fn annotation(route: &Route) -> u64 {
     u64::from(route.flow_label & 0xf_ffff) << 16
         | u64::from(route.hop_limit) << 8

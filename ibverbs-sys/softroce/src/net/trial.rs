@@ -34,7 +34,7 @@ use crate::wire::{Aeth, Bth, Deth, Header, Opcode, Operation, Syndrome, Transpor
 /// number is that of the general services interface, which no queue pair of a program has.
 const TRIAL_QUEUE_PAIR: u32 = 1;
 
-/// Opcode of a question: a packet that requests an answer from the device that receives the packet.
+/// Opcode of a question: a packet by which a device requests an answer from another device.
 /// Questions are used in trials (test bursts) and in [checks of the path
 /// MTU](super::path_mtu_checks).
 const QUESTION: Opcode = Opcode::new(Transport::Manufacturer, Operation::SendOnly);
@@ -42,7 +42,7 @@ const QUESTION: Opcode = Opcode::new(Transport::Manufacturer, Operation::SendOnl
 /// Opcode of the answer to a [`QUESTION`] packet. The answer has the same sequence number.
 const ANSWER: Opcode = Opcode::new(Transport::Manufacturer, Operation::Acknowledge);
 
-/// A trial (test burst) that is due, and must be sent now.
+/// A trial (test burst of two packets) that must be sent now, before bursts may be sent to a peer.
 pub(super) struct DueTrial {
     path: Path,
     /// Queue pair number to which the trial's packets are sent.
@@ -51,8 +51,7 @@ pub(super) struct DueTrial {
     sequence: u32,
 }
 
-/// Route for which the state of trials is kept: the local IP address, and the IP address of the
-/// peer.
+/// Key of the state of trials (test bursts): the local IP address, and the IP address of the peer.
 type Route = (IpAddr, IpAddr);
 
 /// State of the [trials](self) (test bursts) of each route.

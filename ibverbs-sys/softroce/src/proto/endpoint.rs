@@ -7,7 +7,8 @@ use crate::wire::{Bth, Header, Opcode, Operation, Packet, Transport};
 /// all numbers are between them.
 pub(super) const MAX_MESSAGE: u32 = 1 << 30;
 
-/// Destination queue pair number of packets to multicast groups (IBTA 10.5.2).
+/// Destination queue pair number in the packets to multicast groups (IBTA 10.5.2). No queue pair
+/// has this number.
 pub(super) const MULTICAST: u32 = 0xff_ffff;
 
 /// State that the requester and the responder of a queue pair share: its number, transport service,

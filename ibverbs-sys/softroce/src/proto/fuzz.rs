@@ -166,7 +166,8 @@ impl TestedQueuePair {
         }
     }
 
-    /// Checks that each request and each receive completes once, in the order of posting.
+    /// Checks the completions of this queue pair: each request and each receive must complete once,
+    /// in the order of posting.
     fn check(&mut self) {
         for completion in self.node.machine.sends.drain(..) {
             assert_eq!(self.posted.pop_front(), Some(completion.id), "in order");
@@ -452,7 +453,8 @@ impl Connection {
         }
     }
 
-    /// Moves a queue pair to another state, by a transition that the specification allows.
+    /// Moves the queue pair of the side `side` to another state, by a transition that the
+    /// specification allows. `input` determines the state.
     fn enter(&mut self, side: usize, input: &mut Input<'_>) {
         use State::{
             Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError,
@@ -489,7 +491,8 @@ impl Connection {
         self.sides[side].transmit(now, &mut self.wires[1 - side]);
     }
 
-    /// Changes the remote access rights and the RNR attributes of a queue pair that is in use.
+    /// Changes the remote access rights and the RNR attributes of the queue pair of the side `side`
+    /// while it is in use. `input` determines the new values.
     fn change(&mut self, side: usize, input: &mut Input<'_>) {
         let TestedQueuePair { node, .. } = &mut self.sides[side];
         let attributes = node.queue_pair.attributes_mut();

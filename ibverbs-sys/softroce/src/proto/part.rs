@@ -109,8 +109,8 @@ pub enum PartOutcome {
     Failed(CompletionStatus),
 }
 
-/// Result of an attempt to send the next part of a message. It determines whether the caller tries
-/// to send another part.
+/// Result of an attempt to transfer the next part (range) of a message without packets. The sender
+/// continues with another part, with packets, or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendProgress {
     /// A part of a message was transferred. The caller may try to transfer the next part.
@@ -253,8 +253,8 @@ impl QueuePair {
         self.requester.part(upcoming, packets, &self.endpoint)
     }
 
-    /// Returns whether the window (the limit on unacknowledged packets) allows sending `packets`
-    /// more sequence numbers after the unacknowledged ones.
+    /// Returns whether the window (the limit on unacknowledged packets) allows `packets` more
+    /// sequence numbers. `upcoming` contains the number of those that are unacknowledged already.
     pub fn has_window(&self, upcoming: &Upcoming, packets: u32) -> bool {
         self.requester.has_window(upcoming.unacknowledged, packets)
     }
@@ -277,8 +277,8 @@ impl QueuePair {
         step
     }
 
-    /// Requires that the bytes of the next message are sent: the peer must not copy them from this
-    /// process's memory, and this side must not write them to the peer's memory.
+    /// Makes this side send the bytes of the next message. Otherwise the peer may copy the bytes
+    /// from this process's memory, or this side may write them to the peer's memory.
     pub fn require_sent_bytes(&mut self) {
         self.requester.require_sent_bytes();
     }
@@ -342,7 +342,7 @@ impl QueuePair {
         self.requester.is_declined(is_mappable)
     }
 
-    /// Posts a message that the caller has already sent with the [next sequence
+    /// Adds a message to the send queue that the caller has already sent with the [next sequence
     /// number](Self::send_sequence). [`may_post_sent`](Self::may_post_sent) must have returned
     /// `true`. `data` has the bytes, and `length` is their number. If only a description of the
     /// bytes was sent, which the peer may decline, `offered` is the result of

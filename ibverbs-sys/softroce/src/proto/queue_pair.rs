@@ -107,8 +107,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether the queue pair is in the state "send queue drained" and still has started
-    /// requests in progress.
+    /// Returns whether the queue pair is draining its send queue: the state is "send queue drained"
+    /// (SQD), but requests that were started before have not all completed.
     pub fn is_draining(&self) -> bool {
         self.endpoint.state == State::SendQueueDrained && !self.drained
     }
@@ -183,7 +183,7 @@ impl QueuePair {
     }
 
     /// Returns whether the request that was posted last may be delayed, to be sent together with
-    /// others. If so, the caller need not call [`poll_transmit`](Self::poll_transmit) until the
+    /// others. If so, the caller need not call [`poll_transmit`](Self::poll_transmit) before the
     /// next response of the peer, which is expected soon.
     pub fn may_wait(&self) -> bool {
         self.endpoint.state == State::ReadyToSend && self.requester.may_wait(&self.endpoint)
@@ -396,8 +396,8 @@ impl QueuePair {
         self.requester.unanswered_timeouts()
     }
 
-    /// Handles the result of a step of the requester: if its oldest request has failed, moves the
-    /// queue pair to an error state.
+    /// Moves the queue pair to an error state if `done`, the result of a step of the requester, is
+    /// the failure of the oldest request.
     #[inline]
     pub(super) fn handle_result(&mut self, done: Result<(), Failed>, host: &mut impl Host) {
         match done {
@@ -422,7 +422,7 @@ impl QueuePair {
     }
 
     /// Moves the queue pair to the error state if the peer has sent an invalid request and all
-    /// earlier requests are answered. Returns whether the state was changed.
+    /// earlier requests are answered. Returns whether the queue pair was moved.
     #[inline]
     pub(super) fn end_if_due(&mut self, host: &mut impl Host) -> bool {
         let due = self.responder.due_final_nak();

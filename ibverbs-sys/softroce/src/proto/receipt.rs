@@ -66,7 +66,7 @@ impl Receipts {
         }
     }
 
-    /// Returns whether no receipt is waiting to be sent.
+    /// Returns whether this queue pair has no receipt (confirmation of received packets) to send.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.owed.is_empty()

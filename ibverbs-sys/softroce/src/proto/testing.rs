@@ -92,7 +92,7 @@ impl Machine {
         key
     }
 
-    /// Creates an unbound memory window. Returns its key.
+    /// Creates a memory window of this machine that is not bound. Returns its key.
     pub(crate) fn window(&mut self) -> u32 {
         let key = self.register_for(Vec::new(), AccessFlags::empty());
         self.regions.borrow_mut()[key as usize - 1].valid = false;
@@ -111,7 +111,7 @@ impl Machine {
         self.regions.borrow()[key as usize - 1].bytes.clone()
     }
 
-    /// Returns the contents of all memory regions.
+    /// Returns the bytes of all memory regions of this simulated machine.
     pub(crate) fn content(&self) -> Vec<Vec<u8>> {
         let regions = self.regions.borrow();
         regions.iter().map(|region| region.bytes.clone()).collect()
@@ -157,12 +157,14 @@ impl Machine {
         self.counts[counter as usize]
     }
 
-    /// Returns the work request IDs and the statuses of all send completions.
+    /// Returns the work request ID and the status of each send completion that this machine has
+    /// recorded.
     pub(crate) fn ends(&self) -> Vec<(u64, CompletionStatus)> {
         self.sends.iter().map(|c| (c.id, c.status)).collect()
     }
 
-    /// Returns the work request IDs and the statuses of all receive completions.
+    /// Returns the work request ID and the status of each receive completion that this machine has
+    /// recorded.
     pub(crate) fn receive_ends(&self) -> Vec<(u64, CompletionStatus)> {
         let ends = self.received.iter();
         ends.map(|(c, _)| (c.id, c.status)).collect()
@@ -559,7 +561,8 @@ impl Node {
         self.queue_pair.post(request, &mut self.machine);
     }
 
-    /// Posts a send of `bytes`, for which it registers a new region. `id` is the work request ID.
+    /// Posts a send of the bytes `bytes` to the queue pair of this node, in a new memory region.
+    /// `id` is the work request ID.
     pub(crate) fn post_send(&mut self, id: u64, bytes: Vec<u8>) {
         let length = bytes.len() as u32;
         let key = self.machine.register(bytes);
@@ -567,7 +570,8 @@ impl Node {
         self.post(request(id, send(), &list));
     }
 
-    /// Sends the next packet, if a packet may be sent, and returns its bytes.
+    /// Makes the queue pair send its next packet, and returns the bytes of the packet, or `None` if
+    /// no packet may be sent now.
     pub(crate) fn transmit(&mut self, now: Time) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         let path = self
@@ -578,12 +582,12 @@ impl Node {
         path.map(|_| out)
     }
 
-    /// Sends all packets that may be sent now, and returns their bytes.
+    /// Makes the queue pair send all packets that it may send now, and returns the bytes of each.
     pub(crate) fn transmit_all(&mut self, now: Time) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| self.transmit(now)).collect()
     }
 
-    /// Delivers a packet to the node.
+    /// Delivers the packet with the bytes `bytes` to the queue pair of this node.
     pub(crate) fn receive(&mut self, now: Time, bytes: &[u8]) {
         let packet = Packet::parse(bytes).expect("a packet");
         self.queue_pair
@@ -643,7 +647,8 @@ impl Pair {
         panic!("it does not end");
     }
 
-    /// Delivers the packets that one node can send now. Does not deliver the responses to them.
+    /// Delivers the packets that the node at the start of `from` can send now. Does not deliver the
+    /// responses to them.
     pub(crate) fn deliver(&mut self, from: Direction) {
         self.turn(from, &mut |_, _| WireEffect::Deliver);
     }

@@ -47,7 +47,8 @@ impl Pacer {
         self.paused = false;
     }
 
-    /// Returns the time of the next burst, or `None` if no packet waits for it.
+    /// Returns the time at which the next burst of packets may be sent, or `None` if no packet
+    /// waits for it.
     pub(super) fn resume_at(&self) -> Option<Time> {
         self.paused.then_some(self.again)
     }
@@ -69,20 +70,23 @@ impl Pause {
         self.requested = Some(length);
     }
 
-    /// Begins the requested pause, if there is one. Calls `now` only in that case.
+    /// Begins the pause that was [requested](Self::request), if there is one. Calls `now` for the
+    /// present time only in that case.
     pub(super) fn begin(&mut self, now: impl FnOnce() -> Time) {
         if let Some(length) = self.requested.take() {
             self.end = Some(now() + length);
         }
     }
 
-    /// Returns the time at which the present pause ends, or `None` if no pause is in progress.
+    /// Returns the time at which the present pause ends and the condition must be checked again, or
+    /// `None` if no pause is in progress.
     #[inline]
     pub(super) fn end(&self) -> Option<Time> {
         self.end
     }
 
-    /// Ends the present pause if its end has been reached at `now`.
+    /// Ends the present pause between two checks if its end has been reached at `now`, so that the
+    /// condition is checked again.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         if self.end.is_some_and(|end| end <= now) {
             self.end = None;

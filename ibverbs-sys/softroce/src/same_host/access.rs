@@ -382,9 +382,10 @@ impl CopySession<'_> {
         }))
     }
 
-    /// Returns the offset of the memory region `region` in the mapped range of the peer's arena
-    /// (the shared file from which the peer allocates regions). Maps another range if the region is
-    /// not in the present one. Returns `None` if the whole region cannot be mapped.
+    /// Returns the offset of the peer's memory region `region` in this process's mapping of the
+    /// peer's arena, the shared file that contains the peer's regions. Maps another range of the
+    /// arena if the present mapping does not contain the region. Returns `None` if the whole region
+    /// cannot be mapped.
     fn locate(&mut self, region: &Published) -> Option<usize> {
         let place = region.place.as_ref()?;
         let end = place.offset.checked_add(region.length)?;

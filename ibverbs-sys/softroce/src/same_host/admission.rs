@@ -95,18 +95,19 @@ impl RateLimit {
         }
     }
 
-    /// Returns the earliest time at which the rate limit allows the next operation.
+    /// Returns the earliest time at which this rate limit allows the next operation.
     pub(super) fn ready_at(&self) -> Instant {
         let burst = self.interval * (MAX_BURST - 1);
         self.full_at.checked_sub(burst).unwrap_or(self.full_at)
     }
 
-    /// Returns whether the rate limit allows an operation at the time `now`.
+    /// Returns whether this rate limit allows one more operation at the time `now`.
     pub(super) fn is_ready(&self, now: Instant) -> bool {
         self.ready_at() <= now
     }
 
-    /// Counts an operation that is performed at the time `now` against the limit.
+    /// Counts an operation that is performed at the time `now`, so that the limit allows fewer
+    /// operations soon after it.
     pub(super) fn count(&mut self, now: Instant) {
         self.full_at = self.full_at.max(now) + self.interval;
     }

@@ -45,7 +45,8 @@ impl<T: Clone> Admitted<T> {
         lock(&self.present).clone()
     }
 
-    /// Returns the number of peers in the list for which `is_counted` returns `true`.
+    /// Returns the number of peers in the list that may copy and for which `is_counted` returns
+    /// `true`.
     pub(super) fn count(&self, mut is_counted: impl FnMut(&T) -> bool) -> usize {
         let present = lock(&self.present);
         present
@@ -54,7 +55,8 @@ impl<T: Clone> Admitted<T> {
             .count()
     }
 
-    /// Removes all peers from the list for which `stays` returns `false`.
+    /// Removes the peers for which `stays` returns `false` from the list, because they can no
+    /// longer copy.
     pub(super) fn retain(&self, stays: impl FnMut(&T) -> bool) {
         lock(&self.present).retain(stays);
     }

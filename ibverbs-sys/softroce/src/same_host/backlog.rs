@@ -72,8 +72,9 @@ pub(crate) struct DelayedPacket {
 }
 
 impl Link {
-    /// Returns whether a packet can be sent now: the ring has free space for any packet, and
-    /// neither a queue pair nor a packet waits for space, which the new packet would overtake.
+    /// Returns whether a packet can be sent on this link now. The ring must have free space for any
+    /// packet. No queue pair or packet may be waiting for space, because the new packet would
+    /// overtake it.
     pub(crate) fn has_room(&self) -> bool {
         !self.backlog.is_waiting.load(Ordering::Acquire)
             && self.sender().may_have_room(MAX_MESSAGE_CHUNKS)
@@ -97,7 +98,8 @@ impl Link {
         false
     }
 
-    /// Returns whether a queue pair or packet waits for free space in the ring.
+    /// Returns whether a queue pair or packet waits for free space in the ring of this link (shared
+    /// memory).
     #[inline]
     pub(crate) fn has_backlog(&self) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
@@ -110,9 +112,9 @@ impl Link {
             && (self.backlog.waiting.lock().queue_pairs).contains(&queue_pair)
     }
 
-    /// Returns whether queue pairs are still waiting for space. After the link (shared memory) has
-    /// ended, the caller must resume them, so that they use another path. No queue pair is recorded
-    /// after the end.
+    /// Returns whether queue pairs are still waiting for space in the ring of this link (shared
+    /// memory). After the link has ended, the caller must resume them, so that they use another
+    /// path. No queue pair is recorded after the end.
     pub(super) fn must_resume(&self) -> bool {
         !self.backlog.waiting.lock().queue_pairs.is_empty()
     }

@@ -100,7 +100,8 @@ impl CopyingPeer {
                 .any(|descriptor| !descriptor.revents().is_empty())
     }
 
-    /// Returns the descriptors whose events report the end of the peer.
+    /// Returns the descriptors whose events report that the peer process has ended or closed its
+    /// connection.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let handle = self.process.handle.as_ref().map(AsFd::as_fd);
         [Some(self.process.socket.as_fd()), handle]

@@ -52,7 +52,7 @@ impl Events {
         })
     }
 
-    /// Adds `descriptor`, which has the kind `source`, to the set, for the events "data received"
+    /// Adds `descriptor` with the kind `source` to the epoll set, for the events "data received"
     /// and "connection closed". Does nothing if the descriptor is in the set already.
     pub(super) fn add(&self, descriptor: BorrowedFd<'_>, source: Source) -> io::Result<()> {
         let events = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
@@ -63,13 +63,14 @@ impl Events {
         }
     }
 
-    /// Removes `descriptor` from the set. Does nothing if the descriptor is not in the set.
+    /// Removes `descriptor` from the epoll set, so that its events no longer wake the engine
+    /// (background thread). Does nothing if the descriptor is not in the set.
     pub(super) fn remove(&self, descriptor: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.epoll, descriptor);
     }
 
-    /// Returns the kinds of the events that have occurred since the last call, without waiting. If
-    /// the kernel reports an error, returns all kinds.
+    /// Returns the kinds of the events that have occurred on descriptors of the epoll set since the
+    /// last call. Does not wait. If the kernel reports an error, returns all kinds.
     pub(super) fn take(&self) -> EventKinds {
         let mut events = [MaybeUninit::uninit(); 16];
         let now = Timespec {
@@ -140,7 +141,8 @@ mod tests {
     use super::*;
     use crate::descriptor::Opening;
 
-    /// Returns whether the epoll set becomes readable within the duration `within`.
+    /// Waits until the epoll set is readable, or until the duration `within` has passed. Returns
+    /// whether the set is readable.
     fn becomes_readable(events: &Events, within: Duration) -> bool {
         let timeout = Timespec {
             tv_sec: within.as_secs() as _,

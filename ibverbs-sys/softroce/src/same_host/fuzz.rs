@@ -73,7 +73,8 @@ impl Listener {
         })
     }
 
-    /// Returns descriptors that are sent with a handshake message. Usually they are valid.
+    /// Returns the descriptors that a simulated peer sends with a handshake message. `input`
+    /// determines them; usually they are valid.
     fn descriptors(&self, input: &mut Input<'_>) -> Vec<BorrowedFd<'_>> {
         let [segment, tables] = [&self.segment, &self.tables].map(AsFd::as_fd);
         let [wake_eventfd, socket] = [&self.wake_eventfd, &self.socket].map(AsFd::as_fd);
@@ -381,7 +382,7 @@ fn ring_message<'a>(input: &mut Input<'_>, payload: &'a [u8]) -> RingMessage<'a>
 /// Reads and writes a peer's memory, while the peer publishes arbitrary records of its queue pairs
 /// and regions, as `bytes` determines.
 pub fn tables(bytes: &[u8]) {
-    /// Length of the peer's file in bytes: two segments.
+    /// Length in bytes of the file of the simulated peer's arena: two segments.
     const FILE_LENGTH: usize = 4 << 20;
     let mut input = Input::new(bytes);
     let (file, map) = shared::create("tables", regions::LENGTH, false).expect("tables");

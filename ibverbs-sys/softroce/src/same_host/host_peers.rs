@@ -61,7 +61,8 @@ impl CachedLinks {
         }
     }
 
-    /// Returns the links (shared memory) in the cached list.
+    /// Returns the links (shared memory with other processes) in this cached list, which may be out
+    /// of date.
     pub(crate) fn links(&self) -> &[Arc<Link>] {
         &self.links
     }
@@ -202,8 +203,8 @@ impl HostPeers {
         self.directory.wake_engine();
     }
 
-    /// Removes the record `slot` of a region or window from the published table. Returns the
-    /// version of the record, which changes when the record is published again.
+    /// Removes the memory region or window with the record number `slot` from the table that peers
+    /// read. Returns the version of the record, which changes when the record is published again.
     pub(super) fn retract_region(&self, slot: u32) -> u64 {
         self.publication.retract_region(slot)
     }
@@ -214,9 +215,9 @@ impl HostPeers {
         self.publication.publish_queue_pair(queue_pair);
     }
 
-    /// Removes the queue pair with the number `number` from the published table. Returns `true` if
-    /// the queue pair was published: the caller must then wait for peers that may still use the
-    /// record.
+    /// Removes the queue pair with the number `number` from the table that peers read. Returns
+    /// `true` if the queue pair was in the table. The caller must then wait for peers that may
+    /// still access memory through the queue pair.
     pub(crate) fn retract_queue_pair(&self, number: u32) -> bool {
         self.publication.retract_queue_pair(number)
     }

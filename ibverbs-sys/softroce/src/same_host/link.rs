@@ -32,7 +32,7 @@ use crate::spin;
 use crate::sync::Line;
 use crate::transfer::{self, MAX_CHUNKS_PART, RingMessage, RingSendError};
 
-/// Identity and resources of a peer, as received in the handshake.
+/// Identity and resources of a peer process, as received from it in the handshake.
 #[derive(Debug)]
 pub(super) struct Peer {
     /// Number of the peer's UDP port in the port range, which the peer's queue pair numbers
@@ -97,13 +97,14 @@ impl LinkFailures {
         })
     }
 
-    /// Returns whether a link (shared memory) has failed since the previous call.
+    /// Returns whether a link (shared memory) of this process has failed since the previous call,
+    /// so that the engine (background thread) must remove the link.
     pub(super) fn take(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed) && self.has_failed.swap(false, Ordering::Acquire)
     }
 
-    /// Records that a link (shared memory) has failed, and wakes the engine (background thread),
-    /// which then removes the link.
+    /// Records that a link (shared memory) of this process has failed, and wakes the engine
+    /// (background thread), which then removes the link.
     fn notify(&self) {
         self.has_failed.store(true, Ordering::Release);
         descriptor::increment(self.wake_eventfd.as_fd());
@@ -123,8 +124,8 @@ struct Inbound {
 }
 
 impl Inbound {
-    /// Stores the position up to which messages have arrived, because the link (shared memory)
-    /// ends. Later messages are not received.
+    /// Ends the reception of messages, because the link (shared memory) ends: messages that arrive
+    /// after this call are not received.
     #[cold]
     fn close(&mut self) {
         if self.end.is_none() {
@@ -132,8 +133,8 @@ impl Inbound {
         }
     }
 
-    /// Returns the maximum number of messages that may still be received. The result is
-    /// `usize::MAX` before the link (shared memory) has ended, and 0 after the peer has violated
+    /// Returns the maximum number of messages that may still be received from the peer. The result
+    /// is `usize::MAX` before the link (shared memory) has ended, and 0 after the peer has violated
     /// the protocol.
     fn left(&self) -> usize {
         let next = self.receiver.next_slot();
@@ -313,9 +314,9 @@ impl Link {
         self.copying_peer.process.number
     }
 
-    /// Returns the ID of the thread by which the kernel finds the peer's memory. Returns `None` if
-    /// the kernel does not permit this process to copy from and to the peer's memory, or if the
-    /// peer has ended.
+    /// Returns the ID of the peer's thread that system calls for copies name, so that the kernel
+    /// finds the peer's memory. Returns `None` if the kernel does not permit this process to copy
+    /// from and to the peer's memory, or if the peer has ended.
     pub(super) fn thread(&self) -> Option<Pid> {
         let process = &self.copying_peer.process;
         // Without the check, another process could have got the thread ID.
@@ -475,7 +476,8 @@ impl Link {
         }
     }
 
-    /// Wakes the peer, if it sleeps, to receive the messages that were sent before this call.
+    /// Wakes the peer if it sleeps, so that it receives the messages that this process sent before
+    /// this call.
     pub(crate) fn flush(&self) {
         if self.must_wake.load(Ordering::Relaxed) {
             self.must_wake.store(false, Ordering::Relaxed);
@@ -503,7 +505,8 @@ impl Link {
         self.must_wake.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether a [`flush`](Self::flush) was deferred and not performed yet.
+    /// Returns whether a wakeup of the peer was deferred, so that [`flush`](Self::flush) must be
+    /// called soon.
     pub(crate) fn must_wake(&self) -> bool {
         self.must_wake.load(Ordering::Relaxed)
     }

@@ -72,7 +72,7 @@ struct EngineThread {
 }
 
 impl EngineThread {
-    /// Records the ID of the calling thread, which is the engine (background thread), and wakes
+    /// Stores the ID of the calling thread, which is the engine (background thread), and wakes the
     /// threads that wait for the ID.
     fn set_started(&self) {
         if self.thread.get().is_none() {
@@ -106,13 +106,13 @@ impl LocalProcess {
         }
     }
 
-    /// Returns whether `address` belongs to a socket of this process.
+    /// Returns whether `address` is the address of a UDP socket of this process.
     pub(super) fn has_address(&self, address: SocketAddr) -> bool {
         self.resources.addresses.contains(&address)
     }
 
-    /// Records that the calling thread is the engine (background thread). Handshakes can begin only
-    /// after this call, because they contain the thread's ID.
+    /// Stores the ID of the calling thread as that of this process's engine (background thread).
+    /// Handshakes can begin only after this call, because their messages contain the ID.
     pub(super) fn set_engine(&self) {
         self.engine.set_started();
     }

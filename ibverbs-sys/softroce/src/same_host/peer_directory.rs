@@ -166,7 +166,7 @@ impl PeerDirectory {
         }
     }
 
-    /// Returns the links (shared memory) to all peer processes.
+    /// Returns the links (shared memory) of this process to all peer processes.
     pub(crate) fn links(&self) -> Vec<Arc<Link>> {
         self.state.lock().links.all().to_vec()
     }
@@ -268,7 +268,8 @@ impl PeerDirectory {
         self.state.lock().handshakes.reset_limits(Instant::now());
     }
 
-    /// Panics if there are more handshakes or links (shared memory) than the limits allow.
+    /// Checks the limits for a test: panics if this process has more pending handshakes or links
+    /// (shared memory) than allowed.
     pub(super) fn check_limits(&self) {
         let state = self.state.lock();
         state.handshakes.check_limits();
@@ -286,7 +287,8 @@ impl PeerDirectory {
             && self.local.copying_peer_count() == 0
     }
 
-    /// Returns the eventfd that wakes the engine (background thread).
+    /// Returns the eventfd by which peers and threads of this process wake its engine (background
+    /// thread).
     #[cfg(all(test, not(loom)))]
     pub(super) fn wake_eventfd(&self) -> BorrowedFd<'_> {
         self.local.resources.wake_eventfd.as_fd()

@@ -49,18 +49,18 @@ enum Readable {
 }
 
 impl Handshake {
-    /// Returns the time at which the handshake is ended if it is not finished.
+    /// Returns the time limit of this handshake, at which it is ended if it is not finished.
     fn deadline(&self) -> Instant {
         self.since + HANDSHAKE_TIMEOUT
     }
 
-    /// Returns whether the peer has not sent a message yet.
+    /// Returns whether the peer of this handshake has not sent a message yet.
     fn is_silent(&self) -> bool {
         self.welcomed.is_none() && !self.has_handshake_message
     }
 
-    /// Returns the kind of content that can be received from the connection, and leaves the content
-    /// in the connection.
+    /// Returns what can be received from the peer's connection: nothing, a message, or the end.
+    /// Receives nothing.
     fn readable(&self) -> Readable {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         match recv(self.socket.as_fd(), &mut [0_u8; 1], flags).map(|(_, length)| length) {
@@ -278,7 +278,7 @@ impl Handshakes {
         self.beginnings = RateLimit::new(HANDSHAKES_PER_SECOND, now);
     }
 
-    /// Panics if there are more pending handshakes than the limits allow.
+    /// Checks the limits for a test: panics if there are more pending handshakes than allowed.
     pub(super) fn check_limits(&self) {
         assert!(self.all.len() <= MAX_PENDING_HANDSHAKES);
         for process in self.processes() {
@@ -288,12 +288,12 @@ impl Handshakes {
         assert!(self.welcomed().count() <= MAX_WELCOMED);
     }
 
-    /// Returns the process of each pending handshake.
+    /// Returns the process ID of the peer of each pending handshake, for a test.
     pub(super) fn processes(&self) -> impl Iterator<Item = Pid> {
         self.all.iter().map(|handshake| handshake.process)
     }
 
-    /// Returns whether no handshake is pending.
+    /// Returns whether this process has no pending handshake that another process has begun.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }

@@ -245,7 +245,8 @@ mod tests {
         rustix::process::getpid()
     }
 
-    /// Returns the address range of `bytes`, as the copy functions take it.
+    /// Returns the address range of the buffer `bytes` in this process, as the source or target of
+    /// a copy in a test.
     fn place(bytes: &mut [u8]) -> RemoteRange {
         RemoteRange {
             address: bytes.as_mut_ptr().expose_provenance() as u64,

@@ -80,15 +80,16 @@ impl<R: Deref<Target = [Record]>> RecordArray<R> {
     }
 
     /// Returns whether the record at `index` still has the version `version`, which
-    /// [`find`](Self::find) has returned.
+    /// [`find`](Self::find) has returned. Another version shows that the record was changed or
+    /// retracted.
     #[inline]
     pub(super) fn is_current(&self, index: usize, version: u64) -> bool {
         let record = self.0.get(index);
         record.is_some_and(|Record([current, ..])| current.load(Ordering::Acquire) == version)
     }
 
-    /// Returns whether the record at `index` has had the version `version` since
-    /// [`find`](Self::find) returned it. If so, all bytes that this thread has copied from the
+    /// Returns whether the record at `index` was neither changed nor retracted since
+    /// [`find`](Self::find) returned `version`. If so, all bytes that this thread copied from the
     /// described memory since then were copied before the record was retracted.
     pub(super) fn has_kept_version(&self, index: usize, version: u64) -> bool {
         // This fence pairs with the one in `retract`: a thread that has copied bytes which were

@@ -55,10 +55,12 @@ const QUEUE_PAIRS: usize = number::RECORDS;
 /// Length in bytes of the shared file that contains the tables of queue pairs and regions.
 pub(super) const LENGTH: usize = DIFFERENCES_AT + REGIONS;
 
-/// Offset in bytes, in the file of the tables, of the records of regions.
+/// Offset in bytes of the records of regions and windows, in the shared file of the published
+/// tables.
 pub(super) const REGIONS_AT: usize = QUEUE_PAIRS * size_of::<Record>();
 
-/// Offset in bytes, in the file of the tables, of the array that maps key indices to records.
+/// Offset in bytes of the array that maps key indices to records, in the shared file of the
+/// published tables.
 pub(super) const DIFFERENCES_AT: usize = REGIONS_AT + REGIONS * size_of::<Record>();
 
 /// Mask of a 24-bit number in a record: the number of a queue pair or of a memory region.
@@ -183,14 +185,14 @@ impl Tables {
         })
     }
 
-    /// Maps the file of a peer's tables for reading.
+    /// Maps the file in which a peer publishes its regions, windows and queue pairs, for reading.
     pub(super) fn map(file: BorrowedFd<'_>) -> io::Result<Self> {
         let map = Map::of(file, 0..LENGTH as u64, Rights::Read)?;
         Self::of(map).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Returns the version and the content of the record `slot` of a region or window, or `None` if
-    /// the record is empty.
+    /// Returns the memory region or window that the process has published in the record with the
+    /// number `slot`, and the version of the record. Returns `None` if the record is empty.
     pub(super) fn region(&self, slot: u32) -> Option<(u64, Published)> {
         let (version, words) = self.regions.find(slot as usize)?;
         Some((version, Published::decode(&words)))
@@ -204,22 +206,23 @@ impl Tables {
         Some(index ^ u32::from(difference.load(Ordering::Relaxed)))
     }
 
-    /// Returns whether the record `slot` of a region or window still has the version `version`.
+    /// Returns whether the record with the number `slot` (of a memory region or window) still has
+    /// the version `version`, so that a cached copy of it is valid.
     #[inline]
     pub(super) fn has_region(&self, slot: u32, version: u64) -> bool {
         self.regions.is_current(slot as usize, version)
     }
 
-    /// Returns the version and the content of the record of the queue pair with the number
-    /// `number`, or `None` if it is not published.
+    /// Returns the published record of the queue pair with the number `number`: its version and its
+    /// content. Returns `None` if the process has not published the queue pair.
     pub(super) fn queue_pair(&self, number: u32) -> Option<(u64, QueuePair)> {
         let (version, words) = self.queue_pairs.find(number::record(number))?;
         let found = QueuePair::decode(&words);
         (found.number == number).then_some((version, found))
     }
 
-    /// Returns whether the record of the queue pair with the number `number` still has the version
-    /// `version`.
+    /// Returns whether the published record of the queue pair with the number `number` still has
+    /// the version `version`, so that a cached copy of it is valid.
     #[inline]
     pub(super) fn has_queue_pair(&self, number: u32, version: u64) -> bool {
         self.queue_pairs.is_current(number::record(number), version)
@@ -252,8 +255,9 @@ impl Publication {
         self.key_base
     }
 
-    /// Publishes a region or window in the record `slot`, and replaces the previous content. The
-    /// caller must then wait for peers that still use the previous content.
+    /// Publishes the memory region or window `region` to peers, in the record with the number
+    /// `slot`. The caller must then wait for peers that still use the previous content of the
+    /// record.
     pub(crate) fn publish_region(&self, slot: u32, region: &Published) {
         let index = (region.key >> 8).wrapping_sub(self.key_base);
         if let Some(difference) = self.tables.differences.get(index as usize) {
@@ -264,14 +268,15 @@ impl Publication {
         }
     }
 
-    /// Marks the record `slot` of a region or window as empty. Returns the record's version, which
-    /// each publication changes. The caller must then wait for peers that still use the previous
-    /// content.
+    /// Marks the record with the number `slot` (of a memory region or window) as empty, so that
+    /// peers cannot begin to access the memory. Returns the record's version, which each
+    /// publication changes. The caller must then wait for peers that still access the memory.
     pub(crate) fn retract_region(&self, slot: u32) -> u64 {
         self.tables.regions.retract(slot as usize)
     }
 
-    /// Returns whether the record `slot` publishes a region or window to peers at present.
+    /// Returns whether the record with the number `slot` publishes a region or window to peers at
+    /// present.
     pub(crate) fn has_published_region(&self, slot: u32) -> bool {
         self.tables.regions.read(slot as usize).is_some()
     }
@@ -283,9 +288,9 @@ impl Publication {
         self.tables.queue_pairs.publish(index, &queue_pair.encode());
     }
 
-    /// Marks the record of the queue pair with the number `number` as empty. Returns whether the
-    /// queue pair was published. If so, the caller must wait for peers that still access memory
-    /// through the queue pair.
+    /// Marks the record of the queue pair with the number `number` as empty, so that peers do not
+    /// find it. Returns `true` if the queue pair was published. The caller must then wait for peers
+    /// that still access memory through the queue pair.
     pub(crate) fn retract_queue_pair(&self, number: u32) -> bool {
         let is_told = self.tables.queue_pair(number).is_some();
         if is_told {

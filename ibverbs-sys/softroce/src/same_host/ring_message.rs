@@ -164,7 +164,8 @@ mod tests {
 
     use super::*;
 
-    /// Generates random forms of ring messages for a property test.
+    /// Returns a strategy that generates random forms of payloads, for a property test of the
+    /// encoding of ring messages.
     fn form() -> impl Strategy<Value = PayloadForm> {
         let part = any::<[bool; 3]>().prop_map(|[starts, ends, invalidates]| PartFlags {
             starts,
@@ -180,8 +181,8 @@ mod tests {
         ]
     }
 
-    /// Generates random contents of messages for a property test: sequence number, form, immediate
-    /// data, solicited flag and payload.
+    /// Returns a strategy that generates random contents of messages, for a property test: sequence
+    /// number, form, immediate data, solicited flag and payload.
     fn message() -> impl Strategy<Value = (u32, PayloadForm, Option<[u8; 4]>, bool, Vec<u8>)> {
         let bytes = proptest::collection::vec(any::<u8>(), 0..=MAX_SLOT_BYTES);
         (

@@ -77,7 +77,7 @@ const CHUNK: usize = SLOT + SLOTS * size_of::<Slot>();
 /// sender's lanes (words in which copies are recorded).
 const DIRECTION: usize = (CHUNK + CHUNKS * size_of::<Chunk>()).next_multiple_of(4096);
 
-/// Length in bytes of the memory that two linked processes share: both directions.
+/// Length in bytes of the memory that two linked processes share: the memory of both directions.
 pub(super) const LENGTH: usize = 2 * DIRECTION;
 
 /// Creates the memory that two processes will share. Returns its file, and its mapping for the

@@ -151,7 +151,7 @@ impl Map {
         Ok(map)
     }
 
-    /// Returns the length of the mapping in bytes.
+    /// Returns the length of this mapping in bytes.
     pub(super) fn length(&self) -> usize {
         self.length
     }

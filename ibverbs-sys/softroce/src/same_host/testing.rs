@@ -43,8 +43,8 @@ pub(super) fn own_resources(address: SocketAddr) -> io::Result<ProcessResources>
     })
 }
 
-/// Creates a link (shared memory of two processes). Returns its two sides, and the file of its
-/// memory. The first side has created the memory.
+/// Creates a link (shared memory of two processes) for a test. Returns both ends of the link and
+/// the file of the memory. The first end is that of the process that created the memory.
 pub(super) fn links() -> io::Result<(Arc<Link>, Arc<Link>, Descriptor)> {
     let addresses: [SocketAddr; 2] = [([127, 0, 0, 1], 4791).into(), ([127, 0, 0, 2], 4791).into()];
     let (first, second) = connection()?;
@@ -56,8 +56,9 @@ pub(super) fn links() -> io::Result<(Arc<Link>, Arc<Link>, Descriptor)> {
     Ok((here, there, file))
 }
 
-/// Returns a link (shared memory) to a simulated process with the process ID `number`, the tables
-/// `tables` and the arena `arena`, and that process's side of the connection.
+/// Creates a link (shared memory) to a simulated process that has the process ID `number`, the
+/// tables `tables` and the arena `arena`. Returns the link, and the simulated process's end of the
+/// connection.
 pub(super) fn link_to(
     tables: &Descriptor,
     arena: Descriptor,
@@ -78,7 +79,7 @@ fn link(peer: Peer, process: Process, side: LinkMemory) -> io::Result<Arc<Link>>
     Ok(Link::new(peer, process, side, Arc::default(), failures))
 }
 
-/// Returns both sides of a new Unix connection.
+/// Creates a Unix connection within this process, and returns its two ends.
 pub(super) fn connection() -> io::Result<(Descriptor, Descriptor)> {
     let opening = Opening::begin();
     let flags = SocketFlags::CLOEXEC;

@@ -48,9 +48,9 @@ impl Sleeper {
 }
 
 impl SleepWord<'_> {
-    /// Stores in the word that the thread `sleeper` is about to sleep. The thread must then check
-    /// for work. If the word contains a thread that waits at a channel, the engine (background
-    /// thread) does not replace it.
+    /// Stores in the shared word that the thread `sleeper` is about to sleep, so that the peer
+    /// wakes it. The thread must then check for work once more. The engine (background thread) does
+    /// not replace a thread that waits at a channel.
     pub(super) fn store_sleeper(self, sleeper: Sleeper) {
         let order = Ordering::Relaxed;
         match sleeper {
@@ -62,7 +62,8 @@ impl SleepWord<'_> {
         fence(Ordering::SeqCst);
     }
 
-    /// Clears the word if it still contains the thread `sleeper`, which is awake again.
+    /// Clears the shared word if it still names the thread `sleeper`, which is awake again and need
+    /// not be woken.
     pub(super) fn end(self, sleeper: Sleeper) {
         let (word, order) = (sleeper.word(), Ordering::Relaxed);
         // The word is loaded first: usually the peer has woken the thread, and so has cleared the
@@ -72,16 +73,16 @@ impl SleepWord<'_> {
         }
     }
 
-    /// Sets the shared word to "awake" if the word names a thread that waits at a completion
-    /// channel.
+    /// Clears the shared word if it names a thread that waits at a completion channel, so that the
+    /// peer does not wake that thread.
     pub(super) fn clear_channel(self) {
         let order = Ordering::Relaxed;
         let is_channel = |word| (word >= FIRST_CHANNEL).then_some(AWAKE);
         let _ = self.0.fetch_update(order, order, is_channel);
     }
 
-    /// Clears the word, and returns the thread of the peer that must be woken for messages that
-    /// were sent before. Returns `None` if no thread sleeps.
+    /// Clears the shared word of a peer, and returns the thread of the peer that must be woken for
+    /// messages that this process has sent before. Returns `None` if no thread of the peer sleeps.
     #[must_use]
     pub(super) fn take_sleeper(self) -> Option<Sleeper> {
         fence(Ordering::SeqCst);
@@ -113,15 +114,16 @@ const ARMED_BEFORE: u8 = 1;
 const ARMED: u8 = 2;
 
 impl Armed {
-    /// Records that a queue is armed. The caller must then store the channel in the shared words.
-    /// If the result is `true`, the caller must also wake the engine (background thread), which may
-    /// be sleeping without a limit.
+    /// Records that the program has armed a completion queue with a non-blocking channel. The
+    /// caller must then store the channel in the shared words. If the result is `true`, the caller
+    /// must also wake the engine (background thread), which may be sleeping without a time limit.
     #[must_use]
     pub(super) fn arm(&self) -> bool {
         self.0.swap(ARMED, Ordering::SeqCst) == UNARMED
     }
 
-    /// Returns whether the engine (background thread) must check for messages at intervals.
+    /// Returns whether the flag is set, so that the engine (background thread) must check for
+    /// messages at intervals.
     pub(super) fn is_set(&self) -> bool {
         self.0.load(Ordering::SeqCst) != UNARMED
     }

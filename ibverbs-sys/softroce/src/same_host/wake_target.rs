@@ -105,8 +105,9 @@ impl HostPeers {
         self.wake_target.armed.is_set()
     }
 
-    /// Ends an interval of [`CHECK_INTERVAL`]. If the program has armed no queue in the interval,
-    /// peers wake the engine (background thread) again. Only the engine calls this function.
+    /// Ends an interval of [`CHECK_INTERVAL`] between two checks for messages. If the program has
+    /// armed no completion queue in the interval, peers wake the engine (background thread) again.
+    /// Only the engine calls this function.
     pub(crate) fn end_check(&self) {
         if self.wake_target.armed.end_interval() {
             for link in self.links().iter().flat_map(|links| links.iter()) {

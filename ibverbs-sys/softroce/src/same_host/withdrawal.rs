@@ -25,9 +25,9 @@ struct Pending {
 }
 
 impl Withdrawals {
-    /// Begins or continues the withdrawal of the region or window in the record `slot` from peers.
-    /// Returns the progress: while it is [`Withdrawal::Pending`], the caller must call this
-    /// function again later.
+    /// Begins or continues to withdraw the region or window with the record number `slot` from peer
+    /// processes. Returns the progress: while it is [`Withdrawal::Pending`], peers may still copy,
+    /// and the caller must call this function again later.
     pub(super) fn poll(&self, slot: u32, host_peers: &HostPeers) -> Withdrawal {
         let mut all = self.0.lock();
         let retracted = host_peers.retract_region(slot);
@@ -47,8 +47,8 @@ impl Withdrawals {
         withdrawal
     }
 
-    /// Removes the pending withdrawal of the region or window in the record `slot`. Returns `false`
-    /// if no withdrawal was pending.
+    /// Removes the pending withdrawal of the region or window with the record number `slot`, so
+    /// that its progress is no longer checked. Returns `false` if no withdrawal was pending.
     pub(super) fn remove(&self, slot: u32) -> bool {
         let mut all = self.0.lock();
         let known = all.iter().position(|pending| pending.slot == slot);

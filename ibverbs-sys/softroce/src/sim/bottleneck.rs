@@ -52,7 +52,7 @@ const MEASURED: Duration = Duration::from_millis(100);
 /// rate of the shared link, so packets wait only for the shared link.
 const ACCESS: u64 = 25_000_000_000;
 
-/// Index of the node whose link all senders share.
+/// Index of the simulated node whose link to the network all senders share.
 const LINK: usize = 1;
 
 const KIB: u64 = 1 << 10;

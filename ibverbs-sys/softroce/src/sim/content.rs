@@ -15,14 +15,16 @@ pub(crate) fn fill(id: u64, out: &mut [u8]) {
     }
 }
 
-/// Returns the first `length` bytes of the message with the ID `id`.
+/// Returns the first `length` bytes of the test message with the ID `id`. The bytes are derived
+/// from the ID, so that a receiver can check them.
 pub(crate) fn message(id: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     fill(id, &mut bytes);
     bytes
 }
 
-/// Returns the first position at which `found` and `expected` differ, or `None` if they are equal.
+/// Returns the index of the first byte in which `found` and `expected` differ, or `None` if they
+/// are equal.
 pub(crate) fn difference(found: &[u8], expected: &[u8]) -> Option<usize> {
     if found == expected {
         return None;

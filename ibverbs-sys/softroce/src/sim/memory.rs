@@ -64,7 +64,8 @@ impl Memory {
         self.table.borrow_mut().insert(Kind::Region(region))
     }
 
-    /// Allocates an unbound memory window. Returns its key.
+    /// Allocates a memory window of the simulated node, which is not bound to a region. Returns its
+    /// key.
     pub(crate) fn allocate_window(&self) -> u32 {
         self.table.borrow_mut().insert(Kind::Window(None))
     }
@@ -96,7 +97,7 @@ impl Memory {
         }
     }
 
-    /// Returns whether `key` is the key of a memory window that is bound.
+    /// Returns whether `key` is the key of a memory window that is bound to a region at present.
     pub(crate) fn is_bound(&self, key: u32) -> bool {
         let mut table = self.table.borrow_mut();
         matches!(table.entry(key), Some(entry) if matches!(entry.kind, Kind::Window(Some(_))))

@@ -127,7 +127,7 @@ impl Network {
         }
     }
 
-    /// Adds a node with a link of its own to the network.
+    /// Adds a simulated node to the network. The node sends its packets on a link of its own.
     pub(crate) fn add_node(&mut self) {
         let start = Time::default();
         self.link_of.push(self.links.len());
@@ -159,7 +159,8 @@ impl Network {
         Some(access.free)
     }
 
-    /// Returns the statistics of the link on which the node `node` sends its packets.
+    /// Returns the statistics of the link on which the simulated node `node` sends its packets:
+    /// packets, losses and waiting times.
     pub(crate) fn load(&self, node: usize) -> Load {
         self.links[self.link_of[node]].load
     }

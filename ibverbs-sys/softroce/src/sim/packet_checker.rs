@@ -31,7 +31,8 @@ struct UnderWay {
 }
 
 impl PacketChecker {
-    /// Discards all packets and requests, because the queue pair starts again after a reset.
+    /// Discards the records of all packets and requests, because the queue pair starts again after
+    /// a reset.
     pub(crate) fn restart(&mut self) {
         *self = Self::default();
     }
@@ -141,7 +142,8 @@ impl PacketChecker {
         Ok(())
     }
 
-    /// Records whether the queue pair has reported that its send queue is drained.
+    /// Records whether the queue pair has reported that its send queue is drained. While `is` is
+    /// set, the queue pair must send no new request.
     pub(crate) fn set_drained(&mut self, is: bool) {
         self.drained = is;
     }

@@ -27,7 +27,7 @@ impl Random {
         }
     }
 
-    /// Returns 64 random bits.
+    /// Returns the next 64 random bits of the generator.
     pub(crate) fn bits(&mut self) -> u64 {
         let s = &mut self.state;
         let result = s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);

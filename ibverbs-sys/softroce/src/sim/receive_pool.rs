@@ -52,14 +52,15 @@ impl ReceivePool {
         }
     }
 
-    /// Posts a receive with the ID `id`, if fewer than `depth` receives are posted.
+    /// Posts a receive with the ID `id` to the pool's queue, if fewer than [`depth`](Self::depth)
+    /// receives are posted.
     pub(crate) fn refill(&mut self, world: &mut World<'_>, id: u64) {
         if !self.stopped && self.posted.len() < self.depth {
             self.post(world, id, self.length);
         }
     }
 
-    /// Posts a receive with the ID `id` and memory for `length` bytes.
+    /// Posts a receive with the ID `id` and a buffer of `length` bytes to the pool's queue.
     pub(crate) fn post(&mut self, world: &mut World<'_>, id: u64, length: usize) {
         let memory = world.memory(self.node());
         let buffer = Buffer::zeroed(memory, &mut self.random, length);
@@ -72,7 +73,8 @@ impl ReceivePool {
         self.posted.push_back((id, Some(buffer)));
     }
 
-    /// Posts a receive with the ID `id` whose memory has no valid key.
+    /// Posts a receive with the ID `id` whose memory has no valid key, so that a message to the
+    /// receive fails.
     pub(crate) fn post_bad(&mut self, world: &mut World<'_>, id: u64) {
         let length = self.length.max(1) as u32;
         let segment = Segment {
@@ -108,8 +110,9 @@ impl ReceivePool {
         }
     }
 
-    /// Removes the completed receive with the ID `id`, and returns its buffer. Returns `None` if
-    /// its memory had no valid key.
+    /// Removes the completed receive with the ID `id` from the pool, and returns its buffer.
+    /// Returns `None` if the memory of the receive had no valid key. Fails if the pool has no such
+    /// receive.
     pub(crate) fn take(&mut self, id: u64) -> Result<Option<Buffer>, String> {
         let place = self.posted.iter().position(|(posted, _)| *posted == id);
         let place =
@@ -121,7 +124,7 @@ impl ReceivePool {
         Ok(taken.and_then(|(_, buffer)| buffer))
     }
 
-    /// Returns the number of receives that are posted and have not completed.
+    /// Returns the number of receives of this pool that are posted and have not completed.
     pub(crate) fn outstanding(&self) -> usize {
         self.posted.len()
     }

@@ -173,7 +173,7 @@ impl Requester {
         })
     }
 
-    /// Returns whether at least one read is outstanding.
+    /// Returns whether at least one read of this requester is outstanding.
     pub(crate) fn is_reading_anything(&self) -> bool {
         let is_read = |posted: &Posted| matches!(posted.effect, Effect::Read { .. });
         self.posted.iter().any(is_read)
@@ -191,7 +191,8 @@ impl Requester {
         })
     }
 
-    /// Returns whether an outstanding request uses the memory window with the index `window`.
+    /// Returns whether an outstanding request of this requester uses the memory window with the
+    /// index `window`.
     pub(crate) fn uses(&self, window: usize) -> bool {
         self.posted
             .iter()

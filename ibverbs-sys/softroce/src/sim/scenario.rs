@@ -244,8 +244,8 @@ impl<'t> Scenario<'t> {
         Duration::from_nanos(self.random.magnitude(300_000))
     }
 
-    /// Posts a receive to the queue of the pool with the index `pool`, if fewer receives are posted
-    /// than the pool keeps posted.
+    /// Posts a receive to the receive queue of the pool with the index `pool`, if fewer receives
+    /// are posted than the pool must keep posted.
     pub(super) fn refill(&mut self, pool: usize) {
         let id = self.next_id();
         if let Queue::Own(place) = self.pools[pool].queue {
@@ -266,8 +266,8 @@ impl<'t> Scenario<'t> {
         }
     }
 
-    /// Returns the index of the pool that posts receives to the shared receive queue with the
-    /// number `number` of a node.
+    /// Returns the index of the receive pool that posts receives to the shared receive queue with
+    /// the number `number` of the node `node`, or `None` if there is none.
     pub(super) fn shared_pool(&self, node: usize, number: u32) -> Option<usize> {
         let number = number as usize;
         let queue = Queue::Shared { node, number };

@@ -36,7 +36,7 @@ pub struct Schedule {
     pub connections: Vec<Connection>,
 }
 
-/// Kind of the queue pairs of a connection: their transport service.
+/// Transport service of a simulated connection, which determines the kind of its two queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Two reliable connection queue pairs.

@@ -92,7 +92,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Returns a random queue pair number that is not in use.
+    /// Returns a random queue pair number that no queue pair of the simulation has.
     fn new_number(&mut self) -> u32 {
         loop {
             let number = self.random.range(2, 0xff_fffe) as u32;
@@ -104,8 +104,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Creates a shared receive queue of the node `node`. Returns the index of the pool that posts
-    /// receives to the queue.
+    /// Creates a shared receive queue at the simulated node with the index `node`, and a pool that
+    /// posts receives to the queue. Returns the index of the pool.
     fn create_shared_queue(&mut self, node: usize) -> usize {
         let number = self.world.add_shared_queue(node);
         let random = Random::new(self.random.bits(), 0);

@@ -37,7 +37,7 @@ pub(crate) struct Stream {
     ends: [QpId; 2],
     /// Keys of the memory of the requester and the responder.
     keys: [u32; 2],
-    /// Number of messages that were posted.
+    /// Number of messages of the stream that were posted so far.
     posted: u64,
 }
 
@@ -110,7 +110,7 @@ impl Stream {
         self.ends[1]
     }
 
-    /// Returns the number of messages that were posted.
+    /// Returns the number of messages of the stream that were posted so far.
     pub(crate) fn posted(&self) -> u64 {
         self.posted
     }

@@ -47,7 +47,8 @@ impl TargetMemory {
         self.current.len()
     }
 
-    /// Returns the bytes that a read of `range` must fetch if it is posted now.
+    /// Returns the bytes that a read of the bytes `range` of this memory must fetch if the read is
+    /// posted now.
     pub(crate) fn read(&self, range: Range<usize>) -> &[u8] {
         &self.current[range]
     }
@@ -60,18 +61,18 @@ impl TargetMemory {
         u64::from_ne_bytes(eight)
     }
 
-    /// Records that a request that writes `bytes` at `offset` was posted.
+    /// Records that a request was posted that will write `bytes` to this memory, from `offset` on.
     pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) {
         self.current[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Records that a request that wrote `bytes` at `offset` has completed.
+    /// Records that a request has completed that wrote `bytes` to this memory, from `offset` on.
     pub(crate) fn commit(&mut self, offset: usize, bytes: &[u8]) {
         self.committed[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Sets the expected content to the actual content of the memory, because requests may or may
-    /// not have been executed.
+    /// Makes the actual content of the memory the expected content, because some requests may or
+    /// may not have been executed.
     pub(crate) fn adopt_content(&mut self, memory: &Memory) {
         memory.inspect(self.key, |found| self.committed.copy_from_slice(found));
         self.current.clone_from(&self.committed);

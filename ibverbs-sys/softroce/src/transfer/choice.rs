@@ -270,7 +270,7 @@ impl RequestProperties {
 }
 
 impl Kind {
-    /// Returns the kind of a request.
+    /// Returns the kind of the send request `request`, as far as it affects the way of transfer.
     pub(crate) fn of(request: &SendRequest) -> Self {
         if request.xrc_srq.is_some() {
             return Self::Other;

@@ -52,12 +52,12 @@ pub(crate) enum OneSidedError {
 /// Access to the memory of both sides of a one-sided operation, by the thread of the sender.
 /// Implementations check the keys, the bounds and the access rights.
 pub(crate) trait MemoryAccess {
-    /// Copies the bytes `range` of the local message `from` to memory of the peer. Returns `None`
-    /// on failure; some bytes may then have been copied.
+    /// Copies the bytes `range` of the local message `from` to the peer's memory, from the location
+    /// `to` on. Returns `None` if not all bytes were copied.
     fn put(&mut self, from: Data<'_>, range: Range<u32>, to: Remote) -> Option<()>;
 
-    /// Copies memory of the peer to the bytes `range` of the local message `to`. Returns `None` on
-    /// failure; some bytes may then have been copied.
+    /// Copies bytes of the peer's memory, from the location `from` on, to the bytes `range` of the
+    /// local message `to`. Returns `None` if not all bytes were copied.
     fn get(&mut self, to: Data<'_>, range: Range<u32>, from: Remote) -> Option<()>;
 
     /// Executes the atomic operation `atomic` on the eight bytes of the peer's memory at `at`, and

@@ -77,7 +77,7 @@ pub enum Syndrome {
     Nak(Nak),
 }
 
-/// Reason of a negative acknowledgement (IBTA table 47).
+/// Reason for which the responder sends a negative acknowledgement (IBTA table 47).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the specification's own names")]
 pub enum Nak {
@@ -102,7 +102,8 @@ pub struct AtomicEth {
     pub compare: u64,
 }
 
-/// Datagram extended transport header (DETH, 8 bytes).
+/// Datagram extended transport header (DETH, 8 bytes), which contains the queue key and the number
+/// of the sending queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
     /// Queue key that the receiving queue pair checks.
@@ -247,7 +248,7 @@ impl Bth {
         }
     }
 
-    /// Encodes the header. Reserved bits are 0.
+    /// Encodes this header as the bytes of a packet. Reserved bits are 0.
     pub fn to_bytes(&self) -> [u8; BASE] {
         let flags =
             u8::from(self.solicited) << 7 | u8::from(self.migrated) << 6 | (self.pad & 3) << 4;
@@ -378,12 +379,14 @@ impl Header {
         }
     }
 
-    /// Returns the number of pad bytes that must follow a payload of `payload` bytes.
+    /// Returns the number of pad bytes that must follow a payload of `payload` bytes, so that the
+    /// length becomes a multiple of four.
     pub const fn pad_for(payload: usize) -> u8 {
         (payload.wrapping_neg() & 3) as u8
     }
 
-    /// Returns the length of all headers in bytes, including the BTH.
+    /// Returns the length in bytes of all transport headers that the opcode requires, including the
+    /// BTH.
     #[expect(clippy::len_without_is_empty, reason = "a header is never empty")]
     pub const fn len(&self) -> usize {
         self.bth.opcode.header_len()

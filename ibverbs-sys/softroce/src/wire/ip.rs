@@ -12,7 +12,8 @@ use super::icrc;
 /// The UDP port of RoCEv2 (IBTA annex A17).
 pub const PORT: u16 = 4791;
 
-/// IP protocol number of UDP.
+/// Protocol number of UDP, in the protocol field (IPv4) or next header field (IPv6) of an IP
+/// header.
 const UDP: u8 = 17;
 
 /// Fields from which the IP header and the UDP header of a packet are built.
@@ -130,7 +131,7 @@ impl Headers {
         }
     }
 
-    /// Returns the bytes of the IP header, which has 20 bytes for IPv4 and 40 bytes for IPv6.
+    /// Returns the bytes of the encoded IP header: 20 bytes for IPv4, or 40 bytes for IPv6.
     pub fn ip(&self) -> &[u8] {
         match self {
             Self::V4 { ip, .. } => ip,
@@ -138,14 +139,15 @@ impl Headers {
         }
     }
 
-    /// Returns the bytes of the UDP header.
+    /// Returns the eight bytes of the encoded UDP header.
     pub fn udp(&self) -> &[u8; 8] {
         match self {
             Self::V4 { udp, .. } | Self::V6 { udp, .. } => udp,
         }
     }
 
-    /// Sets the identification of an IPv4 header. Does nothing to an IPv6 header.
+    /// Sets the identification field of an IPv4 header to `identification`. Does nothing to an IPv6
+    /// header, which has no such field.
     pub fn set_identification(&mut self, identification: u16) {
         if let Self::V4 { ip, .. } = self {
             ip[4..6].copy_from_slice(&identification.to_be_bytes());
@@ -155,7 +157,7 @@ impl Headers {
         }
     }
 
-    /// Appends the IP header and the UDP header to `out`.
+    /// Appends the encoded IP header and UDP header to `out`, the bytes of a packet.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.ip());
         out.extend_from_slice(self.udp());

@@ -61,7 +61,7 @@ pub struct Opcode {
 }
 
 impl Transport {
-    /// All transport services.
+    /// All transport services that this device supports.
     pub const ALL: [Self; 5] = [
         Self::ReliableConnection,
         Self::UnreliableConnection,
@@ -110,7 +110,7 @@ impl Transport {
 }
 
 impl Operation {
-    /// All operations, in the order of their numbers.
+    /// All operations of packets, in the order of their numbers in the opcode.
     pub const ALL: [Self; 25] = [
         Self::SendFirst,
         Self::SendMiddle,
@@ -197,7 +197,8 @@ impl Opcode {
         (0..=u8::MAX).filter_map(Self::from_byte)
     }
 
-    /// Returns whether this is the first packet of a multi-packet message.
+    /// Returns whether a packet with this opcode is the first packet of a message with several
+    /// packets.
     pub const fn is_first(self) -> bool {
         use Operation as O;
         matches!(
@@ -206,7 +207,8 @@ impl Opcode {
         )
     }
 
-    /// Returns whether this is a packet between the first and the last of a message.
+    /// Returns whether a packet with this opcode is between the first and the last packet of a
+    /// message.
     pub const fn is_middle(self) -> bool {
         use Operation as O;
         matches!(
@@ -215,7 +217,8 @@ impl Opcode {
         )
     }
 
-    /// Returns whether this is the last packet of a multi-packet message.
+    /// Returns whether a packet with this opcode is the last packet of a message with several
+    /// packets.
     pub const fn is_last(self) -> bool {
         use Operation as O;
         matches!(
@@ -229,24 +232,24 @@ impl Opcode {
         )
     }
 
-    /// Returns whether the packet is a whole message: neither [first](Self::is_first),
-    /// [middle](Self::is_middle) nor [last](Self::is_last). Read requests, atomics, atomic writes,
-    /// flushes and acknowledgements count as whole messages too.
+    /// Returns whether a packet with this opcode is a whole message: neither
+    /// [first](Self::is_first), [middle](Self::is_middle) nor [last](Self::is_last). Read requests,
+    /// atomics, atomic writes, flushes and acknowledgements count as whole messages too.
     pub const fn is_only(self) -> bool {
         !self.is_first() && !self.is_middle() && !self.is_last()
     }
 
-    /// Returns whether the packet is the first or only packet of a message.
+    /// Returns whether a packet with this opcode is the first or only packet of a message.
     pub const fn starts_message(self) -> bool {
         self.is_first() || self.is_only()
     }
 
-    /// Returns whether the packet is the last or only packet of a message.
+    /// Returns whether a packet with this opcode is the last or only packet of a message.
     pub const fn ends_message(self) -> bool {
         self.is_last() || self.is_only()
     }
 
-    /// Returns whether the packet belongs to a send.
+    /// Returns whether a packet with this opcode belongs to a send.
     pub const fn is_send(self) -> bool {
         use Operation as O;
         matches!(
@@ -262,7 +265,8 @@ impl Opcode {
         )
     }
 
-    /// Returns whether the packet belongs to an RDMA write. An atomic write is another operation.
+    /// Returns whether a packet with this opcode belongs to an RDMA write. An atomic write is
+    /// another operation.
     pub const fn is_write(self) -> bool {
         use Operation as O;
         matches!(
@@ -276,12 +280,12 @@ impl Opcode {
         )
     }
 
-    /// Returns whether the packet is a compare-and-swap or a fetch-and-add.
+    /// Returns whether a packet with this opcode is a compare-and-swap or a fetch-and-add.
     pub const fn is_atomic(self) -> bool {
         matches!(self.operation, Operation::CompareSwap | Operation::FetchAdd)
     }
 
-    /// Returns whether the packet is a response to an RDMA read.
+    /// Returns whether a packet with this opcode is a response to an RDMA read.
     pub const fn is_read_response(self) -> bool {
         use Operation as O;
         matches!(
@@ -293,7 +297,7 @@ impl Opcode {
         )
     }
 
-    /// Returns whether the packet is sent by the responder to the requester.
+    /// Returns whether a packet with this opcode is sent by the responder to the requester.
     pub const fn is_response(self) -> bool {
         self.is_read_response()
             || matches!(
@@ -302,18 +306,18 @@ impl Opcode {
             )
     }
 
-    /// Returns whether the packet is sent by the requester to the responder.
+    /// Returns whether a packet with this opcode is sent by the requester to the responder.
     pub const fn is_request(self) -> bool {
         !self.is_response()
     }
 
-    /// Returns whether the packet has an XRCETH (number of a shared receive queue), which every XRC
-    /// request has (IBTA annex A14).
+    /// Returns whether a packet with this opcode has an XRCETH (number of a shared receive queue),
+    /// which every XRC request has (IBTA annex A14).
     pub const fn has_xrc_srq(self) -> bool {
         matches!(self.transport, Transport::ExtendedReliableConnection) && self.is_request()
     }
 
-    /// Returns whether the packet has a DETH (datagram extended transport header).
+    /// Returns whether a packet with this opcode has a DETH (datagram extended transport header).
     pub const fn has_deth(self) -> bool {
         match self.transport {
             Transport::UnreliableDatagram => true,
@@ -322,24 +326,24 @@ impl Opcode {
         }
     }
 
-    /// Returns whether the packet is an atomic write.
+    /// Returns whether a packet with this opcode is an atomic write.
     pub const fn is_atomic_write(self) -> bool {
         matches!(self.operation, Operation::AtomicWrite)
     }
 
-    /// Returns whether the packet is a flush.
+    /// Returns whether a packet with this opcode is a flush.
     pub const fn is_flush(self) -> bool {
         matches!(self.operation, Operation::Flush)
     }
 
-    /// Returns whether the packet has a FETH (flush extended transport header), which flushes have
-    /// (IBTA annex A19).
+    /// Returns whether a packet with this opcode has a FETH (flush extended transport header),
+    /// which flushes have (IBTA annex A19).
     pub const fn has_feth(self) -> bool {
         self.is_flush()
     }
 
-    /// Returns whether the packet has a RETH (RDMA extended transport header), which read requests,
-    /// atomic writes, flushes and the first packets of writes have.
+    /// Returns whether a packet with this opcode has a RETH (RDMA extended transport header), which
+    /// read requests, atomic writes, flushes and the first packets of writes have.
     pub const fn has_reth(self) -> bool {
         matches!(self.operation, Operation::ReadRequest)
             || self.is_atomic_write()
@@ -347,24 +351,26 @@ impl Opcode {
             || self.is_write() && self.starts_message()
     }
 
-    /// Returns whether the packet has an AtomicETH (atomic extended transport header): it is an
-    /// atomic request.
+    /// Returns whether a packet with this opcode has an AtomicETH (atomic extended transport
+    /// header): it is an atomic request.
     pub const fn has_atomic(self) -> bool {
         self.is_atomic()
     }
 
-    /// Returns whether the packet has an AETH (acknowledgement extended transport header).
+    /// Returns whether a packet with this opcode has an AETH (acknowledgement extended transport
+    /// header).
     pub const fn has_aeth(self) -> bool {
         self.is_response() && !self.is_middle()
     }
 
-    /// Returns whether the packet has an AtomicAckETH, which contains the previous value: it is the
-    /// response to an atomic.
+    /// Returns whether a packet with this opcode has an AtomicAckETH, which contains the previous
+    /// value: it is the response to an atomic.
     pub const fn has_original(self) -> bool {
         matches!(self.operation, Operation::AtomicAcknowledge)
     }
 
-    /// Returns whether the packet has immediate data (a header of four bytes, ImmDt).
+    /// Returns whether a packet with this opcode has immediate data (a header of four bytes,
+    /// ImmDt).
     pub const fn has_immediate(self) -> bool {
         use Operation as O;
         matches!(
@@ -376,8 +382,8 @@ impl Opcode {
         )
     }
 
-    /// Returns whether the packet has an IETH (invalidate extended transport header), which
-    /// contains the key that a send with invalidate invalidates.
+    /// Returns whether a packet with this opcode has an IETH (invalidate extended transport
+    /// header), which contains the key that a send with invalidate invalidates.
     pub const fn has_invalidate(self) -> bool {
         matches!(
             self.operation,
@@ -385,13 +391,14 @@ impl Opcode {
         )
     }
 
-    /// Returns whether the packet may have a payload, because it is a send, a write, an atomic
-    /// write or a read response.
+    /// Returns whether a packet with this opcode may have a payload, because it is a send, a write,
+    /// an atomic write or a read response.
     pub const fn has_payload(self) -> bool {
         self.is_send() || self.is_write() || self.is_atomic_write() || self.is_read_response()
     }
 
-    /// Returns the length in bytes of all headers including the BTH, from 12 to 44.
+    /// Returns the length in bytes of all transport headers of a packet with this opcode, including
+    /// the BTH: 12 to 44.
     pub const fn header_len(self) -> usize {
         let mut len = 12;
         if self.has_xrc_srq() {

@@ -17,7 +17,7 @@ pub struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Creates a run of one packet.
+    /// Creates a run that consists of the single packet `packet`.
     pub fn of_packet(packet: Packet<'a>) -> Self {
         Self {
             first: packet,
@@ -73,7 +73,7 @@ impl<'a> Run<'a> {
         self.count
     }
 
-    /// Returns whether at least one of the packets requests an acknowledgement.
+    /// Returns whether at least one packet of the run requests an acknowledgement.
     pub fn acknowledge(&self) -> bool {
         self.acknowledge
     }
@@ -122,7 +122,7 @@ const SEQUENCE_MASK: u32 = 0xff_ffff;
 /// request bit.
 const FLAGS_OFFSET: usize = 8;
 
-/// Acknowledgement request bit in the byte before the sequence number.
+/// Acknowledgement request bit of a BTH, in the byte before the sequence number.
 const ACKNOWLEDGE: u8 = 0x80;
 
 /// Sets the acknowledgement request bit in the BTH of the encoded packet `packet`.

@@ -119,7 +119,7 @@ impl Batch {
         self.sealed.extend(std::iter::repeat_n(sealed, copies));
     }
 
-    /// Returns the number of packets. All packets of a run are counted.
+    /// Returns the number of packets in this outbox. Each packet of a run is counted.
     pub(in crate::net) fn packets(&self) -> usize {
         self.packets
     }
@@ -216,12 +216,14 @@ impl<'a> PooledBatch<'a> {
         self.batch.get_or_insert_with(|| network.batch());
     }
 
-    /// Removes and returns the packet buffers, or `None` if none have been taken from the pool.
+    /// Removes and returns the packet buffers of this outbox, or `None` if it has taken none from
+    /// the network's pool.
     pub(super) fn take(&mut self) -> Option<Box<Batch>> {
         self.batch.take()
     }
 
-    /// Returns the packet buffers, or `None` if none have been taken from the pool.
+    /// Returns the packet buffers of this outbox, or `None` if it has taken none from the network's
+    /// pool.
     pub(super) fn opened(&mut self) -> Option<&mut Batch> {
         self.batch.as_deref_mut()
     }

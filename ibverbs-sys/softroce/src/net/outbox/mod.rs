@@ -64,7 +64,8 @@ pub(crate) struct SharedVolume {
 }
 
 impl SharedVolume {
-    /// Counts a packet. `packet` has its bytes from BTH to pad.
+    /// Adds a packet that was sent through shared memory to these counts. `packet` has the bytes of
+    /// the packet from BTH to pad.
     fn add(&mut self, packet: &[u8]) {
         self.packets += 1;
         self.bytes += packet.len() as u64;
@@ -130,18 +131,19 @@ impl<'a> Outbox<'a> {
         self
     }
 
-    /// Returns whether wakeups of peer processes that share memory are deferred.
+    /// Returns whether this outbox defers the wakeups of peer processes that share memory, which
+    /// the caller must then send later.
     pub(crate) fn defers_wakeups(&self) -> bool {
         self.is_quiet
     }
 
-    /// Adds the packet that `write` appends to the buffer, from BTH to pad. `write` returns the
-    /// packet's path, or `None` if there is no packet. Returns whether a packet was added or
-    /// discarded.
+    /// Adds one packet to this outbox. `write` appends the packet to the buffer, from BTH to pad,
+    /// and returns its path, or `None` if there is no packet to send.
     ///
-    /// A packet that cannot be sent on its path is discarded and counted, like a packet that the
-    /// kernel refuses; the transport handles lost packets. If packets go through shared memory that
-    /// has no free space, `write` is not called, and the result is `false`.
+    /// Returns `true` if there was a packet. A packet that cannot be sent on its path is discarded
+    /// and counted, like a packet that the kernel refuses; the transport handles lost packets.
+    /// Returns `false` if `write` returned `None`. Also returns `false`, without a call of `write`,
+    /// if the packets go through shared memory that has no free space.
     pub(crate) fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool {
         let shared = self.shared.as_ref();
         if shared.is_some_and(|shared| !shared.link.may_send(shared.queue_pair)) {

@@ -68,8 +68,8 @@ impl ControlMessage {
         control
     }
 
-    /// Writes the control messages that the burst `burst` needs to `controls`. Returns their
-    /// number.
+    /// Writes to `controls` the control messages that send the burst `burst` with its traffic
+    /// class, hop limit and datagram size. Returns their number.
     pub(super) fn set(controls: &mut ControlMessages, burst: &Burst<'_>) -> usize {
         let (level, class, limit) = match burst.to {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),

@@ -20,16 +20,17 @@ use crate::descriptor::Descriptor;
 use crate::net::tunnel;
 use crate::wire::{Opcode, Operation, Transport};
 
-/// Opcode of a UD packet without immediate data. The filter passes packets with this opcode from
-/// every device.
+/// Opcode of a datagram (UD send) without immediate data. The packet filter passes packets with
+/// this opcode from every device, because datagrams need no connection.
 const DATAGRAM: Opcode = Opcode::new(Transport::UnreliableDatagram, Operation::SendOnly);
 
 /// Offset of the network (IPv4) header in the address space of a packet filter (`SKF_NET_OFF` of
 /// linux/filter.h). In this address space, offset 0 is the UDP header.
 const NETWORK_HEADER: u32 = -0x10_0000_i32 as u32;
-/// Offset of the source address in the IPv4 header, in the filter's address space.
+/// Offset of the source IP address of a datagram in the address space of a packet filter.
 const SOURCE_ADDRESS: u32 = NETWORK_HEADER + 12;
-/// Offset of the source port in the UDP header, in the filter's address space.
+/// Offset of the source UDP port of a datagram in the address space of a packet filter, which
+/// begins with the UDP header.
 const SOURCE_PORT: u32 = 0;
 /// Offset of the UDP payload (a BTH, or the headers of a tunnelled packet) in the filter's address
 /// space.
@@ -76,8 +77,9 @@ impl Filter {
         filter
     }
 
-    /// Adds code that loads the opcode of a packet that a device has sent into the accumulator, and
-    /// that drops packets of other senders.
+    /// Adds code to the packet filter that drops packets unless a device has sent them, and that
+    /// loads the opcode of a device's packet into the accumulator. `base` is the first port of the
+    /// devices' port range.
     fn load_opcode_of_device(&mut self, base: u16) {
         let mut prefix = [0; 6];
         let example = unique_local(SocketAddrV4::new([127, 0, 0, 1].into(), 1));
@@ -123,8 +125,8 @@ impl Filter {
         self.set_target(plain);
     }
 
-    /// Adds the last instructions of the filter: they pass packets that `peers` have sent, and drop
-    /// all others.
+    /// Adds the last instructions of the packet filter. They pass packets that one of `peers` has
+    /// sent, and drop all others.
     fn pass_if_from(&mut self, peers: &[SocketAddrV4]) {
         self.load(BPF_H, SOURCE_PORT);
         self.push(BPF_MISC | BPF_TAX, 0);
@@ -152,8 +154,9 @@ impl Filter {
         self.code.len() - 1
     }
 
-    /// Adds an instruction that loads a word, half word or byte (`size`) at `offset` of the
-    /// datagram into the accumulator. The instruction drops datagrams that are too short.
+    /// Adds an instruction to the packet filter that loads a word, half word or byte (`size`) at
+    /// `offset` of the datagram into the accumulator. The instruction drops datagrams that are too
+    /// short.
     fn load(&mut self, size: u32, offset: u32) {
         self.push(BPF_LD | size | BPF_ABS, offset);
     }
@@ -180,7 +183,8 @@ impl Filter {
         }
     }
 
-    /// Adds an unconditional jump. [`set_target`](Self::set_target) sets its target.
+    /// Adds an unconditional jump instruction to the packet filter.
+    /// [`set_target`](Self::set_target) sets the jump's target.
     fn jump(&mut self) -> Jump {
         Jump {
             from: self.push(BPF_JMP | BPF_JA, 0),
@@ -188,14 +192,15 @@ impl Filter {
         }
     }
 
-    /// Adds an instruction that stores the accumulator in the filter's memory, for a later
-    /// comparison by [`unless_stored`](Self::unless_stored).
+    /// Adds an instruction to the packet filter that stores the accumulator in the filter's memory,
+    /// for a later comparison by [`unless_stored`](Self::unless_stored).
     fn store(&mut self) {
         self.push(BPF_ST, 0);
     }
 
-    /// Adds a jump that is taken if the accumulator differs from the value that
-    /// [`store`](Self::store) stored in the filter's memory.
+    /// Adds a jump to the packet filter that is taken if the accumulator differs from the value
+    /// that [`store`](Self::store) has stored. [`set_target`](Self::set_target) sets the jump's
+    /// target.
     fn unless_stored(&mut self) -> Jump {
         self.push(BPF_LDX | BPF_MEM, 0);
         Jump {
@@ -217,8 +222,8 @@ impl Filter {
         }
     }
 
-    /// Adds an instruction that ends the filter. The instruction passes `bytes` bytes of the
-    /// datagram, or drops the datagram if `bytes` is 0.
+    /// Adds an instruction that ends the packet filter. The instruction passes the first `bytes`
+    /// bytes of the datagram, or drops the datagram if `bytes` is 0.
     fn finish(&mut self, bytes: u32) {
         self.push(BPF_RET | BPF_K, bytes);
     }
@@ -228,7 +233,8 @@ impl Filter {
 #[derive(Clone, Copy)]
 struct Jump {
     from: usize,
-    /// Result of the comparison for which the jump is taken; `None` for an unconditional jump.
+    /// Result of the comparison for which the jump is taken: `true` or `false`. `None` for an
+    /// unconditional jump.
     on: Option<bool>,
 }
 
@@ -263,7 +269,8 @@ pub(super) fn attach(
     }
 }
 
-/// Detaches the filter from a socket. The kernel then passes all packets.
+/// Detaches the packet filter from the UDP socket `socket`. The kernel then passes all packets to
+/// the socket.
 pub(super) fn detach(socket: &Descriptor) -> io::Result<()> {
     super::set_option(socket, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0)
 }

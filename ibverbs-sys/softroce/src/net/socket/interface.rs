@@ -50,7 +50,7 @@ impl Interface {
         Some(found.interface.clone())
     }
 
-    /// Returns whether an interface with this name exists.
+    /// Returns whether this host has a network interface with the name `name`.
     pub(crate) fn exists(name: &str) -> bool {
         socket().is_some_and(|socket| netdevice::name_to_index(&socket, name).is_ok())
     }
@@ -77,7 +77,7 @@ impl Interface {
 }
 
 impl HostAddress {
-    /// Returns the IP addresses of all network interfaces of the host.
+    /// Returns the IP addresses of all network interfaces of the host, as the kernel lists them.
     pub(crate) fn list() -> Vec<Self> {
         let mut list = ptr::null_mut();
         // SAFETY: the pointer is valid for writes; the call stores the list in it.

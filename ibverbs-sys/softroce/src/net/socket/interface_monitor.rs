@@ -21,7 +21,8 @@ const ROUTE_MESSAGES: [u16; 2] = [24, 25];
 pub(crate) struct InterfaceMonitor(Descriptor);
 
 impl InterfaceMonitor {
-    /// Opens the socket. From now on, the kernel reports changes to the socket.
+    /// Opens the netlink socket of the monitor. From now on, the kernel reports changes of the
+    /// host's interfaces, addresses and routes to the socket.
     pub(crate) fn watch() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // The protocol 0 is `NETLINK_ROUTE`.
@@ -31,7 +32,8 @@ impl InterfaceMonitor {
         Ok(Self(socket))
     }
 
-    /// Takes all reports that have arrived, and returns the changes that they report.
+    /// Takes all reports of the kernel that have arrived at the netlink socket, and returns the
+    /// kinds of changes that they report.
     pub(crate) fn take(&self) -> HostChanges {
         let mut changes = HostChanges::default();
         loop {
@@ -56,7 +58,7 @@ impl InterfaceMonitor {
     }
 }
 
-/// Changes of the host that the kernel has reported.
+/// Kinds of changes of this host's network that the kernel has reported.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct HostChanges {
     /// Set if interfaces or addresses may have changed, so that the caller must list the addresses

@@ -16,7 +16,8 @@ impl RawSocketAddress {
     // SAFETY: all fields are integers, for which zero is valid.
     pub(super) const NONE: Self = unsafe { mem::zeroed() };
 
-    /// Stores the socket address `address`. Returns the length of its C form in bytes.
+    /// Stores the socket address `address` in its C form, for a system call. Returns the length of
+    /// this form in bytes.
     pub(super) fn set(&mut self, address: SocketAddr) -> libc::socklen_t {
         match address {
             SocketAddr::V4(address) => {

@@ -94,7 +94,7 @@ impl Ring {
         (headers, count)
     }
 
-    /// Records that the kernel has filled `filled` headers since the call of
+    /// Records that the kernel has received `filled` messages into these buffers since the call of
     /// [`prepare`](Self::prepare).
     pub(super) fn fill(&mut self, filled: usize) {
         self.filled = filled.min(MAX_MESSAGES);

@@ -120,8 +120,9 @@ impl Congestion {
         self.full.is_some()
     }
 
-    /// Returns the shorter of the last two round trip times. A single long time may have other
-    /// reasons than a queue: for example, the process of the peer was not scheduled.
+    /// Returns the shorter of the last two measured round trip times, in nanoseconds, as an
+    /// estimate of the present one. A single long time may have other reasons than a queue: for
+    /// example, the process of the peer was not scheduled.
     fn standing(&self) -> u64 {
         self.times[0].min(self.times[1])
     }

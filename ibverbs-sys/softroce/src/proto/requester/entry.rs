@@ -143,8 +143,8 @@ impl Entry {
         Ok(())
     }
 
-    /// Publishes the key that was withdrawn for this request to other processes again, because the
-    /// request will not be executed.
+    /// Publishes to other processes again the key that was withdrawn for this request (a binding or
+    /// an invalidation), because the request will not be executed.
     pub(super) fn publish_withdrawn(&self, memory: &impl Memory) {
         match &self.request.operation {
             SendOperation::Bind(binding) => memory.restore_window(binding.window),
@@ -199,7 +199,8 @@ impl Entry {
         }
     }
 
-    /// Returns the completion that reports the end of the request with the status `status`.
+    /// Creates the completion that reports the end of this request to the program, with the status
+    /// `status`.
     #[inline]
     pub(super) fn completion(&self, status: CompletionStatus) -> Completion {
         let request = &self.request;

@@ -183,12 +183,14 @@ impl Flow {
         self.requests_soon = !self.awaits_receipt();
     }
 
-    /// Returns whether a receipt is awaited.
+    /// Returns whether a receipt (confirmation of received packets) was requested from the peer and
+    /// has not arrived.
     fn awaits_receipt(&self) -> bool {
         (self.asked).is_some_and(|asked| asked.distance(self.taken) >= 0)
     }
 
-    /// Returns whether a receipt request must be sent.
+    /// Returns whether a receipt request (a packet that requests a confirmation of received
+    /// packets) must be sent.
     pub(super) fn has_request(&self) -> bool {
         self.question.is_some()
     }
@@ -207,7 +209,8 @@ impl Flow {
         Some(question.path)
     }
 
-    /// Handles a receipt: the peer has received all packets up to `sequence`.
+    /// Handles a receipt (confirmation of an unreliable service): the peer has received all packets
+    /// up to `sequence`, so that more packets may be sent.
     pub(super) fn receipt(&mut self, sequence: Sequence) {
         let old = sequence.distance(self.taken) < 0;
         if old || sequence.distance(self.next) >= 0 {

@@ -197,7 +197,8 @@ impl Requester {
             .is_none_or(|entry| matches!(entry.progress, Progress::Waiting))
     }
 
-    /// Appends the next packet to `out`, if a packet may be sent. Returns its path.
+    /// Appends the next packet of the send queue to `out`, from BTH to pad, and returns its path.
+    /// Returns `None` if no packet may be sent now.
     pub(super) fn poll_transmit(
         &mut self,
         now: Time,
@@ -366,8 +367,9 @@ impl Requester {
             || unacknowledged + covers >= self.window.size()
     }
 
-    /// Records that all packets before `end` were sent. Returns whether the last of them was sent
-    /// for the first time, and counts a retransmission if not.
+    /// Records that all packets before the sequence number `end` were sent. Returns `true` if the
+    /// last of them was sent for the first time. Otherwise counts a retransmission, and returns
+    /// `false`.
     fn set_sent(&mut self, end: Sequence, host: &mut impl Host) -> bool {
         let new = end.distance(self.sent) > 0;
         if new {
@@ -613,15 +615,16 @@ impl Requester {
         self.flow.receipt(sequence);
     }
 
-    /// Completes the oldest request with the error `status`.
+    /// Completes the oldest request of the send queue with the error `status`, and removes it from
+    /// the queue.
     pub(super) fn fail(&mut self, status: CompletionStatus, host: &mut impl Host) {
         if let Some(entry) = self.queue.pop_front() {
             host.complete_send(entry.completion(status));
         }
     }
 
-    /// Publishes keys that were withdrawn for requests of the queue to other processes again,
-    /// because the requests will not be executed.
+    /// Publishes to other processes again the keys that were withdrawn for requests of the send
+    /// queue (bindings and invalidations), because the requests will not be executed.
     pub(super) fn publish_withdrawn(&self, host: &impl Host) {
         let mut waiting = self.queue.iter();
         let next = waiting.find(|entry| matches!(entry.progress, Progress::Waiting));

@@ -180,8 +180,8 @@ impl Requester {
         }
     }
 
-    /// Requires that the bytes of the next message are sent: the peer must not copy them from this
-    /// process's memory, and this side must not write them to the peer's memory.
+    /// Makes this side send the bytes of the next message. Otherwise the peer may copy the bytes
+    /// from this process's memory, or this side may write them to the peer's memory.
     pub(in crate::proto) fn require_sent_bytes(&mut self) {
         if let Some(entry) = self.queue.get_mut(self.cursor.entry) {
             entry.is_declined = true;
@@ -217,7 +217,7 @@ impl Requester {
         self.in_flight(self.next)
     }
 
-    /// Returns whether all requests have completed, and nothing must be transmitted.
+    /// Returns whether all requests of the send queue have completed, and no packet must be sent.
     #[inline]
     pub(in crate::proto) fn is_idle(&self) -> bool {
         self.queue.is_empty()
@@ -324,7 +324,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Returns whether all packets of the queue were sent, and no packet must be sent in addition.
+    /// Returns whether all packets of the send queue were sent, and no other packet, such as a
+    /// retransmission, must be sent.
     #[inline]
     pub(in crate::proto) fn is_silent(&self) -> bool {
         self.cursor.entry >= self.queue.len() && !self.has_due_packet()
@@ -368,7 +369,8 @@ impl Requester {
         }
     }
 
-    /// Completes the request at the front of the queue. No later request may have started.
+    /// Completes the oldest request of the send queue, and removes it from the queue. No later
+    /// request may have started.
     fn complete_first(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
         if let Some(entry) = self.queue.front() {
             self.fetches -= usize::from(entry.awaits_data());

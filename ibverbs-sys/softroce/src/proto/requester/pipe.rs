@@ -64,7 +64,8 @@ impl Pipe {
         self.is_full
     }
 
-    /// Returns the estimated capacity in packets; 0 before the first measurement.
+    /// Returns the estimated capacity of the network path in packets, or 0 before the first
+    /// measurement.
     pub(super) fn capacity(&self) -> u32 {
         self.capacity
     }

@@ -26,7 +26,7 @@ pub(super) struct Probe {
     end: Option<Sequence>,
 }
 
-/// Packet whose round trip time is being measured.
+/// Packet whose round trip time is being measured: the time from its transmission to the response.
 #[derive(Clone, Copy, Debug)]
 struct TimedPacket {
     sequence: Sequence,
@@ -87,8 +87,8 @@ impl Probe {
 
     /// Records that all packets before `limit` are answered. `delivered` is the sequence number
     /// that the peer has reached, and `waiting` is set if later packets are unanswered. Returns
-    /// `true` if the later packets were lost: the response is that to the probe, and covers no
-    /// packet after it.
+    /// `true` if the later packets were lost: the response answers the last probe (repeated
+    /// packet), and no packet after it.
     pub(super) fn progress(
         &mut self,
         limit: Sequence,
@@ -133,7 +133,8 @@ impl Probe {
         self.arm(now, timeout);
     }
 
-    /// Removes and returns the round trip that was measured since the last call.
+    /// Removes and returns the last round trip time that was measured since the previous call, or
+    /// `None` if none was measured.
     pub(super) fn take_sample(&mut self) -> Option<Sample> {
         self.sample.take()
     }
@@ -164,12 +165,14 @@ impl Probe {
         self.timed = None;
     }
 
-    /// Returns the time at which a probe must be sent, or `None` if no probe is scheduled.
+    /// Returns the time at which a probe (repetition of the oldest unanswered packet) must be sent,
+    /// or `None` if no probe is scheduled.
     pub(super) fn at(&self) -> Option<Time> {
         self.at
     }
 
-    /// Makes a probe due if its time has been reached at `now`.
+    /// Makes a probe (repetition of the oldest unanswered packet) due if its scheduled time has
+    /// been reached at `now`.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         if self.at.is_some_and(|at| at <= now) {
             self.at = None;
@@ -178,7 +181,7 @@ impl Probe {
         }
     }
 
-    /// Returns whether a probe must be sent.
+    /// Returns whether a probe (repetition of the oldest unanswered packet) must be sent.
     pub(super) fn is_due(&self) -> bool {
         self.is_probe_due
     }

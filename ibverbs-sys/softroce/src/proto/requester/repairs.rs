@@ -120,7 +120,7 @@ impl Repairs {
         is_lost_again
     }
 
-    /// Discards the records of missing and kept packets, because all packets from the oldest
+    /// Discards what is known about missing and kept packets, because all packets from the oldest
     /// unanswered one on are sent again.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
@@ -131,7 +131,7 @@ impl Repairs {
         (self.missing.front()).is_some_and(|first| first.sequence == unanswered)
     }
 
-    /// Returns the number of missing packets that must be sent again.
+    /// Returns the number of packets that the peer has not received and that must be sent again.
     #[inline]
     pub(super) fn waiting(&self) -> u32 {
         self.waiting
@@ -150,12 +150,14 @@ impl Repairs {
         }
     }
 
-    /// Returns whether a packet is known to be missing, so that packets are sent again one by one.
+    /// Returns whether a packet is known to be missing at the peer, so that missing packets are
+    /// sent again one by one.
     pub(super) fn is_active(&self) -> bool {
         self.end.is_some()
     }
 
-    /// Returns the first packet that must be sent again.
+    /// Returns the sequence number of the first missing packet that must be sent again, or `None`
+    /// if there is none.
     #[inline]
     pub(super) fn next(&self) -> Option<Sequence> {
         if self.waiting == 0 {
@@ -177,7 +179,8 @@ impl Repairs {
         self.count_waiting();
     }
 
-    /// Makes all missing packets due again, because no response to their repetitions has arrived.
+    /// Makes all missing packets due to be sent once more, because no response to their repetitions
+    /// has arrived.
     pub(super) fn repeat_all(&mut self) {
         for packet in &mut self.missing {
             packet.resent = None;
@@ -191,7 +194,7 @@ impl Repairs {
     }
 }
 
-/// Returns the later of two sequence numbers.
+/// Returns the later of two sequence numbers, or `one` if there is no other.
 fn later(one: Sequence, other: Option<Sequence>) -> Sequence {
     other.filter(|other| other.distance(one) > 0).unwrap_or(one)
 }

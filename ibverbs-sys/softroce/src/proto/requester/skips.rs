@@ -35,8 +35,8 @@ impl Skips {
         });
     }
 
-    /// Makes the skip packet (announcement of the gap) due again, because the oldest unanswered
-    /// packet is about to be sent again.
+    /// Makes the skip packet, which announces the gap of sequence numbers to the peer, due again,
+    /// because the oldest unanswered packet is about to be sent again.
     pub(super) fn repeat(&mut self) {
         if let Some(gap) = &mut self.gap {
             gap.told = false;

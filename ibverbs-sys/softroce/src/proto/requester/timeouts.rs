@@ -5,7 +5,8 @@ use super::{Failed, Requester, earlier};
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{Counter, Host, State, Time};
 
-/// Time by which the peer must respond.
+/// Time by which the peer must respond to the oldest unanswered packet. After this time, packets
+/// are sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResponseDeadline {
     /// No response is awaited, or the wait is unlimited.
@@ -36,7 +37,7 @@ impl Requester {
         times.into_iter().fold(None, earlier)
     }
 
-    /// Returns the number of timeouts since the last response of the peer.
+    /// Returns the number of consecutive timeouts since the last response of the peer.
     pub(in crate::proto) fn unanswered_timeouts(&self) -> u8 {
         self.timeouts
     }

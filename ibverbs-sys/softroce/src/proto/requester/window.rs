@@ -73,7 +73,7 @@ impl Window {
         }
     }
 
-    /// Returns the maximum number of packets in flight.
+    /// Returns the present size of the congestion window: the maximum number of packets in flight.
     pub(super) fn size(&self) -> u32 {
         self.size
     }
@@ -160,8 +160,8 @@ impl Window {
         }
     }
 
-    /// Records a timeout, and halves the window: all unanswered packets before `sent` are
-    /// considered lost.
+    /// Records that no response arrived in time, and halves the window. All unanswered packets
+    /// before `sent` are considered lost.
     pub(super) fn timeout(&mut self, sent: Sequence) {
         self.before = (self.size, self.threshold);
         let capacity = match self.congestion.handle_loss(&self.pipe) {

@@ -11,7 +11,8 @@ pub(super) struct KeptPackets {
     packets: VecDeque<KeptPacket>,
 }
 
-/// A copy of a packet that arrived after a gap.
+/// A copy of a send or write packet that arrived after a gap in the sequence numbers, so that the
+/// packet can be executed when the missing ones have arrived.
 #[derive(Debug)]
 pub(super) struct KeptPacket {
     header: Header,

@@ -36,7 +36,7 @@ impl From<RemoteFault> for Refusal {
     }
 }
 
-/// A send or write that is being received packet by packet.
+/// A send or write of the peer that is being received, packet by packet or in parts.
 #[derive(Debug, Default)]
 pub(super) struct Message {
     pub(super) progress: Progress,
@@ -422,12 +422,13 @@ impl Message {
         host.complete_receive(completion, receive.xrc_srq);
     }
 
-    /// Drops the message in progress. The receive that it has taken is used for the next message.
+    /// Drops the message that is being received, because it will not be complete. The receive that
+    /// it has taken is used for the next message.
     pub(super) fn drop_packets(&mut self) {
         self.progress = Progress::None;
     }
 
-    /// Drops the message in progress, and completes its receive with the error `status`.
+    /// Drops the message that is being received, and completes its receive with the error `status`.
     pub(super) fn abort(&mut self, status: CompletionStatus, host: &mut impl Host) {
         self.progress = Progress::None;
         if let Some(receive) = self.receive.take() {
@@ -494,7 +495,8 @@ pub(super) fn withdraw(key: u32, host: &impl Host) -> Result<(), Refusal> {
     }
 }
 
-/// Returns the [`Refusal`] of a message whose receive has memory that cannot be used.
+/// Returns the [`Refusal`] of a message whose receive names memory that cannot be used, so that the
+/// receive completes with an error.
 pub(super) fn local(_: LocalFault) -> Refusal {
     Refusal::Receive(CompletionStatus::LocalProtection)
 }

@@ -215,7 +215,8 @@ impl Responder {
         true
     }
 
-    /// Records that the expected packet has arrived, so that a later gap causes a NAK again.
+    /// Records that the packet with the expected sequence number has arrived, so that the next gap
+    /// in the sequence numbers causes a NAK again.
     #[inline]
     fn expected_arrived(&mut self) {
         self.nak_scheduled = false;
@@ -230,7 +231,8 @@ impl Responder {
         self.request_expected();
     }
 
-    /// Schedules a NAK that requests the expected packet, unless one was scheduled before.
+    /// Schedules a NAK by which the peer sends the expected packet again, unless a NAK was
+    /// scheduled for this packet before.
     fn request_expected(&mut self) {
         if !self.nak_scheduled {
             self.nak_scheduled = true;
@@ -238,8 +240,9 @@ impl Responder {
         }
     }
 
-    /// Keeps a packet that arrived after a gap, if it is a send or a write and within the limit.
-    /// Requests with a response of their own are not kept; the peer sends them again.
+    /// Keeps a send or write packet that arrived after a gap in the sequence numbers, if it is
+    /// within the limit `max_kept` of the attributes. Packets of other requests are not kept; the
+    /// peer sends them again.
     fn keep(&mut self, endpoint: &Endpoint, packet: &Packet<'_>) {
         let bth = &packet.header.bth;
         let distance = Sequence::new(bth.sequence).distance(self.expected);
@@ -251,7 +254,8 @@ impl Responder {
         self.report_pending |= opens_gap || bth.acknowledge;
     }
 
-    /// Discards the packets that arrived after a gap. The peer sends them again.
+    /// Discards the packets that were kept because they arrived after a gap in the sequence
+    /// numbers. The peer sends them again.
     fn discard_kept(&mut self) {
         self.kept.clear();
         self.report_pending = false;
@@ -504,7 +508,7 @@ impl Responder {
         self.discard_kept();
     }
 
-    /// Returns whether an acknowledgement must be sent.
+    /// Returns whether an acknowledgement of received requests must be sent to the peer.
     pub(super) fn must_acknowledge(&self) -> bool {
         self.acknowledgement_pending
     }
@@ -585,8 +589,10 @@ impl Responder {
         true
     }
 
-    /// Requests the expected packet again if it was not accepted because other processes used the
-    /// key that it invalidates, and no process uses the key any more.
+    /// Checks whether other processes still use the key that the expected packet invalidates.
+    /// Because of such a use, the packet was not accepted when it arrived. Once the key is not used
+    /// any more, schedules a NAK that requests the packet again. Refuses the packet if the key
+    /// cannot be withdrawn.
     fn request_held(&mut self, now: Time, endpoint: &Endpoint, host: &mut impl Host) {
         let Some(key) = self.key_in_use else {
             return;
@@ -607,8 +613,8 @@ impl Responder {
         }
     }
 
-    /// Publishes the key that was withdrawn for the expected packet to other processes again,
-    /// because the packet will not be accepted.
+    /// Publishes to other processes again the key that the expected packet invalidates. The key was
+    /// withdrawn for the packet, but the packet will not be accepted.
     pub(super) fn publish_held(&self, host: &impl Host) {
         if let Some(key) = self.key_in_use {
             host.restore_window(key);
@@ -638,7 +644,8 @@ impl Responder {
         header.emit(out);
     }
 
-    /// Returns whether a gap report must be sent, and records that it was sent.
+    /// Returns whether a gap report (list of the packets that have not arrived) must be sent, and
+    /// records that it was sent.
     fn take_report(&mut self) -> bool {
         // Messages without packets may have replaced kept packets.
         self.kept.discard_before(self.expected);

@@ -96,7 +96,8 @@ impl Responder {
         false
     }
 
-    /// Returns whether the responder has nothing to transmit, or only an acknowledgement.
+    /// Returns whether the responder has no packet to send to the peer except possibly an
+    /// acknowledgement.
     #[inline]
     pub(in crate::proto) fn has_no_packet(&self) -> bool {
         self.final_nak.is_none()
@@ -106,7 +107,8 @@ impl Responder {
             && self.resources.is_idle()
     }
 
-    /// Returns whether the responder has nothing to transmit, not even an acknowledgement.
+    /// Returns whether the responder has no packet to send to the peer, not even an
+    /// acknowledgement.
     #[inline]
     pub(in crate::proto) fn is_silent(&self) -> bool {
         self.has_no_packet() && !self.acknowledgement_pending && self.closing_nak.is_none()
@@ -149,7 +151,8 @@ impl Responder {
 }
 
 impl Incoming {
-    /// Returns the sequence number that follows the part: that of the next part or packet.
+    /// Returns the sequence number after the last one that this part uses: that of the next part or
+    /// packet.
     #[inline]
     pub(super) fn end(&self, endpoint: &Endpoint) -> Sequence {
         self.sequence + endpoint.packets(self.length)

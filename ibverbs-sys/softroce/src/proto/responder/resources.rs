@@ -205,13 +205,13 @@ impl Resources {
         }
     }
 
-    /// Returns whether no response packet must be sent, so that an acknowledgement or a NAK may be
-    /// sent.
+    /// Returns whether the responses to all reads and atomics were sent, so that an acknowledgement
+    /// or a NAK may be sent.
     pub(super) fn is_idle(&self) -> bool {
         self.unfinished == 0
     }
 
-    /// Removes all stored reads and atomics, so that none of them is answered any more.
+    /// Removes all stored reads and atomics, so that no responses to them are sent any more.
     pub(super) fn clear(&mut self) {
         self.ring.clear();
         self.unfinished = 0;

@@ -103,7 +103,7 @@ impl Responder {
         self.dropping_message = true;
     }
 
-    /// Completes the receive of the message in progress with the error `status`.
+    /// Drops the message that is being received, and completes its receive with the error `status`.
     pub(in crate::proto) fn abort(&mut self, status: CompletionStatus, host: &mut impl Host) {
         self.message.abort(status, host);
     }

@@ -49,7 +49,7 @@ where
         }
     }
 
-    /// Returns whether the ring has no message at present.
+    /// Returns whether the ring contains no message that this consumer could receive at present.
     pub(in crate::same_host) fn is_empty(&self) -> bool {
         self.head().is_none()
     }

@@ -56,7 +56,7 @@ pub(super) struct ControlWords {
 /// the first, which shows if the slot is published.
 pub(super) const WORDS: usize = 7;
 
-/// Number of 64-bit words of a chunk (cache line of payload).
+/// Number of 64-bit words of a chunk (cache line of payload): those of one cache line.
 pub(super) const CHUNK_WORDS: usize = 8;
 
 /// Length of a chunk (cache line of payload) in bytes.
@@ -168,7 +168,7 @@ impl<'a> MessageChunks<'a> {
         [self.first, self.second].map(|chunks| Piece::of_atomics(chunks.as_flattened()))
     }
 
-    /// Returns the length of the chunks (cache lines of payload) in bytes.
+    /// Returns the total length in bytes of the chunks (cache lines of payload) of this message.
     pub(super) fn length(&self) -> usize {
         (self.first.len() + self.second.len()) * CHUNK
     }

@@ -41,7 +41,8 @@ pub(crate) enum Notice {
     Wake(u64),
 }
 
-/// Description of a violated rule, which ends the run.
+/// Error of the simulation: the description of a rule that a queue pair has violated. The error
+/// ends the run.
 #[derive(Debug)]
 pub(crate) struct Breach(pub(crate) String);
 
@@ -184,7 +185,7 @@ impl<'t> World<'t> {
         self.digest
     }
 
-    /// Returns the sums of the counters of all nodes.
+    /// Returns the sums of the statistics counters of all simulated nodes, indexed by [`Counter`].
     pub(crate) fn counters(&self) -> [u64; Counter::COUNT] {
         let mut sums = [0; Counter::COUNT];
         for node in &self.nodes {
@@ -208,7 +209,8 @@ impl<'t> World<'t> {
         self.nodes.len() - 1
     }
 
-    /// Adds a shared receive queue to the node `node`. Returns the number of the queue.
+    /// Adds a shared receive queue to the simulated node with the index `node`. Returns the number
+    /// of the queue.
     pub(crate) fn add_shared_queue(&mut self, node: usize) -> usize {
         let shared = &mut self.nodes[node].shared;
         shared.push(ReceiveQueue::new());
@@ -365,7 +367,7 @@ impl<'t> World<'t> {
         }
     }
 
-    /// Appends the notices since the last call to `into`.
+    /// Removes the notices that the simulated world has for the model, and appends them to `into`.
     pub(crate) fn take_notices(&mut self, into: &mut Vec<Notice>) {
         if self.lines.is_some() {
             for place in 0..self.notices.len() {

@@ -384,7 +384,9 @@ impl World<'_> {
         self.schedule(arrival, EventKind::Hear { node, words });
     }
 
-    /// Returns the index of the node at which packets on `path` arrive.
+    /// Returns the index of the simulated node that has the destination address of `path`. If there
+    /// is none, returns `None`, and records that the queue pair at `place` has violated a rule by
+    /// sending there.
     fn receiver(&mut self, place: QpId, path: &Path) -> Option<usize> {
         let receiver = |node: &Node| node.address == path.destination;
         let found = self.nodes.iter().position(receiver);

@@ -164,7 +164,8 @@ impl Core {
         }
     }
 
-    /// Stores the instance ID of the server process, which arrives with its settings. See
+    /// Stores the instance ID of the server process, a number that distinguishes the process from a
+    /// later process at the same address. The ID arrives with the server's settings. See
     /// [`crate::once`].
     pub(crate) fn set_instance_id(&self, instance_id: u64) {
         // Repeated settings are refused by `set_peer_settings`.
@@ -281,8 +282,8 @@ impl Core {
         self.end_error()
     }
 
-    /// Returns the error that ended the connection, or a general error if the end is not recorded
-    /// yet.
+    /// Returns the error that ended the connection. Returns a general error if the connection is
+    /// ending and the actual error is not stored yet.
     pub(crate) fn end_error(&self) -> Error {
         let unknown = || Error::disconnected("the reason was not recorded");
         self.end.get().cloned().unwrap_or_else(unknown)

@@ -267,7 +267,8 @@ impl<E> CallError<E> {
         }
     }
 
-    /// Returns the framework's error; `None` for an error of the service.
+    /// Returns the error if rdma-rpc itself has caused it, for example because the connection has
+    /// ended. Returns `None` for an error that the service's handler has returned.
     pub fn rpc(self) -> Option<Error> {
         match self {
             Self::Service(_) => None,

@@ -16,7 +16,7 @@ pub(crate) enum Buffer {
 }
 
 impl Buffer {
-    /// Returns all bytes of the memory for reading.
+    /// Returns all bytes of the buffer.
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Region(region) => region.as_slice(),
@@ -183,7 +183,8 @@ impl<'de> Visitor<'de> for BytesVisitor {
         Ok(bytes.into())
     }
 
-    /// Decodes a sequence of numbers, by which text formats represent bytes.
+    /// Decodes a payload from a sequence of numbers, one for each byte. Text formats such as JSON
+    /// represent bytes in this form.
     fn visit_seq<A: SeqAccess<'de>>(self, mut numbers: A) -> Result<Payload, A::Error> {
         let mut bytes = Vec::new();
         while let Some(byte) = numbers.next_element()? {

@@ -112,7 +112,8 @@ impl LentRegion {
     }
 }
 
-/// Outcome when the peer ends a lease by returning or releasing the memory.
+/// A lease that the peer has ended by returning or releasing the memory, by what happens to the
+/// memory.
 #[derive(Debug)]
 pub(super) enum EndedLease {
     /// Memory that the application gets back, or the error of the deregistration, and the charge of

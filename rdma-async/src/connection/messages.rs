@@ -82,8 +82,8 @@ impl Connection {
         }
     }
 
-    /// Submits a message like [`Self::try_begin_send`], after waiting for a credit and for room in
-    /// the send queue.
+    /// Waits for a credit (permission to send) and for room in the send queue, and then submits a
+    /// message. Returns the number of its request, like [`Self::try_begin_send`].
     async fn begin_send(
         &self,
         message: &impl LocalMrReadAccess,
@@ -153,7 +153,8 @@ impl Connection {
         Ok(Credit::data(self))
     }
 
-    /// Submits a message like [`Self::submit_frame`], after waiting for room in the send queue.
+    /// Waits for room in the send queue, and then submits a message. The parameters and the result
+    /// are those of [`Self::submit_frame`].
     pub(super) async fn submit_frame_when_possible(
         &self,
         kind: Kind,

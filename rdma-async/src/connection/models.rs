@@ -68,14 +68,16 @@ impl Requests {
         })
     }
 
-    /// Accepts an atomic operation. Returns its number and its result slot.
+    /// Accepts the request of an atomic operation. Returns the number of the request, and the slot
+    /// in which its result will be stored.
     fn begin_atomic(&self) -> (u64, ResultSlot) {
         let slot = self.results.reserve().expect("a slot is free");
         let number = self.begin(Some(slot)).expect("there is room");
         (number, slot)
     }
 
-    /// Ends the next request, as the polling thread does. `value` is the result of an atomic
+    /// Ends the oldest request, as the polling thread does after a completion. `is_success` states
+    /// whether the request was successful. `value` is the result if the request is an atomic
     /// operation.
     fn complete(&self, is_success: bool, value: u64) {
         let mut wakes = Vec::new();

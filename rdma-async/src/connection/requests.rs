@@ -65,9 +65,9 @@ impl Connection {
         self.control_wakeup.notify_one();
     }
 
-    /// Answers a request of the peer for memory: grants the memory, or sends the reason for the
-    /// refusal. If the memory is large, the answer is sent by a thread for blocking tasks, and the
-    /// returned handle waits for that thread.
+    /// Answers a request of the peer for memory: lends new memory to the peer, or sends the reason
+    /// for a refusal. Large memory is allocated on a thread for blocking tasks, which sends the
+    /// answer. In this case, returns the handle of that task, and otherwise `None`.
     pub(super) fn answer(self: &Arc<Self>, request: Request) -> Option<JoinHandle<()>> {
         let Request { id, size, align } = request;
         if self.failure().is_some() {

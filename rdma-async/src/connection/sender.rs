@@ -45,8 +45,8 @@ pub(super) struct Sender<Q = SendQueue<Memory>> {
 }
 
 impl Sender {
-    /// Creates the send side of a connection, which accepts at most `limit` requests that have not
-    /// ended.
+    /// Creates the send side of a connection, which posts requests to `queue`. At most `limit`
+    /// requests can be in progress at the same time.
     pub(super) fn new(queue: SendQueue<Memory>, limit: usize) -> Self {
         let capacity = queue.capacity();
         Self::with(SendState::new(queue, capacity, limit))
@@ -71,7 +71,7 @@ impl<Q: Posted> Sender<Q> {
         }
     }
 
-    /// Locks the state of the send queue, and returns the guard.
+    /// Locks the state of the send queue, and returns the guard, whose drop unlocks the state.
     pub(super) fn lock(&self) -> MutexGuard<'_, SendState<Q>> {
         self.state.lock()
     }
@@ -124,12 +124,14 @@ impl<Q: Posted> Sender<Q> {
         (*failed == number).then_some(*error)
     }
 
-    /// Returns whether the driver no longer polls for completions, so that futures must not wait.
+    /// Returns whether the driver task no longer polls for completions. Futures must then not wait,
+    /// because they would never be woken.
     pub(super) fn have_waits_ended(&self) -> bool {
         self.waits_ended.load(Ordering::SeqCst)
     }
 
-    /// Returns the result of the completed atomic operation that uses `slot`.
+    /// Returns the result of the completed atomic operation that uses `slot`: the previous value of
+    /// the remote memory.
     #[inline]
     pub(super) fn value(&self, slot: ResultSlot) -> u64 {
         self.results.value(slot)
@@ -169,8 +171,9 @@ impl<Q: Posted> Sender<Q> {
         (!state.has_one_waiter()).then(|| self.register_in(state, number, waker))
     }
 
-    /// Registers `waker` to be woken when the request ends. Returns `true` if the future must not
-    /// wait, because the request has ended or its completion will not be noticed.
+    /// Registers `waker`, which is woken when the request `number` ends. Returns `true` if the
+    /// future of the request must not wait: the request has ended, or no task polls for its
+    /// completion any more.
     pub(super) fn register(&self, number: u64, waker: &Waker) -> bool {
         self.register_in(self.lock(), number, waker)
     }
@@ -412,8 +415,8 @@ impl Connection {
         }
     }
 
-    /// Returns the future of the accepted request with this number. `slot` is the slot for the
-    /// result of an atomic operation.
+    /// Returns a future that waits until the accepted request `number` has completed. `slot` is the
+    /// slot for the result if the request is an atomic operation.
     pub(super) fn operation(&self, number: u64, slot: Option<ResultSlot>) -> Operation<'_> {
         Operation::new(self, number, slot)
     }

@@ -27,8 +27,8 @@ const MAGIC: [u8; 8] = *b"RDMAauth";
 
 type Nonce = [u8; NONCE_LEN];
 
-/// Hello of an authenticated peer, and the nonces (random bytes) of both ends. The accepting end
-/// computes its own token from these data.
+/// Hello (first message) of an authenticated peer, and the nonces (random bytes) of both ends. The
+/// accepting end computes the token that it sends to the peer from these data.
 #[derive(Debug)]
 pub(super) struct AuthenticatedPeer {
     hello: [u8; HELLO_LEN],

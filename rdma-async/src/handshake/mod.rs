@@ -174,8 +174,9 @@ enum PrepareError {
 }
 
 impl PrepareError {
-    /// Converts the reason to an error: an error of the TCP connection becomes the error of the
-    /// handshake with `peer`.
+    /// Converts this reason, for which no queue pair was created, to an [`Error`]. An error of the
+    /// TCP connection becomes the error of a failed handshake with `peer`; an error of the device
+    /// is unchanged.
     fn into_error(self, peer: SocketAddr) -> Error {
         match self {
             Self::Tcp(source) => io_error(peer, &source),
@@ -236,7 +237,8 @@ async fn read_hello(stream: &mut TcpStream, peer: SocketAddr) -> Result<[u8; HEL
     read_rest(stream, peer, magic).await
 }
 
-/// Reads the magic number at the start of a message, which identifies the kind of the message.
+/// Reads the magic number, the first 8 bytes of a message of the handshake, which identifies the
+/// kind of the message.
 async fn read_magic(stream: &mut TcpStream, peer: SocketAddr) -> Result<[u8; 8]> {
     let mut magic = [0; 8];
     let read = stream.read_exact(&mut magic).await;
@@ -244,7 +246,8 @@ async fn read_magic(stream: &mut TcpStream, peer: SocketAddr) -> Result<[u8; 8]>
     Ok(magic)
 }
 
-/// Reads the rest of a hello, whose first bytes `magic` were already read.
+/// Reads the rest of a hello (first message of the peer), whose first bytes `magic` were already
+/// read. Returns the complete hello.
 async fn read_rest(
     stream: &mut TcpStream,
     peer: SocketAddr,

@@ -271,7 +271,8 @@ impl NotJoined {
         })
     }
 
-    /// Returns the error for two regions that are not adjacent parts of one region.
+    /// Returns the error of joining the regions `front` and `back`, which are not adjacent parts of
+    /// one region. The error contains both regions, so that the program gets them back.
     fn not_adjacent(front: RegionParts, back: RegionParts) -> Box<Self> {
         let error = Error::invalid("join of local memory regions", "they are not adjacent");
         Self::new(front.into_region(), back.into_region(), error)

@@ -67,21 +67,22 @@ impl Pool {
         })
     }
 
-    /// Returns the statistics of the regions that [`Self::take`] has returned, and of the kept
-    /// pieces.
+    /// Returns the statistics of this memory pool: the bytes of the regions that exist, and the
+    /// unused bytes that the pool keeps registered.
     pub(crate) fn statistics(&self) -> PoolStatistics {
         self.usage.statistics(self.kept())
     }
 
-    /// Returns the number of bytes of the kept pieces, which were returned and stay registered.
+    /// Returns the number of bytes in unused pieces of memory, which the pool keeps registered for
+    /// reuse.
     fn kept(&self) -> usize {
         let kept = |lender: &Arc<PieceLender>| lender.kept.lock().len() * lender.size;
         self.sizes.iter().map(kept).sum()
     }
 
-    /// Frees kept pieces until at most `target` bytes are kept, and returns the number of freed
-    /// bytes. Frees large pieces first. Frees a piece that is larger than the remaining excess only
-    /// if smaller pieces do not suffice.
+    /// Frees unused pieces of registered memory until the pool keeps at most `target` bytes, and
+    /// returns the number of freed bytes. Frees large pieces first. Frees a piece that is larger
+    /// than the remaining excess only if smaller pieces do not suffice.
     pub(crate) fn trim(&self, target: usize) -> usize {
         for lender in &self.sizes {
             lender.collect_claimed();
@@ -120,8 +121,8 @@ impl Pool {
         }
     }
 
-    /// Takes back memory that [`Self::take_header`] has lent, and keeps the memory for the next
-    /// header.
+    /// Puts memory that [`Self::take_header`] has lent back into the pool, which keeps the memory
+    /// for the next header.
     pub(crate) fn put_back_header(&self, piece: SharedBuffer) {
         self.sizes[0].keep(piece);
     }
@@ -228,7 +229,8 @@ impl PieceLender {
         }
     }
 
-    /// Lends a piece: takes a kept piece, or registers further memory if no piece is kept.
+    /// Returns a piece of registered memory: a piece that was used before, or newly registered
+    /// memory if there is none.
     pub(crate) fn take(&self) -> Result<SharedBuffer> {
         if let Some(piece) = self.take_kept() {
             return Ok(piece);
@@ -294,8 +296,8 @@ impl PieceLender {
         }
     }
 
-    /// Frees up to `pieces` kept pieces, beginning with the piece that was returned first. Returns
-    /// the number of freed bytes.
+    /// Frees up to `pieces` unused pieces of memory, beginning with the piece that was returned
+    /// first. Returns the number of freed bytes.
     fn free_kept(&self, pieces: usize) -> usize {
         let freed: Vec<_> = {
             let mut kept = self.kept.lock();
@@ -318,7 +320,8 @@ impl PieceLender {
         }
     }
 
-    /// Allocates memory of this layout, and registers it with the device.
+    /// Allocates memory with the size and alignment of `layout`, and registers the memory with the
+    /// device.
     fn allocate(&self, layout: Layout) -> Result<Buffer> {
         let memory = HostMemory::builder(layout.size())
             .align(layout.align())

@@ -100,8 +100,8 @@ impl fmt::Debug for Published {
 }
 
 impl RdmaDevice {
-    /// Allocates memory for a published value of at most `capacity` bytes. The initial value is
-    /// empty and has the version 0.
+    /// Allocates and registers memory for a published value, which peers can read. A value has at
+    /// most `capacity` bytes. The initial value is empty and has the version 0.
     ///
     /// # Errors
     ///
@@ -388,12 +388,14 @@ impl<'c> PublishedReader<'c> {
     }
 }
 
-/// Returns the index of the slot in which the value with this version is stored.
+/// Returns the index of the slot that stores the value with the version `version`. Successive
+/// versions use successive slots.
 fn slot_of(version: u64) -> usize {
     (version % SLOTS as u64) as usize
 }
 
-/// Returns the range, within the published memory, in which the value of a slot is stored.
+/// Returns the byte range of the published memory in which the slot with the index `slot` stores
+/// its value. `capacity` is the maximum length of a value in bytes.
 fn value_range(slot: usize, capacity: usize) -> Range<usize> {
     let start = HEADERS_LEN + slot * capacity;
     start..start + capacity

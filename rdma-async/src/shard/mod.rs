@@ -462,8 +462,9 @@ impl Shard {
         WaitingFuture(&self.waiting)
     }
 
-    /// Wakes the driver if it sleeps, so that it polls for a waiting future. Does nothing in the
-    /// mode [`CompletionMode::Event`], in which the completion event wakes the driver.
+    /// Wakes the driver task if it sleeps, so that the driver polls for completions while a future
+    /// waits. Does nothing in the mode [`CompletionMode::Event`], in which the device wakes the
+    /// driver by a completion event.
     #[inline]
     pub(crate) fn wake_driver(&self) {
         if self.profile.completion != CompletionMode::Event

@@ -27,7 +27,8 @@ pub(super) struct Access {
 }
 
 #[derive(Debug, Default)]
-/// Mutable state of an [`Access`].
+/// State of an [`Access`] under its lock: the number of pieces in flight, and whether the access
+/// has ended.
 struct State {
     /// Number of pieces that are being transferred.
     in_flight: usize,
@@ -58,7 +59,8 @@ impl Access {
         Ok(PieceInFlight(Arc::clone(self)))
     }
 
-    /// Makes [`Self::begin_piece`] fail from now on, because the call has ended at this end.
+    /// Ends the permission because the call has ended at this end: [`Self::begin_piece`] fails from
+    /// now on.
     fn close(&self) {
         self.state.lock().is_closed = true;
     }

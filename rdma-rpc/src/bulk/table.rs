@@ -89,7 +89,8 @@ impl BulkTable {
         }
     }
 
-    /// Counts a message that has arrived on the connection.
+    /// Counts a message that has arrived on the connection. Transfers use shorter pieces while
+    /// messages arrive.
     #[inline]
     pub(crate) fn count_message(&self) {
         // Two threads may lose a count, which does no harm: only a change of the number matters.
@@ -147,7 +148,8 @@ impl BulkTable {
         self.answers.lock().remove(&tag);
     }
 
-    /// Fails all transfers that wait for an answer, because the connection has ended.
+    /// Fails all transfers of pieces that wait for an answer of the peer, because the connection
+    /// has ended.
     pub(crate) fn fail(&self) {
         self.answers.lock().clear();
     }

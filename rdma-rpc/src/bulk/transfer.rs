@@ -156,8 +156,8 @@ impl Transfer {
         }
     }
 
-    /// Transfers one piece from or to the offset `at` of the bulk. Returns the arguments `part` and
-    /// `memory` with the outcome.
+    /// Transfers one piece from or to the offset `at` of the bulk. Returns the outcome with the
+    /// arguments `part` and `memory`, so that the caller puts the memory back.
     async fn piece<'m>(
         &self,
         part: usize,
@@ -194,7 +194,8 @@ struct Turn<'c> {
 }
 
 impl<'c> Turn<'c> {
-    /// Creates a turn that is over.
+    /// Creates a turn that is already over, so that the transfer must call [`Self::begin`] before
+    /// its first piece.
     fn new(bulks: &'c BulkTable) -> Self {
         Self {
             turns: &bulks.turns,

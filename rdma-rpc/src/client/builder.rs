@@ -286,7 +286,8 @@ impl ClientBuilder {
     }
 }
 
-/// Returns the error of a server that has not answered within [`limits::CONNECT_TIMEOUT`].
+/// Returns the error of connecting to a server that has not sent its settings within
+/// [`limits::CONNECT_TIMEOUT`].
 fn late() -> Error {
     Error::disconnected(format!(
         "the server did not answer within {:?}",

@@ -132,7 +132,7 @@ impl Calls {
         self.freed.notify_waiters();
     }
 
-    /// Returns whether new calls are refused, because of [`Self::close`].
+    /// Returns whether new calls are refused, because [`Self::close`] was called.
     pub(crate) fn is_closing(&self) -> bool {
         self.is_closing.load(Ordering::Acquire)
     }
@@ -309,8 +309,8 @@ impl Drop for WaitingCall<'_> {
 }
 
 impl Slot {
-    /// Stores the answer if the call waits for one. Returns the waker of the caller, which must be
-    /// woken after the slot was unlocked.
+    /// Stores the answer to the call in this slot, if the call still waits for an answer. Returns
+    /// the waker of the task that made the call, which must be woken after the slot was unlocked.
     pub(super) fn answer(&mut self, answer: Answer) -> Option<Waker> {
         if !matches!(self.phase, Phase::Waiting) {
             return None;

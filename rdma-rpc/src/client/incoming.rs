@@ -13,8 +13,9 @@ use crate::stream::SendWindow;
 use crate::wire::{CallId, Frame, FrameReader, Violation};
 
 impl Calls {
-    /// Handles the frames of a message from the server, such as responses and stream items. The
-    /// message may contain arbitrary bytes; an error ends the connection.
+    /// Passes each frame of a message from the server, such as a response or stream items, to its
+    /// call. The message may contain arbitrary bytes. Fails if the message violates the protocol;
+    /// the caller must then end the connection.
     pub(crate) fn handle(&self, core: &Arc<Core>, mut message: Message<'_>) -> Result<()> {
         let mut reader = FrameReader::new(message.bytes())?;
         loop {

@@ -56,8 +56,8 @@ impl<'a> Script<'a> {
         steps.take(MAX_STEPS)
     }
 
-    /// Reads the description of a message with valid headers and arbitrary fields, and returns the
-    /// message.
+    /// Reads bytes of the input that describe a message with valid headers and arbitrary fields.
+    /// Returns the encoded message.
     fn message(&mut self) -> Vec<u8> {
         let count = 1 + u16::from(self.byte() % 4);
         let mut message = vec![0; MESSAGE_HEADER_LEN];
@@ -98,7 +98,8 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Number of the step that sends a message with arbitrary bytes, in the first byte of the step.
+/// Code of the step "the peer sends a message with arbitrary bytes". The first byte of each step in
+/// a fuzzer's input is the code that selects its kind.
 const RAW: u8 = 0;
 
 /// Appends a step to the input `script`: the peer sends `message`.

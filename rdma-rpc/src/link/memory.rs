@@ -24,11 +24,13 @@ const BACKLOG: usize = 128;
 /// message, and the sender takes the buffer for a later message.
 type Spare = Arc<ArrayQueue<Vec<u8>>>;
 
-/// Channels by which one end of a connection sends and receives messages.
+/// The two channels of one end of a connection: the sender of its messages to the peer, and the
+/// receiver of the peer's messages.
 #[cfg(any(test, fuzzing))]
 pub(crate) type Channels = (mpsc::Sender<Vec<u8>>, mpsc::Receiver<Vec<u8>>);
 
-/// One end of a connection within this process: channels of messages in both directions.
+/// One end of a connection between a client and a server in this process: a channel of messages for
+/// each direction.
 #[derive(Debug)]
 pub(crate) struct MemoryLink {
     sender: mpsc::Sender<Vec<u8>>,
@@ -115,7 +117,7 @@ impl MemoryLink {
     }
 }
 
-/// Takes the message out of a batch, without a copy.
+/// Takes the bytes of the message out of `batch`, without copying them.
 fn message(batch: &mut Batch) -> Vec<u8> {
     let len = batch.len();
     match batch.buffer() {

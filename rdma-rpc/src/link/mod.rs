@@ -73,9 +73,9 @@ impl Link {
         (Self::Memory(link), peer)
     }
 
-    /// Connects to the server at an address. `transport` contains the settings for RDMA addresses,
-    /// and `encryption` those for TCP addresses. Returns the link and the description of the
-    /// server.
+    /// Connects to the server at `address`. Returns the connected link and the description of the
+    /// server. `transport` contains the settings of an RDMA connection, and `encryption` the TLS
+    /// settings of a TCP connection.
     pub(crate) async fn connect(
         address: &Address,
         transport: RdmaBuilder,
@@ -271,7 +271,7 @@ impl Accepted {
     }
 }
 
-/// Listener of a server, which accepts clients over one transport.
+/// Listener of a server, which accepts clients over one transport: RDMA, TCP or memory.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Rdma(RdmaListener),

@@ -98,7 +98,8 @@ impl ServerObservation {
         poll()
     }
 
-    /// Ends the observation, and counts the call with this outcome.
+    /// Ends the observation of a call: counts the call with this outcome in the metrics, and ends
+    /// its span.
     pub(crate) fn end(self, outcome: Outcome) {
         #[cfg(feature = "reflection")]
         if let Some(counted) = self.counted {

@@ -151,10 +151,11 @@ impl AnswerCache {
         Ok(())
     }
 
-    /// Returns the entry of the call with this number, and whether the entry is new. For a new
-    /// entry, the caller must run the handler; otherwise the answer is or will be in the entry.
-    /// Returns `None` if the call may have been executed and its answer was dropped. `epoch` is the
-    /// epoch (see [`History`]) at which the connection of the request was accepted.
+    /// Finds or creates the entry of the call `number`. Returns the entry, and `true` if it is new:
+    /// the caller must then run the handler. With `false`, the entry contains the answer, or will
+    /// contain it when the running handler ends. Returns `None` if the call may already have been
+    /// executed and its answer was dropped. `epoch` is the epoch (see [`History`]) at which the
+    /// connection of the request was accepted.
     fn enter(&self, number: CallNumber, epoch: u64) -> Option<(Arc<CallEntry>, bool)> {
         let mut state = self.state.lock();
         if !state.admits(&number, epoch) {
@@ -265,7 +266,7 @@ impl State {
 }
 
 impl ClientAnswers {
-    /// Returns whether no call of the client is running.
+    /// Returns whether the client has no running call, so that its answers may be removed.
     fn is_idle(&self) -> bool {
         self.calls.values().all(|entry| entry.is_done())
     }

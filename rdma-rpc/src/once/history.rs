@@ -85,7 +85,8 @@ impl EvictedClients {
         }
     }
 
-    /// Removes the history of a client whose answers are stored again.
+    /// Removes the history of the client `session`, which is no longer evicted because its answers
+    /// are stored again.
     pub(super) fn remove(&mut self, session: u128) {
         if let Some((key, _)) = self.histories.remove(&session) {
             self.order.remove(&key);

@@ -115,8 +115,8 @@ impl SchemaBuilder {
     }
 }
 
-/// Returns the error for two different types with the same name, which the structure cannot
-/// distinguish.
+/// Returns the error for two different types that have the same name. A [`Schema`] identifies types
+/// by their names, so it cannot describe both.
 fn same_name() -> Error {
     Error::custom("two different types have the same name")
 }

@@ -92,7 +92,8 @@ fn inner<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D
         static DEPTH: Cell<u32> = const { Cell::new(0) };
     }
 
-    /// Guard that restores the nesting depth of the outer format when the guard is dropped.
+    /// Guard for decoding a format within another format: when the guard is dropped, the current
+    /// nesting depth is set back to the depth of the outer format, which the guard contains.
     struct RestoreDepth(u32);
 
     impl Drop for RestoreDepth {

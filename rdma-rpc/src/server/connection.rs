@@ -67,8 +67,9 @@ impl ServerConnection {
         }
     }
 
-    /// Handles the frames of a message from the client, such as requests and stream items. The
-    /// message may contain arbitrary bytes; an error ends the connection.
+    /// Handles the frames of a message from the client: starts a call for each request, and passes
+    /// other frames, such as stream items, to their calls. The message may contain arbitrary bytes.
+    /// Fails if the message violates the protocol; the caller must then end the connection.
     pub(crate) fn handle(&self, core: &Arc<Core>, mut message: Message<'_>) -> Result<()> {
         let mut reader = FrameReader::new(message.bytes())?;
         let mut clock = Instant::now();

@@ -57,8 +57,8 @@ impl RunningCall {
         self.end(error);
     }
 
-    /// Ends the streams of the call with `error`, and notifies the tasks that wait for the end of
-    /// the call.
+    /// Ends the call: its streams fail with `error`, and the tasks that wait for the end of the
+    /// call are notified.
     fn end(self, error: &Error) {
         self.streams.fail(error);
         if let Some(end_notify) = self.end_notify {
@@ -267,7 +267,8 @@ impl Slots {
     }
 }
 
-/// Returns whether `generation` is older than `other`. Generations wrap around.
+/// Returns whether the call with the number `generation` began before the call with the number
+/// `other` in the same slot. The numbers wrap around.
 fn precedes(generation: u32, other: u32) -> bool {
     generation.wrapping_sub(other).cast_signed() < 0
 }
@@ -280,7 +281,8 @@ impl Slot {
             .is_some_and(|newest| precedes(generation, newest))
     }
 
-    /// Removes and returns the running call if it has this generation.
+    /// Removes the running call from the slot, and returns the call. Returns `None`, and removes
+    /// nothing, if the slot contains no call with this generation.
     fn take(&mut self, generation: u32) -> Option<RunningCall> {
         self.running
             .take_if(|running| running.generation == generation)

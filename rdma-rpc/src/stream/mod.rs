@@ -44,7 +44,8 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// Ends both streams with `error`, and refuses further transfers of the bulks.
+    /// Ends the streams of the call in both directions with `error`, and refuses further transfers
+    /// of the bulks that the call has received.
     pub(crate) fn fail(&self, error: &Error) {
         self.bulks.close();
         if let Some(incoming) = &self.incoming {

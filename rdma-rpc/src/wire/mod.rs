@@ -40,8 +40,8 @@ pub(crate) struct CallId {
 }
 
 impl CallId {
-    /// Identifier of every one-way call. The calls need not be distinguished, because they get no
-    /// answer.
+    /// Identifier of all one-way calls. One identifier suffices, because one-way calls get no
+    /// answer that must be matched with its call.
     pub(crate) const ONE_WAY: Self = Self {
         index: ONE_WAY,
         generation: 0,
@@ -54,8 +54,8 @@ impl CallId {
 pub(crate) struct LeaseId(pub(crate) u64);
 
 impl LeaseId {
-    /// Returns the lease ID in the form of the ID field of a frame, which contains a call ID in
-    /// other frames.
+    /// Converts the lease ID to a [`CallId`] with the same 64 bits, because the ID field of a frame
+    /// has this type.
     fn to_words(self) -> CallId {
         CallId {
             index: (self.0 >> 32) as u32,
@@ -63,7 +63,8 @@ impl LeaseId {
         }
     }
 
-    /// Creates a lease ID from the ID field of a frame.
+    /// Converts the ID field of a received frame about bulk memory to the lease ID that the field
+    /// contains. `words` is the field in the form of a call ID. The reverse of [`Self::to_words`].
     fn from_words(words: CallId) -> Self {
         Self(u64::from(words.index) << 32 | u64::from(words.generation))
     }
@@ -167,13 +168,14 @@ impl FrameReader {
         })
     }
 
-    /// Returns whether the next frame is the last one of the message.
+    /// Returns whether exactly one frame of the message is left, so that the next frame is the
+    /// last.
     pub(crate) fn is_last(&self) -> bool {
         self.left == 1
     }
 
-    /// Reads the next frame of `message`, for which the reader was created; returns `None` at the
-    /// end of the message.
+    /// Parses the next frame of `message`, and returns the frame, or `None` after the last frame.
+    /// `message` must be the message for which the reader was created.
     pub(crate) fn next(&mut self, message: &[u8]) -> Result<Option<Frame>, Violation> {
         if self.left == 0 {
             let is_whole = self.at == message.len();

@@ -75,7 +75,7 @@ impl PartialEq for RdmaDevice {
 
 impl Eq for RdmaDevice {}
 
-/// Resources that all clones of an [`RdmaDevice`] share.
+/// State of an open device, which all clones of its [`RdmaDevice`] share.
 struct Shared {
     shards: Mutex<Vec<Arc<Shard>>>,
     pool: Arc<Pool>,

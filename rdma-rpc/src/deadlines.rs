@@ -40,7 +40,8 @@ impl Deadlines {
         limit.and_then(end).and_then(micros).unwrap_or(NO_DEADLINE)
     }
 
-    /// Converts a deadline to an [`Instant`]; `None` for [`NO_DEADLINE`].
+    /// Converts `deadline`, in microseconds since the creation of the connection, to an
+    /// [`Instant`]. Returns `None` for [`NO_DEADLINE`].
     pub(crate) fn time(&self, deadline: u64) -> Option<Instant> {
         let since = Duration::from_micros(deadline);
         (deadline != NO_DEADLINE).then(|| self.epoch.checked_add(since))?

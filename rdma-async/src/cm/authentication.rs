@@ -93,7 +93,8 @@ impl Identity {
     }
 }
 
-/// Exchange of nonces (random bytes) and tokens (proofs) by messages of a new connection.
+/// The authentication of both ends of a new connection, by messages with nonces (random bytes) and
+/// tokens (proofs that an end may connect).
 struct TokenExchange<'a> {
     rdma: &'a Rdma,
     authenticator: &'a dyn Authenticator,
@@ -154,8 +155,8 @@ impl TokenExchange<'_> {
         self.rdma.send(&message).await
     }
 
-    /// Receives the peer's next message of the authentication exchange, and returns its bytes.
-    /// Fails for more than `limit` bytes.
+    /// Waits for the peer's next message of the authentication exchange, and returns its bytes.
+    /// Fails if the message has more than `limit` bytes.
     async fn receive(&self, limit: usize) -> Result<Vec<u8>> {
         let message = self.rdma.receive().await?;
         match message.as_slice() {

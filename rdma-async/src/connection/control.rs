@@ -101,7 +101,8 @@ impl Lingering {
     }
 }
 
-/// State of a connection that the peer has closed, while operations of this end are in flight.
+/// State of a connection that the peer has closed and on which operations of this end are still in
+/// flight.
 #[derive(Debug)]
 struct PeerClosed {
     reason: String,

@@ -308,7 +308,8 @@ impl Connection {
     }
 }
 
-/// Memory that this end lends for [`Rdma::reserve`](crate::Rdma::reserve).
+/// Memory that [`Rdma::reserve`](crate::Rdma::reserve) has lent to the peer, with the id of its
+/// lease.
 pub(crate) struct Loan {
     /// Id of the lease.
     pub(crate) lease: u64,

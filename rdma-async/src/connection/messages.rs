@@ -15,7 +15,8 @@ use crate::error::{Error, Result};
 use crate::memory::{LocalMrReadAccess, claim_read};
 use crate::observe;
 
-/// Bytes that follow the header of a message: nothing, a copy, or memory of the application.
+/// Payload of a message, the bytes after its header: none, bytes to be copied, or a claim on memory
+/// of the application.
 #[derive(Debug)]
 pub(super) enum Payload<'a> {
     Nothing,
@@ -45,7 +46,9 @@ impl Connection {
         self.operation(number, None).await.map(drop)
     }
 
-    /// Sends a message of the application without waiting for its acknowledgement.
+    /// Sends a message of the application without waiting for the acknowledgement of the peer. Only
+    /// for a message that is longer than a receive of the peer, waits until the peer has read the
+    /// message.
     pub(crate) async fn post_message(&self, message: &impl LocalMrReadAccess) -> Result<()> {
         if message.length() > self.peer_payload {
             return self.send_by_rendezvous(claim_read(message)?, None).await;

@@ -26,8 +26,8 @@ pub(super) struct Outbox {
     has_messages: AtomicBool,
 }
 
-/// Queued control messages, in the order in which they are sent, and the number of replies among
-/// them.
+/// Control messages that wait to be sent, in order, and the number of replies to requests for
+/// memory among them.
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<Kind>,
@@ -78,7 +78,7 @@ impl Outbox {
     }
 }
 
-/// Returns whether a message is a reply to a request of the peer for memory.
+/// Returns whether a message of the kind `kind` is a reply to a request of the peer for memory.
 fn is_reply(kind: Kind) -> bool {
     matches!(kind, Kind::Grant { .. } | Kind::Refuse { .. })
 }

@@ -53,7 +53,8 @@ pub(crate) enum IncomingMessage {
     InRing(RingPiece),
 }
 
-/// Received piece (contiguous bytes) of a stream, by the way in which it arrived.
+/// A received piece (contiguous bytes) of a stream: a message, a long piece that was read from the
+/// peer's memory, or a piece that the peer has written into the ring of this end.
 #[derive(Debug)]
 pub(crate) enum StreamPiece {
     /// Piece that arrived as a message.

@@ -21,8 +21,8 @@ pub(super) enum Reply {
     Read(bool),
 }
 
-/// Table of the replies that are expected from the peer and have not arrived, by the id of the
-/// request.
+/// Table of the replies that this end expects from the peer. Each entry has the id of its request,
+/// which the reply repeats.
 #[derive(Debug, Default)]
 pub(super) struct PendingReplies {
     table: Mutex<Table>,

@@ -48,7 +48,7 @@ pub(super) struct WindowedRegion {
 }
 
 impl WindowedRegion {
-    /// Returns the length of the region in bytes.
+    /// Returns the length in bytes of the region that the peer may access.
     pub(super) fn len(&self) -> usize {
         self.lease.len()
     }
@@ -81,7 +81,7 @@ impl WindowedRegion {
     }
 }
 
-/// Region to which the access of the peer could not be ended, and the reason.
+/// A region to which the device failed to end the access of the peer, and the error of the device.
 #[derive(Debug)]
 pub(super) struct NotEnded {
     region: Box<WindowedRegion>,

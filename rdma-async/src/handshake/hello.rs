@@ -74,7 +74,8 @@ pub(crate) struct Hello {
     pub(crate) endpoint: Endpoint,
 }
 
-/// Length of an encoded [`Hello`] in bytes.
+/// Length of an encoded [`Hello`] in bytes: the limits of the end, and the endpoint of its queue
+/// pair.
 pub(crate) const HELLO_LEN: usize = EndLimits::ENCODED_LEN + Endpoint::ENCODED_LEN;
 
 impl Hello {

@@ -45,7 +45,8 @@ pub(crate) struct Amount {
     pub(crate) pool_bytes: usize,
 }
 
-/// Limit that a request of a peer for memory would exceed, in bytes.
+/// The limit, in bytes, that a request of a peer for memory would exceed: the limit of the peer, or
+/// that of all peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exceeded {
     /// Limit of one peer.

@@ -303,7 +303,8 @@ impl RegionParts {
         self.buffer.access().contains(AccessFlags::WINDOW_BIND)
     }
 
-    /// Combines the parts to a region again, for example after it could not be joined.
+    /// Creates the region again from its parts, for example because the region could not be joined
+    /// with another.
     pub(crate) fn into_region(self) -> LocalMr {
         LocalMr::new(SharedBuffer::new(self.buffer), self.range, self.lender)
     }
@@ -359,7 +360,7 @@ pub(crate) mod sealed {
 ///
 /// [`SharedLocalMr`]: crate::SharedLocalMr
 pub trait LocalMrReadAccess: sealed::RegionAccess {
-    /// Returns the length of the memory in bytes.
+    /// Returns the length of this local memory in bytes.
     fn length(&self) -> usize {
         self.buffer_and_range().1.len()
     }

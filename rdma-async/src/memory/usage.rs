@@ -71,7 +71,7 @@ impl PoolOptions {
         self
     }
 
-    /// Returns an error if the low watermark exceeds the high watermark.
+    /// Checks these watermarks. Returns an error if the low watermark exceeds the high watermark.
     pub(crate) fn check(&self) -> Result<()> {
         match &self.kept_watermarks {
             Some(watermarks) if watermarks.is_empty() => {
@@ -179,7 +179,8 @@ impl Usage {
         }
     }
 
-    /// Counts `bytes` bytes of a piece as no longer used, so that waiting tasks can use them.
+    /// Subtracts `bytes`, the length of returned memory, from the bytes in use of the pool, so that
+    /// waiting tasks can use these bytes.
     pub(super) fn release(&self, bytes: usize) {
         self.in_use.fetch_sub(bytes, Ordering::Relaxed);
         self.observed.subtract(bytes);

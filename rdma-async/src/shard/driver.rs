@@ -184,7 +184,8 @@ impl Driver {
     }
 }
 
-/// Counters, for tests, of the sleeps of a driver and of its requests for completion events.
+/// Counters for tests: how often a driver has slept, and how often the driver has requested a
+/// completion event.
 #[cfg(test)]
 #[derive(Debug, Default)]
 pub(super) struct Counts {

@@ -128,7 +128,8 @@ enum Change {
     Detach(u32),
 }
 
-/// Result of a poll of the completion queue.
+/// Result of polling the completion queue: the number of completions, or the fact that another
+/// thread is polling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Polled {
     /// Number of handled completions. At the maximum of one poll, the queue may contain further
@@ -403,7 +404,8 @@ impl Shard {
         }
     }
 
-    /// Ends all connections of the shard with this error, because the driver has failed.
+    /// Ends all connections of the shard with `error`, with which the driver (polling task) of the
+    /// shard has failed.
     pub(crate) async fn fail(&self, error: &Error) {
         loop {
             if let Some(mut poller) = self.poller.try_lock() {

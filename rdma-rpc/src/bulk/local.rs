@@ -119,9 +119,9 @@ impl<'m> LocalPieces<'m> {
         Ok((piece, at))
     }
 
-    /// Puts back a piece after its transfer. Pieces must be put back in the order in which they were
-    /// taken. Memory that the device is still using, because it has not ended the operation, is
-    /// lost.
+    /// Puts back a piece after its transfer. Pieces must be put back in the order in which they
+    /// were taken. Memory that the device is still using, because it has not ended the operation,
+    /// is lost.
     pub(super) fn put_back(&mut self, piece: PieceMemory<'m>) {
         if let (LocalMemory::Region { joined, .. }, PieceMemory::Region(piece)) =
             (&mut self.memory, piece)

@@ -76,7 +76,8 @@ impl PieceTransfer {
         }
     }
 
-    /// Transfers one piece: the bytes of the local `memory`, from or to the offset `at` of the bulk.
+    /// Transfers one piece: the bytes of the local `memory`, from or to the offset `at` of the
+    /// bulk.
     pub(super) async fn transfer(&self, memory: &mut PieceMemory<'_>, at: usize) -> Result<()> {
         let Some(rdma) = self.link.rdma() else {
             return self.exchange(memory.bytes_mut(), at).await;

@@ -162,8 +162,8 @@ impl<C: Codec> MethodCodecs for ServiceCodec<C> {
     type Error = C;
 }
 
-/// Codecs of a method with `#[rpc(raw)]`: [`Raw`] for the request and the response, and the
-/// service's codec `C` for the error.
+/// The codecs of a method with the attribute `#[rpc(raw)]`. The request and the response are raw
+/// bytes ([`Raw`]); only errors are encoded with the service's codec `C`.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct RawCodec<C>(std::marker::PhantomData<C>);

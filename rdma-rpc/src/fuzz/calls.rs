@@ -257,8 +257,8 @@ pub(super) async fn call(client: Client, kind: u8) -> Result<(), Error> {
     }
 }
 
-/// Removes the result and the service's error from the outcome of a call, because only an error of
-/// the framework matters.
+/// Converts the outcome of a call to the error of the framework, if any. The result of the handler
+/// and the service's error count as success, because only an error of the framework matters.
 fn outcome<T>(outcome: Result<T, CallError<String>>) -> Result<(), Error> {
     match outcome {
         Ok(_) | Err(CallError::Service(_)) => Ok(()),

@@ -65,7 +65,7 @@ fn builder() -> ClientBuilder {
     Client::builder().concurrency(4).bulk_limit(BULK_LIMIT)
 }
 
-/// Returns a message with the settings of a server.
+/// Returns a valid message with the settings of a server, which the fuzzed server sends first.
 fn settings() -> Vec<u8> {
     let header = Header::Settings(Settings {
         message_limit: 1 << 20,

@@ -26,7 +26,8 @@ const READ_BUFFER_LEN: usize = 64 << 10;
 /// keepalive probes. Equal to the timeout for connecting.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
-/// End of a TCP connection without TLS that sends batches and receives messages.
+/// One end of a TCP connection without TLS, which sends batches (messages with one or more frames)
+/// and receives messages.
 #[derive(Debug)]
 pub(crate) struct TcpLink {
     stream: TcpStream,
@@ -100,7 +101,7 @@ pub(super) async fn read_messages(source: impl MessageSource + Send, core: &Arc<
     }
 }
 
-/// Reader that splits the byte stream `source` into messages, and passes the messages to a
+/// Reader that splits a byte stream from the peer into messages, and passes the messages to a
 /// connection.
 struct MessageReader<S> {
     source: S,
@@ -190,8 +191,8 @@ impl MessageSource for &TcpLink {
     }
 }
 
-/// Reads the length of the message at the start of `bytes`, in bytes. Returns `None` if the length
-/// has not arrived completely.
+/// Reads the length prefix at the start of `bytes`, and returns the length of the message in bytes.
+/// Returns `None` if the prefix has not arrived completely.
 fn length(bytes: &[u8]) -> Option<usize> {
     let bytes = bytes.first_chunk::<PREFIX_LEN>()?;
     usize::try_from(u32::from_be_bytes(*bytes)).ok()

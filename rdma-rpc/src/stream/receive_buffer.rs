@@ -236,8 +236,9 @@ impl State {
         Ok(true)
     }
 
-    /// Counts items and their bytes as taken. If at least half of the window was taken since the
-    /// last grant, returns the additional window that the caller must grant to the peer.
+    /// Counts items, and their length in bytes, as taken by the program. If at least half of the
+    /// window was taken since the last grant, returns the additional window that the caller must
+    /// grant to the peer.
     fn count(&mut self, items: u32, bytes: u32) -> Option<Window> {
         self.next = self.next.wrapping_add(items);
         self.taken.items += items;

@@ -77,8 +77,8 @@ pub enum End {
     Accepting,
 }
 
-/// The handshake data from which a token is computed, so that the token is valid only for one end
-/// in one handshake.
+/// The data of one handshake from which an end computes its token, the proof that it may connect.
+/// The token is valid only for one end in one handshake.
 #[derive(Debug, Clone)]
 pub struct Transcript {
     prover: End,

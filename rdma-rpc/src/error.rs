@@ -259,7 +259,8 @@ pub enum CallError<E> {
 }
 
 impl<E> CallError<E> {
-    /// Returns the service's error; `None` for an error of the framework.
+    /// Returns the error if the service's handler has returned it. Returns `None` for an error of
+    /// rdma-rpc itself, for example because the connection has ended.
     pub fn service(self) -> Option<E> {
         match self {
             Self::Service(error) => Some(error),

@@ -10,7 +10,8 @@ use super::send_state::UNAWAITED;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess};
 
-/// A received message that is passed to the handler of [`Rdma::handle_messages`].
+/// A received message that is passed to the message handler, the function that the program has set
+/// with [`Rdma::handle_messages`].
 ///
 /// [`Rdma::handle_messages`]: crate::Rdma::handle_messages
 #[derive(Debug)]

@@ -144,7 +144,8 @@ impl RegistrationCache {
         region.is_some()
     }
 
-    /// Removes all regions from the cache.
+    /// Removes all regions from the cache. The memory of a region stays registered until its last
+    /// clone is dropped.
     pub fn clear(&self) {
         let regions = {
             let mut entries = self.entries.lock();

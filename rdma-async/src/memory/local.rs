@@ -344,12 +344,14 @@ pub(super) fn subrange(whole: &Range<usize>, part: &Range<usize>) -> Option<Rang
 pub(crate) mod sealed {
     use super::{Range, SharedBuffer};
 
-    /// Access to the buffer of a region or slice, and to its range in the buffer.
+    /// Internal access to the registered buffer of a region or slice, and to the range of the
+    /// buffer that the region or slice contains.
     pub trait RegionAccess {
         fn buffer_and_range(&self) -> (&SharedBuffer, Range<usize>);
     }
 
-    /// Exclusive access to the buffer of a region or slice, and to its range in the buffer.
+    /// Internal exclusive access to the registered buffer of a region or slice, like
+    /// [`RegionAccess`].
     pub trait RegionAccessMut: RegionAccess {
         fn buffer_and_range_mut(&mut self) -> (&mut SharedBuffer, Range<usize>);
     }

@@ -155,8 +155,8 @@ pub struct SharedRemoteMr {
 }
 
 impl SharedRemoteMr {
-    /// Returns the part of this memory with the bytes of `range`, or `None` if `range` exceeds this
-    /// memory.
+    /// Returns a handle for the bytes `range` of this memory of the peer, or `None` if `range`
+    /// exceeds this memory.
     pub fn get(&self, range: Range<usize>) -> Option<Self> {
         Some(Self {
             region: Arc::clone(&self.region),

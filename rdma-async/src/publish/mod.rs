@@ -132,7 +132,7 @@ impl Published {
         self.memory.remote()
     }
 
-    /// Returns the version of the value, which is the number of updates.
+    /// Returns the version of the published value: the number of its updates so far.
     pub fn version(&self) -> u64 {
         self.version
     }

@@ -194,7 +194,7 @@ impl Bulk {
         }
     }
 
-    /// Returns whether the bulk has no bytes.
+    /// Returns whether the length of the bulk is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -34,7 +34,7 @@ use crate::wire::{CallId, Header, MESSAGE_HEADER_LEN};
 /// call has no response.
 pub(super) type Outcome<T, E> = Result<T, CallError<E>>;
 
-/// Name of the method and time limit of a call, for the texts of errors.
+/// Data of a call that the texts of its errors contain: the name of the method and the time limit.
 #[derive(Debug, Clone)]
 pub(super) struct ErrorInfo {
     pub(super) method: Cow<'static, str>,

@@ -126,7 +126,7 @@ impl fmt::Debug for CodecError {
 }
 
 impl CodecError {
-    /// Creates an error from its cause, which may also be a string.
+    /// Creates a codec error from its cause: another error, or a text that describes the cause.
     pub fn new(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self(Arc::from(cause.into()))
     }
@@ -150,8 +150,8 @@ pub trait MethodCodecs: 'static {
     type Error: Codec;
 }
 
-/// Codecs of a method without `#[rpc(raw)]`: the service's codec `C` for the request, the response
-/// and the error.
+/// The codecs of a method without the attribute `#[rpc(raw)]`. The request, the response and the
+/// error are all encoded with the service's codec `C`.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct ServiceCodec<C>(std::marker::PhantomData<C>);

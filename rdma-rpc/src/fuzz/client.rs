@@ -15,8 +15,8 @@ use crate::error::Error;
 use crate::outbox::MAX_BATCH_LEN;
 use crate::wire::{Header, MESSAGE_HEADER_LEN, Settings, write_message_header};
 
-/// Runs a client against a server that sends the messages in `bytes`. Panics if the client sends an
-/// invalid message or a call never ends.
+/// Tests a client whose server sends arbitrary messages. `bytes` describes the messages and the
+/// calls of the client. Panics if the client sends an invalid message or a call never ends.
 pub fn client(bytes: &[u8]) {
     super::run(connect(bytes));
 }

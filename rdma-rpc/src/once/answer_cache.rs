@@ -81,7 +81,8 @@ struct CallEntry {
     len: AtomicUsize,
 }
 
-/// Answer of a call's handler, or the fact that the handler is still running.
+/// Content of a call's entry: the answer of the handler, or the fact that the handler is still
+/// running.
 #[derive(Debug, Clone)]
 enum StoredAnswer {
     /// The handler is running.
@@ -448,12 +449,13 @@ mod tests {
         cache.check(&metadata, &cache.connection_client(), 1)
     }
 
-    /// Creates or finds the entry of a call whose request arrives on a new connection.
+    /// Calls [`AnswerCache::enter`] for the call `number`, whose request arrives on a new
+    /// connection, and returns the result.
     fn enter(cache: &AnswerCache, number: CallNumber) -> Option<(Arc<CallEntry>, bool)> {
         cache.enter(number, cache.connection_client().epoch)
     }
 
-    /// Runs a call to completion. Returns whether the call was new.
+    /// Runs the call `number` to completion if it is new. Returns whether the call was new.
     fn run(cache: &AnswerCache, number: CallNumber) -> bool {
         check(cache, number).unwrap();
         let (entry, is_new) = enter(cache, number).unwrap();

@@ -72,7 +72,7 @@ pub enum TypeFormat {
     Enum(Vec<(String, Option<Fields>)>),
 }
 
-/// Fields of a struct or of an enum variant.
+/// Fields of a struct or of an enum variant, with the format of each field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Fields {

@@ -177,7 +177,8 @@ impl Core {
         self.instance_id.get().copied().unwrap_or_default()
     }
 
-    /// Stores the received settings of the peer. Fails if the peer has already sent settings.
+    /// Stores the settings that the peer has sent, and notifies the tasks that wait for them. Fails
+    /// if the peer has already sent settings.
     pub(crate) fn set_peer_settings(&self, settings: Settings) -> Result<(), Violation> {
         self.peer_settings
             .set(settings)
@@ -198,7 +199,7 @@ impl Core {
         self.end.get().cloned().map_or(Ok(()), Err)
     }
 
-    /// Returns the maximum length of a received message in bytes.
+    /// Returns the maximum length in bytes of a message that this end accepts from the peer.
     pub(crate) fn message_limit(&self) -> usize {
         self.own_settings.message_limit as usize
     }

@@ -39,7 +39,7 @@ impl Buffer {
 /// again after the payload was dropped. A payload of at most 64 bytes does not allocate.
 pub struct Payload(PayloadMemory);
 
-/// Maximum number of bytes that a payload stores within itself instead of the heap: enough for
+/// Maximum number of bytes that a payload stores within itself instead of on the heap. Enough for
 /// typical small messages, and few enough that moving a payload is cheap.
 const MAX_INLINE_LEN: usize = 64;
 

@@ -12,8 +12,8 @@ pub(super) struct PrivateData {
     pub(super) authenticates: bool,
 }
 
-/// Length, in bytes, of the private data of a request or an acceptance: the limits, and one byte
-/// for [`PrivateData::authenticates`].
+/// Length, in bytes, of the private data of a connect request or of its acceptance: the encoded
+/// limits, and one byte for [`PrivateData::authenticates`].
 const LEN: usize = EndLimits::ENCODED_LEN + 1;
 
 impl PrivateData {

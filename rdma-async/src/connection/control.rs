@@ -320,7 +320,7 @@ async fn end_of_grant(granting: &mut Option<JoinHandle<()>>) {
     }
 }
 
-/// Waits until `time`, or forever for `None`. Used as a branch of `select!`.
+/// Waits until the time `time`, or forever if `time` is `None`. Used as a branch of `select!`.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time.into()).await,

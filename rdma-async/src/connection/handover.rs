@@ -228,8 +228,8 @@ impl Connection {
         Some(ended)
     }
 
-    /// Returns the number of leases that this end has revoked and that the peer has not yet
-    /// returned or released.
+    /// Returns the number of revoked leases: this end has ended them, and the peer has not yet
+    /// returned or released the memory.
     #[cfg(test)]
     pub(crate) fn revoked_leases(&self) -> usize {
         self.leases.revoked()
@@ -349,8 +349,8 @@ impl Drop for WithdrawUnlessSent<'_> {
     }
 }
 
-/// Waits for the future `work`, and returns its result. Fails with [`Error::Timeout`], which
-/// contains the name `what`, if `work` takes longer than `limit`.
+/// Waits for the future `work`, and returns its result. If `work` takes longer than `limit`, fails
+/// with [`Error::Timeout`], whose text names the operation `what`.
 async fn in_time<T>(
     what: &'static str,
     limit: Duration,

@@ -65,7 +65,8 @@ impl LeaseTable {
         Some(lease)
     }
 
-    /// Removes a lease from the revoked leases. Returns `false` if the lease was not revoked.
+    /// Removes the lease `id` from the list of revoked leases. Returns `false` if the list does not
+    /// contain the lease.
     fn forget_revoked(&mut self, id: u64) -> bool {
         let revoked = self.revoked.remove(&id);
         self.revoked_requests -= usize::from(revoked == Some(true));
@@ -134,7 +135,8 @@ impl Leases {
         }
     }
 
-    /// Returns the access rights of the peer to the memory that this end lends.
+    /// Returns the access rights that this connection gives the peer to the memory that this end
+    /// lends.
     pub(super) fn access(&self) -> AccessFlags {
         self.access
     }
@@ -150,8 +152,8 @@ impl Leases {
         self.table.lock().revoked_requests
     }
 
-    /// Removes the next lease that has expired at the time `now` from the list of expiries, and
-    /// returns its id. Returns `None` if no lease has expired.
+    /// Returns the id of a lease that has expired at the time `now`, and removes its expiry from
+    /// the list. Returns `None` if no lease has expired.
     pub(super) fn take_expired(&self, now: Instant) -> Option<u64> {
         let mut table = self.table.lock();
         let &(end, id) = table.expiries.front()?;
@@ -180,7 +182,8 @@ impl Leases {
         table.expiries.len() == 1
     }
 
-    /// Returns whether the peer may still access the memory of a lease.
+    /// Returns whether the lease with the id `id` exists and has not ended, so that the peer may
+    /// access its memory.
     pub(super) fn is_open(&self, id: u64) -> bool {
         self.table.lock().leases.contains_key(&id)
     }

@@ -37,8 +37,9 @@ struct Queue {
 }
 
 impl Queue {
-    /// Adds a message to the end of the queue. The queue has at most one message that returns slots
-    /// of a ring, because a peer can use a returned slot before the message is sent.
+    /// Adds a control message of the kind `kind` to the end of the queue. The queue has at most one
+    /// message that returns slots of a ring, because a peer can use a returned slot before the
+    /// message is sent.
     fn push(&mut self, kind: Kind) {
         if let Kind::Returned { slots } = kind {
             let queued = self.messages.iter_mut().find_map(|queued| match queued {
@@ -62,7 +63,7 @@ impl Outbox {
         }
     }
 
-    /// Returns whether no control message is queued.
+    /// Returns whether the queue contains no control message.
     pub(super) fn is_empty(&self) -> bool {
         !self.has_messages.load(Ordering::Acquire)
     }

@@ -34,7 +34,7 @@ pub(super) struct Request {
     pub(super) align: u64,
 }
 
-/// Queue of the peer's requests for memory that have not been answered.
+/// Queue of the peer's requests for memory that this end has not yet answered.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     waiting: Mutex<VecDeque<Request>>,

@@ -97,15 +97,15 @@ impl<Q: Posted> Sender<Q> {
         number >= self.first_staged.load(Ordering::Relaxed)
     }
 
-    /// Stores the number of the first staged request for [`Self::is_staged`]. Called after each
-    /// change of the queue.
+    /// Publishes the number of the first staged request (accepted, but not yet posted), which
+    /// [`Self::is_staged`] reads without the lock. Called after each change of the send queue.
     #[inline]
     pub(super) fn note_staged(&self, state: &SendState<Q>) {
         self.first_staged
             .store(state.first_staged(), Ordering::Relaxed);
     }
 
-    /// Returns whether the request with this number, which must have ended, was successful.
+    /// Returns whether the request `number` was successful. The request must have ended.
     #[inline]
     pub(super) fn has_succeeded(&self, number: u64) -> bool {
         number < self.failed_from.load(Ordering::Acquire)
@@ -137,7 +137,8 @@ impl<Q: Posted> Sender<Q> {
         self.results.value(slot)
     }
 
-    /// Frees a result slot, and wakes the tasks that wait for a slot.
+    /// Frees `slot`, which contained the result of an atomic operation, and wakes the tasks that
+    /// wait for a free slot.
     pub(super) fn release_result(&self, slot: ResultSlot) {
         self.results.release(slot);
         self.result_free.wake();
@@ -204,9 +205,9 @@ impl<Q: Posted> Sender<Q> {
         }
     }
 
-    /// Calls `end`, which ends requests in the state of the send queue, and publishes the number of
-    /// ended requests to the futures. `is_success` is `false` if the last ended request has failed.
-    /// Returns whether any request has ended.
+    /// Locks the state of the send queue, and calls `end`, which marks requests as ended. Then
+    /// publishes the number of ended requests, which the futures read. `is_success` is `false` if
+    /// the last of these requests has failed. Returns whether any request has ended.
     #[inline]
     pub(super) fn end(
         &self,
@@ -228,8 +229,8 @@ impl<Q: Posted> Sender<Q> {
         true
     }
 
-    /// Records `error` as the error of the last request that has ended, unless an earlier request
-    /// has failed.
+    /// Stores `error` as the failure of the last request that `ended` counts, unless an earlier
+    /// request of the connection has failed. Ignores the error of a flushed request.
     #[cold]
     fn note_failure(&self, ended: &EndedCount, error: &WorkError) {
         if ended.newly_ended > 0 && error.status != WorkStatus::Flushed {

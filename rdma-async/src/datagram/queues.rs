@@ -22,8 +22,8 @@ use crate::memory::{LocalMr, PieceLender};
 /// burst, and small enough for an array on the stack.
 const POLL_BATCH: usize = 32;
 
-/// Send queue, receive queue and completion queue of one socket, shared by the tasks that use the
-/// socket.
+/// Send queue, receive queue and completion queue of one datagram socket, shared by the tasks that
+/// use the socket.
 #[derive(Debug)]
 pub(super) struct Queues {
     inner: Mutex<Inner>,

@@ -25,7 +25,8 @@ pub(crate) struct EndLimits {
 }
 
 impl EndLimits {
-    /// Length of the encoded limits, in bytes, with the magic number and the version.
+    /// Length of the encoded limits in bytes, including the magic number and the version that
+    /// precede them.
     pub(crate) const ENCODED_LEN: usize = 18;
 
     /// Returns the limits as bytes, after the magic number and the version.

@@ -22,8 +22,8 @@ pub(super) const MAGIC: [u8; 8] = *b"RDMAdeny";
 /// memory that the reason of a peer can use.
 const MAX_REASON_LEN: usize = 200;
 
-/// Sends a rejection with this reason. Ignores errors, because the caller closes the TCP connection
-/// in any case.
+/// Sends the peer a rejection, the message that refuses the handshake for `reason`. Ignores errors,
+/// because the caller closes the TCP connection in any case.
 pub(super) async fn send(stream: &mut TcpStream, reason: &str) {
     drop(stream.write_all(&encode(reason)).await);
     drop(stream.shutdown().await);
@@ -44,7 +44,8 @@ fn encode(reason: &str) -> Vec<u8> {
     [&MAGIC[..], &len.to_be_bytes(), reason].concat()
 }
 
-/// Reads a rejection, whose magic number was already read, and converts it to an error.
+/// Reads the peer's rejection of the handshake, whose magic number was already read. Returns an
+/// error with the peer's reason.
 pub(super) async fn read(stream: &mut TcpStream, peer: SocketAddr) -> Error {
     let reason = async {
         let len = usize::from(stream.read_u16().await?);

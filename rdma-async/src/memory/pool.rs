@@ -190,8 +190,8 @@ impl Pool {
     }
 }
 
-/// Source of registered memory of one size: lends pieces, and keeps returned pieces registered for
-/// their next use.
+/// Source of pieces of registered memory, all of one size. Lends pieces, and keeps returned pieces
+/// registered for their next use.
 #[derive(Debug)]
 pub(crate) struct PieceLender {
     domain: ProtectionDomain,
@@ -365,7 +365,8 @@ fn window_access(domain: &ProtectionDomain) -> AccessFlags {
     }
 }
 
-/// Returns whether the device supports memory windows of type 2.
+/// Returns whether the device of `context` supports memory windows of type 2, by which a peer gets
+/// access to a part of a buffer.
 pub(crate) fn has_windows(context: &Context) -> bool {
     let type_2 = DeviceCapabilities::MEM_WINDOW_TYPE_2A | DeviceCapabilities::MEM_WINDOW_TYPE_2B;
     let attributes = context.attributes();

@@ -212,8 +212,8 @@ impl Limit {
     }
 }
 
-/// Counter of the kept bytes of a pool (returned memory that stays registered), with the watermarks
-/// that limit them.
+/// Counter of the kept bytes of a memory pool, that is, of returned memory that stays registered.
+/// Contains the watermarks, which limit the kept bytes.
 #[derive(Debug)]
 pub(super) struct KeptBytes {
     bytes: AtomicUsize,
@@ -228,8 +228,8 @@ impl KeptBytes {
         }
     }
 
-    /// Adds `bytes` to the kept bytes. Called before other threads can take the memory, because its
-    /// removal subtracts the same number.
+    /// Adds `bytes`, the length of returned memory, to the kept bytes. Called before other threads
+    /// can take the memory, because taking the memory subtracts the same number.
     pub(super) fn add(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }

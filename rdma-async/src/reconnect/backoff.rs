@@ -62,8 +62,8 @@ impl Backoff {
         }
     }
 
-    /// Begins a sequence of pauses without the time limit, for connections that are kept open
-    /// forever.
+    /// Begins a sequence of pauses between attempts to connect, without the time limit. Used for
+    /// connections that are kept open forever.
     pub(super) fn begin_unlimited(&self) -> Pauses {
         Pauses {
             end: None,

@@ -196,7 +196,7 @@ pub(super) struct Counts {
     sleeps: AtomicU64,
 }
 
-/// Waits until `time`, or forever for `None`. Used as a branch of `select!`.
+/// Waits until the time `time`, or forever if `time` is `None`. Used as a branch of `select!`.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time.into()).await,

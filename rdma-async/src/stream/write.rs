@@ -127,8 +127,8 @@ impl OwnedWriteHalf {
     }
 }
 
-/// Waits until the stream accepts more bytes. The future owns the handle of the connection, so that
-/// it can be stored in [`OwnedWriteHalf`].
+/// Waits until the stream accepts more bytes. The future owns `rdma`, the handle of the connection,
+/// so that the future can be stored in [`OwnedWriteHalf`].
 async fn wait_for_room(rdma: Arc<Rdma>) {
     rdma.connection().wait_for_outgoing_room().await;
 }

@@ -113,7 +113,8 @@ impl Drop for Access {
     }
 }
 
-/// Guard that counts a piece as being transferred until it is dropped.
+/// Guard for the transfer of one piece of a bulk. The piece counts as being transferred until the
+/// guard is dropped.
 pub(super) struct PieceInFlight(Arc<Access>);
 
 impl Drop for PieceInFlight {
@@ -147,12 +148,12 @@ impl Accesses {
         self.all().iter().for_each(|access| access.close());
     }
 
-    /// Returns whether no piece of any of the bulks is being transferred.
+    /// Returns whether no transfer from or to any of the bulks has a piece in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.all().iter().all(|access| access.is_idle())
     }
 
-    /// Waits until no piece of any of the bulks is being transferred.
+    /// Waits until no transfer from or to any of the bulks has a piece in flight.
     pub(crate) async fn idle(&self) {
         for access in self.all() {
             access.idle().await;

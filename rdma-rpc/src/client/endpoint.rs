@@ -269,7 +269,8 @@ fn jittered(pause: Duration) -> Duration {
     pause / 2 + (pause / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
 }
 
-/// Guard that counts a call as in progress at an endpoint until the guard is dropped.
+/// Guard that counts a call as in progress at an endpoint (server address) until the guard is
+/// dropped.
 #[derive(Debug)]
 pub(super) struct InFlight(Arc<AtomicUsize>);
 

@@ -58,8 +58,8 @@ use crate::payload::Payload;
 /// }
 /// ```
 pub trait Codec: 'static {
-    /// Number of the codec in messages, by which an end detects that its peer uses another codec.
-    /// Numbers up to 63 are reserved for this crate.
+    /// Number that identifies the codec in messages, so that an end detects that its peer uses
+    /// another codec. Numbers up to 63 are reserved for this crate.
     const ID: u8;
 }
 
@@ -174,7 +174,8 @@ impl<C: Codec> MethodCodecs for RawCodec<C> {
     type Error = C;
 }
 
-/// A frame body to be sent, which is encoded directly into the send buffer.
+/// The body of a frame to be sent, such as a request. Encoded directly into the send buffer,
+/// without a copy.
 pub(crate) trait Encodable {
     /// Encodes the body into `room` and returns its length in bytes; `None` if `room` is too short.
     fn encode(&self, room: &mut [u8]) -> Result<Option<usize>, CodecError>;

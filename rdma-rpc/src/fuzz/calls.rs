@@ -59,7 +59,7 @@ pub(super) struct HandlerCount(Arc<AtomicUsize>);
 struct CountedHandler(HandlerCount);
 
 impl HandlerCount {
-    /// Returns the number of running handlers.
+    /// Returns the number of handlers of the test service that are running now.
     pub(super) fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
@@ -77,7 +77,7 @@ impl Drop for CountedHandler {
     }
 }
 
-/// Result of every method of the test service, with a text as the service's error.
+/// Result type of every method of the test service. The service's error is a text.
 type Outcome<T> = Result<T, String>;
 
 impl Service for HandlerCount {

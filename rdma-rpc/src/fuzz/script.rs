@@ -102,7 +102,7 @@ impl<'a> Script<'a> {
 /// a fuzzer's input is the code that selects its kind.
 const RAW: u8 = 0;
 
-/// Appends a step to the input `script`: the peer sends `message`.
+/// Appends to `script`, an input of the fuzz targets, the step "the peer sends `message`".
 pub(super) fn write_message(script: &mut Vec<u8>, message: &[u8]) {
     let len = u16::try_from(message.len()).expect("a recorded message is short");
     script.push(RAW);
@@ -110,12 +110,13 @@ pub(super) fn write_message(script: &mut Vec<u8>, message: &[u8]) {
     script.extend(message);
 }
 
-/// Appends a step to the input `script`: all ready tasks run.
+/// Appends to `script`, an input of the fuzz targets, the step "all ready tasks run".
 pub(super) fn write_run_tasks(script: &mut Vec<u8>) {
     script.push(8);
 }
 
-/// Appends a step to the input `script`: the program makes a call of the kind `number`.
+/// Appends to `script`, an input of the fuzz targets, the step "the program makes a call of the
+/// kind `number`".
 pub(super) fn write_call(script: &mut Vec<u8>, number: u8) {
     script.extend([10, number]);
 }

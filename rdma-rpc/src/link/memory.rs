@@ -43,7 +43,7 @@ pub(crate) struct MemoryLink {
 }
 
 impl MemoryLink {
-    /// Creates the two ends of a new connection.
+    /// Creates a new connection within this process, and returns its two ends.
     fn pair() -> (Self, Self) {
         let [(a_sender, a_receiver), (b_sender, b_receiver)] =
             [(); 2].map(|()| mpsc::channel(CHANNEL_DEPTH));

@@ -63,7 +63,8 @@ impl Link {
         Ok((Self::Tcp(TcpLink::new(stream)?), peer))
     }
 
-    /// Returns a link within this process, and the description of its peer.
+    /// Creates a link over `link`, one end of a connection within this process. Returns the link
+    /// and the description of its peer.
     fn over_memory(link: MemoryLink) -> (Self, Peer) {
         let peer = Peer {
             transport: Transport::Memory,
@@ -230,7 +231,8 @@ impl Encryption {
 }
 
 #[cfg(feature = "tls")]
-/// Returns a TLS link, and the description of its peer with the certificate.
+/// Converts a connected TLS link to a [`Link`]. Returns the link, and `peer` with the certificate
+/// of the peer added.
 fn with_certificate(link: tls::TlsLink, peer: Peer) -> (Link, Peer) {
     let peer = Peer {
         certificate: link.certificate(),

@@ -14,7 +14,8 @@ use crate::outbox::Batch;
 use crate::payload::{Buffer, Message};
 use crate::wire::Violation;
 
-/// Length in bytes of the prefix of each message. The prefix contains the length of the message.
+/// Length in bytes of the prefix that precedes each message on a TCP connection. The prefix
+/// contains the length of the message.
 pub(super) const PREFIX_LEN: usize = 4;
 
 /// Length of the receive buffer in bytes: several batches, so that a busy connection needs few

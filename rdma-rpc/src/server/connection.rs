@@ -221,7 +221,8 @@ impl ServerConnection {
         next
     }
 
-    /// Ends all calls, because the connection has ended with `error`.
+    /// Ends all running calls of this connection: their handlers are dropped, and their streams
+    /// fail with `error`, the error that ended the connection.
     pub(crate) fn fail(&self, error: &Error) {
         self.is_closing.store(true, Ordering::SeqCst);
         self.slots.stop(|_| true, error, drop);
@@ -235,8 +236,9 @@ impl ServerConnection {
         drop(core.outbox.append_empty(&Header::Goodbye { status: 0 }));
     }
 
-    /// Ends the calls that still run at the end of the grace period, with [`Status::Cancelled`].
-    /// The status [`Status::ShuttingDown`] would mean that the calls were not started.
+    /// Ends the calls of the connection that still run at the end of a shutdown's grace period, and
+    /// sends their callers [`Status::Cancelled`]. The status [`Status::ShuttingDown`] would mean
+    /// that the calls were not started.
     pub(super) fn stop(&self, core: &Core) {
         let stopped = |id| refuse(core, id, &Status::Cancelled);
         let next = self.slots.stop(|_| true, &Error::ShuttingDown, stopped);
@@ -281,7 +283,8 @@ impl ServerConnection {
         self.is_closing.load(Ordering::SeqCst)
     }
 
-    /// Waits until no handler is running. Must be called after [`Self::close`].
+    /// Waits until no handler of the connection is running. Must be called after [`Self::close`],
+    /// which refuses new calls.
     pub(super) async fn wait_for_handlers(&self) {
         loop {
             let mut idle = std::pin::pin!(self.idle.notified());

@@ -14,8 +14,8 @@ use crate::method::MethodInfo;
 /// A service that a server can offer. The attribute [`service`](macro@crate::service) generates an
 /// implementation, the type `…Server`.
 pub trait Service {
-    /// Adds the methods of the service to `methods`, the methods of a server. Implemented by
-    /// generated code.
+    /// Adds the methods of the service to `methods`, the table of a server's methods. Implemented
+    /// by generated code.
     #[doc(hidden)]
     fn register(self, methods: &mut Methods);
 }

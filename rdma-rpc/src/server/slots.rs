@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::stream::Streams;
 use crate::wire::{CallId, Violation};
 
-/// Slots of the running calls of a connection. A slot is a place for one call. The client chooses
-/// the slot of each call, so the number of slots limits the running calls.
+/// Table of the running calls of a connection. Each slot of the table has room for one call. The
+/// client chooses the slot of each call, so the number of slots limits the running calls.
 #[derive(Debug)]
 pub(super) struct Slots(Box<[Mutex<Slot>]>);
 
@@ -177,7 +177,7 @@ impl Slots {
         incoming.end(items)
     }
 
-    /// Returns whether the call with this ID is running.
+    /// Returns whether the call with the ID `id` is running, that is, has begun and has not ended.
     pub(super) fn is_running(&self, id: CallId) -> bool {
         self.with_call(id, |_| ()).is_some()
     }

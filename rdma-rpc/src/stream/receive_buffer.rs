@@ -268,7 +268,8 @@ mod tests {
         })
     }
 
-    /// Pushes an item of `len` bytes that all equal the sequence number.
+    /// Pushes one item to a test's buffer: `len` bytes that all equal the item's sequence number
+    /// `sequence`.
     fn push(buffer: &ReceiveBuffer, sequence: u32, len: usize) -> Result<(), Violation> {
         let bytes = vec![sequence as u8; len];
         buffer.push(sequence, 1, 0, Body::Short(&bytes), 1000)

@@ -87,9 +87,11 @@ mod frame_kind {
     pub(super) const REVOKE: u8 = 13;
     pub(super) const RELEASE: u8 = 14;
 
-    /// Flag of a response: the body is the service's error.
+    /// Flag in the header of a response frame: the body is an error of the service instead of a
+    /// success value.
     pub(super) const IS_ERROR: u16 = 1;
-    /// Flag of a response: the number of stream items follows the header.
+    /// Flag in the header of a response frame: the header is followed by the number of items of the
+    /// handler's stream.
     pub(super) const HAS_ITEMS: u16 = 2;
 }
 
@@ -199,12 +201,14 @@ impl FrameReader {
     }
 }
 
-/// Returns the `u64` at offset `at`. The caller must have checked the length of `bytes`.
+/// Decodes the `u64` in network byte order at the offset `at` of `bytes`. The caller must have
+/// checked the length of `bytes`.
 fn read_u64(bytes: &[u8], at: usize) -> u64 {
     u64::from(read_u32(bytes, at)) << 32 | u64::from(read_u32(bytes, at + 4))
 }
 
-/// Returns the `u32` at offset `at`. The caller must have checked the length of `bytes`.
+/// Decodes the `u32` in network byte order at the offset `at` of `bytes`. The caller must have
+/// checked the length of `bytes`.
 fn read_u32(bytes: &[u8], at: usize) -> u32 {
     let word = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>());
     word.map_or(0, |word| u32::from_be_bytes(*word))

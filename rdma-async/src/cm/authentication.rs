@@ -32,9 +32,9 @@ pub(super) struct Identity {
     pub(super) address: Option<SocketAddr>,
 }
 
-/// Authenticates both ends of a new connection by messages, if the settings have an authenticator.
-/// `end` is the role of this end. Returns the connection if both ends have proved that they may
-/// connect.
+/// Authenticates both ends of the new connection `rdma` by messages, if the settings have an
+/// authenticator. `end` is the role of this end; `own` and `theirs` identify this end and the peer.
+/// Returns the connection if both ends have proved that they may connect.
 pub(super) async fn run(rdma: Rdma, end: End, own: Identity, theirs: Identity) -> Result<Rdma> {
     let Some(authenticator) = rdma.connection().authenticator() else {
         return Ok(rdma);
@@ -140,7 +140,8 @@ impl TokenExchange<'_> {
         Transcript::new(prover, self.rdma.peer_address(), parts)
     }
 
-    /// Checks the token of the peer. Returns the reason as an error if the token is not valid.
+    /// Checks `token`, the proof of the peer, which the peer must have computed from `transcript`.
+    /// Returns the reason as an error if the token is not valid.
     fn check(&self, transcript: &Transcript, token: &[u8]) -> Result<()> {
         let checked = self.authenticator.check(transcript, token);
         checked.map_err(Error::disconnected)

@@ -177,8 +177,9 @@ impl CmConnector {
     }
 }
 
-/// Returns the identities (private data and address) of this end and of the peer, from which
-/// authentication tokens are computed.
+/// Returns the identities of this end and of the peer, from which authentication tokens are
+/// computed. An identity contains private data, which are `own` and `theirs`, and an address, which
+/// `id` returns.
 fn identities(id: &ConnectionId, own: PrivateData, theirs: PrivateData) -> (Identity, Identity) {
     let identity = |private, address| Identity { private, address };
     let own = identity(own, id.local_address());

@@ -27,8 +27,8 @@ use crate::observe::report_failed_end;
 use crate::reserve::GrantState;
 
 impl Connection {
-    /// Requests memory from the peer, and waits for the reply. Returns the region that the peer has
-    /// lent.
+    /// Requests memory with the size and alignment of `layout` from the peer, and waits for the
+    /// reply. Returns the region that the peer has lent.
     pub(crate) async fn request_remote(&self, layout: Layout) -> Result<RemoteMr> {
         let limit = self.settings.response_timeout;
         let (size, align) = (layout.size() as u64, layout.align() as u64);
@@ -62,8 +62,8 @@ impl Connection {
         }
     }
 
-    /// Lends memory of the application to the peer, and sends the peer an offer with the address
-    /// and key of the memory. Waits until the peer's device has acknowledged the offer.
+    /// Lends `region`, memory of the application, to the peer, and sends the peer an offer with the
+    /// address and key of the memory. Waits until the peer's device has acknowledged the offer.
     pub(crate) async fn offer(&self, region: LocalMr) -> Result<()> {
         let credit = self.data_credit().await?;
         let (lease, memory) = self
@@ -257,8 +257,8 @@ impl Connection {
         self.leases.next_expiry()
     }
 
-    /// Returns memory to the peer that lent it, and waits until the peer's device has acknowledged
-    /// the message.
+    /// Returns `region` to the peer, which has lent this memory. Waits until the peer's device has
+    /// acknowledged the message.
     pub(crate) async fn give_back(&self, region: RemoteMr) -> Result<()> {
         let foreign = || Error::invalid("remote memory", "it was not lent on this connection");
         if region.lease_on(self).is_none() {

@@ -54,8 +54,8 @@ impl LeaseTable {
         }
     }
 
-    /// Removes a lease that has not ended, and subtracts its memory from the amount that the peer
-    /// has requested. Returns `None` if no such lease exists.
+    /// Removes the lease `id`, which has not ended, and subtracts its memory from the amount that
+    /// the peer has requested. Returns `None` if no such lease exists.
     fn remove(&mut self, id: u64) -> Option<Lease> {
         let lease = self.leases.remove(&id)?;
         if let Some(charge) = &lease.charge {
@@ -168,8 +168,8 @@ impl Leases {
         self.table.lock().expiries.front().map(|&(end, _)| end)
     }
 
-    /// Sets the time at which a lease expires. Returns `true` if no other lease has an expiry, so
-    /// that the control task must begin to wait for this expiry.
+    /// Sets the time `end` at which the lease `id` expires. Returns `true` if no other lease has an
+    /// expiry, so that the control task must begin to wait for this expiry.
     pub(super) fn set_expiry(&self, id: u64, end: Instant) -> bool {
         let table = &mut *self.table.lock();
         // Removes leases that ended before their expiry, so that the list stays short.
@@ -275,8 +275,8 @@ impl Leases {
         })
     }
 
-    /// Removes a lease from the revoked leases. Called for a lease that was never offered to the
-    /// peer, and that the peer thus cannot return.
+    /// Removes the lease `id` from the list of revoked leases. Called for a lease that was never
+    /// offered to the peer, and that the peer thus cannot return.
     pub(super) fn forget_revoked(&self, id: u64) {
         self.table.lock().forget_revoked(id);
     }

@@ -111,7 +111,8 @@ impl Connection {
         Ok(Payload::Claimed(Some(claim_read(message)?)))
     }
 
-    /// Sends a control message, and waits until the peer's device has acknowledged it.
+    /// Sends a control message of the kind `kind`, and waits until the peer's device has
+    /// acknowledged the message.
     pub(super) async fn send_control_frame(&self, kind: Kind) -> Result<()> {
         let credit = self.control_credit().await?;
         let number = self

@@ -94,7 +94,8 @@ impl Requests {
         wakes.into_iter().for_each(Waker::wake);
     }
 
-    /// Polls a request once, as its future does. Resolves to `true` if the request was successful.
+    /// Polls the request `number` once, as its future does, and registers `waker` if the request
+    /// has not ended. Resolves to `true` if the request was successful.
     fn poll(&self, number: u64, waker: &Waker) -> Poll<bool> {
         if self.has_ended(number) || self.register(number, waker) {
             Poll::Ready(self.has_ended(number) && self.has_succeeded(number))
@@ -103,7 +104,7 @@ impl Requests {
         }
     }
 
-    /// Waits until a request ends. Returns `true` if the request was successful.
+    /// Waits until the request `number` ends. Returns `true` if the request was successful.
     fn wait(&self, number: u64) -> bool {
         block_on(poll_fn(|cx| self.poll(number, cx.waker())))
     }

@@ -85,8 +85,8 @@ fn is_reply(kind: Kind) -> bool {
 }
 
 impl Connection {
-    /// Queues a control message, which is sent as soon as a credit and room in the send queue are
-    /// available. Returns without waiting.
+    /// Queues a control message of the kind `kind`, which is sent as soon as a credit (permission
+    /// to send) and room in the send queue are available. Returns without waiting.
     pub(super) fn send_control(&self, kind: Kind) {
         if self.failure().is_some() {
             return;

@@ -323,8 +323,9 @@ impl Connection {
         self.device.alloc_local_mr_stale(layout)
     }
 
-    /// Posts a control message to the device, after waiting for a credit and for room in the send
-    /// queue, but without waiting for its acknowledgement.
+    /// Posts a control message of the kind `kind` to the device, after waiting for a credit
+    /// (permission to send) and for room in the send queue. Does not wait for the acknowledgement
+    /// of the message.
     async fn post_control_frame(&self, kind: Kind) -> Result<()> {
         let credit = self.control_credit().await?;
         // Posted now, because the peer waits for the message and this runtime may not run again

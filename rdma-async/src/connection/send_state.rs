@@ -289,8 +289,9 @@ impl<Q: Posted> SendState<Q> {
         self.awaited <= 1
     }
 
-    /// Registers `waker` to be woken when the request ends. Does nothing if the request has ended.
-    /// Returns the replaced waker, which the caller must drop outside of the lock.
+    /// Registers `waker`, which is woken when the request `number` ends. Does nothing if the
+    /// request has ended. Returns the replaced waker, which the caller must drop outside of the
+    /// lock.
     #[must_use = "a waker is dropped outside of the lock"]
     pub(super) fn register(&mut self, number: u64, waker: &Waker) -> Option<Waker> {
         if number < self.ended || number >= self.accepted {
@@ -302,8 +303,8 @@ impl<Q: Posted> SendState<Q> {
         }
     }
 
-    /// Removes the waker of a request whose future is dropped, and returns it, because it must be
-    /// dropped outside of the lock.
+    /// Removes the waker of the request `number`, whose future is dropped. Returns the waker, which
+    /// the caller must drop outside of the lock.
     pub(super) fn detach(&mut self, number: u64) -> Option<Waker> {
         if number < self.ended || number >= self.accepted {
             return None;

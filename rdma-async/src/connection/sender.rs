@@ -90,8 +90,8 @@ impl<Q: Posted> Sender<Q> {
             || number >= self.cancelled_from.load(Ordering::Acquire)
     }
 
-    /// Returns whether a request is staged: accepted, but not yet posted to the device. Polling
-    /// cannot complete such a request.
+    /// Returns whether the request `number` is staged: accepted, but not yet posted to the device.
+    /// Polling cannot complete a staged request.
     #[inline]
     pub(super) fn is_staged(&self, number: u64) -> bool {
         number >= self.first_staged.load(Ordering::Relaxed)
@@ -194,8 +194,8 @@ impl<Q: Posted> Sender<Q> {
         self.has_ended(number) || self.have_waits_ended()
     }
 
-    /// Removes the waker and frees the result slot of a request whose future is dropped. The
-    /// request itself stays in flight.
+    /// Removes the waker of the request `number`, whose future is dropped, and frees its result
+    /// slot. The request itself stays in flight.
     pub(super) fn detach(&self, number: u64, slot: Option<ResultSlot>) {
         let waker = self.lock().detach(number);
         // Dropped after the lock is released, because dropping a waker can run code of the runtime.

@@ -96,7 +96,8 @@ impl MemoryLink {
         }
     }
 
-    /// Receives and handles messages until the connection ends. Returns the reason for the end.
+    /// Receives messages, and passes them to the connection `core`, until the connection ends.
+    /// Returns the reason for the end.
     pub(super) async fn receive(&self, core: &Arc<Core>) -> Error {
         let Some(mut receiver) = self.receiver.lock().take() else {
             return closed_by_peer();

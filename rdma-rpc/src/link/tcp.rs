@@ -68,7 +68,8 @@ impl TcpLink {
         }
     }
 
-    /// Receives and handles messages until the connection ends. Returns the reason for the end.
+    /// Receives messages, and passes them to the connection `core`, until the connection ends.
+    /// Returns the reason for the end.
     pub(super) async fn receive(&self, core: &Arc<Core>) -> Error {
         read_messages(self, core).await
     }

@@ -114,7 +114,8 @@ impl TlsLink {
         writer.poll_flush(cx)
     }
 
-    /// Receives and handles messages until the connection ends. Returns the reason for the end.
+    /// Receives messages, and passes them to the connection `core`, until the connection ends.
+    /// Returns the reason for the end.
     pub(super) async fn receive(&self, core: &Arc<Core>) -> Error {
         let Some(reader) = self.reader.lock().take() else {
             return Error::disconnected("the reason was not recorded");

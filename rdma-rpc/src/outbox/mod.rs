@@ -212,7 +212,8 @@ impl Outbox {
         Batch::new_long(&link, header, body, limit).map(Box::new)
     }
 
-    /// Appends a frame without a body, to be sent after the other ready tasks have run.
+    /// Appends a frame that consists only of `header`, to be sent after the other ready tasks have
+    /// run.
     pub(crate) fn append_empty(&self, header: &Header<'_>) -> Result<(), Error> {
         match self.append(header, &[][..], MAX_BATCH_LEN, SendAt::TurnEnd) {
             Ok(_) => Ok(()),

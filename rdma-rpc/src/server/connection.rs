@@ -164,8 +164,8 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// Starts the handler of a request, or refuses the request with a status, for example because
-    /// of missing authentication.
+    /// Starts the handler of the request `incoming` for the method with the number `method`, or
+    /// refuses the request with a status, for example because of missing authentication.
     fn start_call(&self, method: u32, incoming: IncomingRequest<'_>) -> Result<()> {
         let (core, id) = (incoming.core, incoming.id);
         if id.index != ONE_WAY && id.index >= self.slots.count() {

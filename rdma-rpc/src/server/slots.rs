@@ -76,7 +76,8 @@ impl Slots {
         u32::try_from(self.0.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns the slot of a call. Fails if the client has sent an index that no slot has.
+    /// Returns the slot of the call with the ID `id`, which the client has sent. Fails if the ID
+    /// contains an index that no slot has.
     fn slot(&self, id: CallId) -> Result<&Mutex<Slot>, Violation> {
         self.0.get(id.index as usize).ok_or(Violation::Index)
     }
@@ -121,8 +122,8 @@ impl Slots {
         Ok(true)
     }
 
-    /// Stores the task of a running call's handler, so that the end of the call can abort the task.
-    /// Aborts the task immediately if the call has already ended.
+    /// Stores `task`, the task of the handler of the running call `id`, so that the end of the call
+    /// can abort the task. Aborts the task immediately if the call has already ended.
     pub(super) fn set_task(&self, id: CallId, task: AbortHandle) {
         let is_running = self.with_call(id, |running| running.task = Some(task.clone()));
         if is_running.is_none() {
@@ -190,8 +191,8 @@ impl Slots {
         })
     }
 
-    /// Ends a call whose handler has finished, so that its slot is free. Does nothing if the call
-    /// has already ended.
+    /// Ends the call `id`, whose handler has finished, so that its slot is free. Does nothing if
+    /// the call has already ended.
     pub(super) fn end(&self, id: CallId) {
         let ended = self
             .slot(id)
@@ -215,8 +216,8 @@ impl Slots {
         }
     }
 
-    /// Ends a call that its caller has cancelled, and the leases of its result, which the caller
-    /// will not decode.
+    /// Ends the call `id`, which its caller has cancelled, and the leases of its result, which the
+    /// caller will not decode. Fails if the ID is not valid.
     pub(super) fn cancel(&self, id: CallId) -> Result<(), Violation> {
         let cancelled = {
             let mut slot = self.slot(id)?.lock();

@@ -275,7 +275,8 @@ mod tests {
         buffer.push(sequence, 1, 0, Body::Short(&bytes), 1000)
     }
 
-    /// Pushes a frame with `count` items of one byte that equals the sequence number.
+    /// Pushes a frame with `count` items to a test's buffer. Each item is one byte that equals its
+    /// sequence number; `first` is the number of the first item.
     fn push_run(buffer: &ReceiveBuffer, first: u32, count: u16) -> Result<(), Violation> {
         let items = (first..first + u32::from(count)).flat_map(|item| [0, 1, item as u8]);
         let bytes: Vec<u8> = items.collect();

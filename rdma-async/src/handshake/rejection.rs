@@ -29,8 +29,8 @@ pub(super) async fn send(stream: &mut TcpStream, reason: &str) {
     drop(stream.shutdown().await);
 }
 
-/// Sends a rejection like [`send`], but without waiting: sends nothing, or a part of the rejection,
-/// if the socket cannot take all of it.
+/// Sends the peer a rejection for `reason`, like [`send`], but without waiting. Sends nothing, or
+/// only a part of the rejection, if the socket does not accept all bytes now.
 pub(super) fn send_now(stream: &TcpStream, reason: &str) {
     // Like tokio's writes, without a signal if the peer has reset the connection.
     let _ = rustix::net::send(stream, &encode(reason), SendFlags::NOSIGNAL);

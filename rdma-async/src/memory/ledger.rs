@@ -94,7 +94,8 @@ impl Ledger {
     }
 }
 
-/// Returns the sum of two numbers of bytes, or `None` if it exceeds `limit`.
+/// Returns the sum of `held` and `more`, two numbers of bytes. Returns `None` if the sum exceeds
+/// `limit`.
 fn sum_within(held: usize, more: usize, limit: usize) -> Option<usize> {
     held.checked_add(more).filter(|&sum| sum <= limit)
 }

@@ -100,8 +100,8 @@ impl Pool {
         freed
     }
 
-    /// Returns the number of bytes of the pool that a region with this size and alignment uses: the
-    /// size of its piece.
+    /// Returns the number of bytes of the pool that a region with the size and alignment of
+    /// `layout` uses: the size of the piece of memory that contains the region.
     pub(crate) fn piece_len(&self, layout: Layout) -> Result<usize> {
         Ok(self.lender_of(layout)?.1.size())
     }

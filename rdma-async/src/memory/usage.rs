@@ -139,7 +139,7 @@ impl Usage {
     }
 
     /// Returns the maximum number of bytes that all peers together may use at their request: three
-    /// quarters of the limit.
+    /// quarters of the pool's limit. Returns `None` if the pool has no limit.
     pub(super) fn limit_of_peers(&self) -> Option<usize> {
         let limit = self.limit.as_ref()?.bytes;
         Some(limit - limit / 4)
@@ -238,8 +238,8 @@ impl KeptBytes {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the low watermark, to which the pool must free kept memory, if the kept bytes exceed
-    /// the high watermark.
+    /// Returns the number of kept bytes to which the pool must now free memory (the low watermark).
+    /// Returns `None` if the kept bytes do not exceed the high watermark.
     pub(super) fn above_high(&self) -> Option<usize> {
         let bytes = self.bytes.load(Ordering::Relaxed);
         (bytes > *self.watermarks.end()).then(|| *self.watermarks.start())

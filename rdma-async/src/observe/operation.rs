@@ -90,7 +90,8 @@ pub(crate) struct Observed<'c> {
 }
 
 impl<'c> Observed<'c> {
-    /// Begins to observe an operation that transfers `bytes` bytes.
+    /// Begins to observe an operation of the kind `kind` on `connection`, which transfers `bytes`
+    /// bytes.
     pub(crate) fn begin(connection: &'c Connection, kind: Kind, bytes: usize) -> Self {
         #[cfg(feature = "metrics")]
         connection.device().metrics().operation_begun(kind);

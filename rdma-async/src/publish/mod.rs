@@ -336,7 +336,7 @@ impl<'c> PublishedReader<'c> {
         Ok(self.accept(newest))
     }
 
-    /// Reads a part of the published memory into the same part of `local`.
+    /// Reads the bytes `range` of the published memory, by RDMA, into the same range of `local`.
     async fn read_part(&mut self, range: Range<usize>) -> Result<()> {
         if range.is_empty() {
             return Ok(());

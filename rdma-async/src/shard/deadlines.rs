@@ -122,7 +122,8 @@ impl Deadlines {
         (key, is_next)
     }
 
-    /// Cancels a deadline. Does nothing if the deadline has passed or was already cancelled.
+    /// Cancels the deadline with the key `key`. Does nothing if the deadline has passed or was
+    /// already cancelled.
     pub(super) fn cancel(&self, key: DeadlineKey) {
         let connection = self.wheel.lock().remove(key);
         drop(connection);

@@ -491,7 +491,8 @@ impl Shard {
         key
     }
 
-    /// Cancels a deadline. Does nothing if the deadline has passed or was already cancelled.
+    /// Cancels the deadline with the key `key`. Does nothing if the deadline has passed or was
+    /// already cancelled.
     pub(crate) fn cancel_deadline(&self, key: DeadlineKey) {
         self.deadlines.cancel(key);
     }

@@ -203,8 +203,8 @@ fn open_all(
     Ok(accesses)
 }
 
-/// Sends a release for each bulk of a result without a permission, because the decoding of the
-/// result has failed. The owner can then use the memory again.
+/// Sends a release for each bulk in `received`, the bulks of a result whose decoding has failed.
+/// The release permits the owner of the memory to use it again.
 fn release_unopened(core: &Core, received: &[Bulk]) {
     for bulk in received {
         if let BulkKind::Peer(peer) = &*bulk.0

@@ -180,8 +180,8 @@ impl Bulk {
         Self(Arc::new(BulkKind::Peer(peer)))
     }
 
-    /// Returns whether two values are clones of the same bulk, so that a bulk that occurs twice in
-    /// a message is lent only once.
+    /// Returns whether this bulk and `other` are clones of one bulk. A bulk that occurs twice in a
+    /// message is lent only once.
     fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

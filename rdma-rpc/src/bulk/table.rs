@@ -124,7 +124,8 @@ impl BulkTable {
         self.leases.lock().get(&id).cloned()
     }
 
-    /// Adds a permission to access memory of the peer, so that the peer can revoke it.
+    /// Adds `access`, the permission to access memory of the peer, under the lease ID `id`, so that
+    /// the peer can revoke the permission.
     pub(super) fn add_borrowed(&self, id: LeaseId, access: &Arc<Access>) {
         self.borrowed.lock().insert(id, Arc::downgrade(access));
     }
@@ -266,8 +267,8 @@ impl BulkTable {
         }
     }
 
-    /// Sends an answer without bytes: the confirmation of a write, or the information that the
-    /// lease has ended.
+    /// Sends an answer without bytes to the peer's request `tag`: the confirmation of a write, or,
+    /// if `has_ended` is set, the information that the lease has ended.
     fn answer(&self, core: &Core, lease: LeaseId, tag: u32, has_ended: bool) -> Result<()> {
         let header = Header::BulkAnswer {
             lease,

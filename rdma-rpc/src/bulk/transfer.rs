@@ -168,8 +168,8 @@ impl Transfer {
         (part, outcome, memory)
     }
 
-    /// Transfers one piece from or to the offset `at` of the bulk, unless the transfer was stopped,
-    /// the connection has ended, or the access was closed.
+    /// Transfers one piece between the local `memory` and the offset `at` of the bulk. Fails if the
+    /// transfer was stopped, the connection has ended, or the access was closed.
     async fn transfer_piece(&self, memory: &mut PieceMemory<'_>, at: usize) -> Result<()> {
         if self.is_stopped.load(Ordering::Relaxed) {
             return Err(Error::Cancelled);

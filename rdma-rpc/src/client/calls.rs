@@ -254,8 +254,8 @@ impl Calls {
         }
     }
 
-    /// Frees the slot of a call. Returns whether the server may still be executing the call, so
-    /// that the call must be cancelled.
+    /// Frees the slot of the call `id`. Returns whether the server may still be executing the call,
+    /// so that the caller must cancel the call at the server.
     fn release(&self, id: CallId) -> bool {
         let (was_waiting, left) = {
             let mut slot = self.slots[id.index as usize].lock();

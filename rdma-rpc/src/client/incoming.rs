@@ -96,7 +96,8 @@ impl Calls {
         }
     }
 
-    /// Returns the slot of a call. Fails if the server has sent an index that no slot has.
+    /// Returns the slot of the call with the ID `id`, which the server has sent. Fails if the ID
+    /// contains an index that no slot has.
     fn slot(&self, id: CallId) -> Result<&parking_lot::Mutex<Slot>, Violation> {
         self.slots.get(id.index as usize).ok_or(Violation::Index)
     }
@@ -133,8 +134,8 @@ impl Calls {
         }
     }
 
-    /// Stores `status`, which the server has sent instead of the response to a call, and wakes the
-    /// caller.
+    /// Stores `status`, which the server has sent instead of the response to the call `id`, and
+    /// wakes the task that made the call.
     fn refuse(&self, id: CallId, status: Status) -> Result<(), Violation> {
         let (waker, streams) = {
             let mut slot = self.slot(id)?.lock();

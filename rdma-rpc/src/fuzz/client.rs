@@ -79,7 +79,8 @@ fn settings() -> Vec<u8> {
     message
 }
 
-/// Receives all messages that the client has sent, and checks that they are valid.
+/// Receives all messages that the client has sent to `peer`, and checks that every message is
+/// valid.
 fn receive(peer: &mut RawPeer) {
     while let Some(message) = peer.try_receive() {
         let frames = read(&message).expect("a client sends valid messages");

@@ -77,9 +77,9 @@ impl MemoryLink {
         buffer
     }
 
-    /// Sends a message without waiting. Returns `false` if the channel is full. If the peer has
-    /// closed the connection, the message is dropped: the receiving task reports the end, after all
-    /// messages that arrived earlier.
+    /// Sends the message of `batch` to the peer without waiting. Returns `false` if the channel is
+    /// full. If the peer has closed the connection, the message is dropped: the receiving task
+    /// reports the end, after all messages that arrived earlier.
     pub(super) fn try_send(&self, batch: &mut Batch) -> bool {
         match self.sender.try_reserve() {
             Ok(permit) => permit.send(message(batch)),
@@ -89,7 +89,7 @@ impl MemoryLink {
         true
     }
 
-    /// Sends a message, and waits while the channel is full.
+    /// Sends the message of `batch` to the peer, and waits while the channel is full.
     pub(super) async fn send(&self, batch: &mut Batch) {
         if let Ok(permit) = self.sender.reserve().await {
             permit.send(message(batch));

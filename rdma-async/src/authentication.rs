@@ -77,8 +77,8 @@ pub enum End {
     Accepting,
 }
 
-/// The handshake data from which a token is computed, so that the token is valid only for one end
-/// in one handshake.
+/// The data of one handshake from which an end computes its token, the proof that it may connect.
+/// The token is valid only for one end in one handshake.
 #[derive(Debug, Clone)]
 pub struct Transcript {
     prover: End,
@@ -87,7 +87,8 @@ pub struct Transcript {
 }
 
 impl Transcript {
-    /// Creates the transcript of a handshake from its `messages`. Their lengths must be fixed,
+    /// Creates the transcript of a handshake from its `messages`. `prover` is the end that sends
+    /// the token, and `peer` the address of the peer. The lengths of the messages must be fixed,
     /// because the transcript does not contain the lengths.
     pub(crate) fn new<const N: usize>(prover: End, peer: SocketAddr, messages: [&[u8]; N]) -> Self {
         let label: &[u8] = match prover {

@@ -40,8 +40,8 @@ pub enum CompletionMode {
 /// of 4096 bytes and a header of the program's own protocol.
 const MESSAGE_LENGTH: usize = 4096 + 256;
 
-/// Settings of every connection that a builder creates. The setters of [`RdmaBuilder`] describe
-/// them.
+/// Settings of the connections that a builder creates. Each field is described at the method of
+/// [`RdmaBuilder`] that sets the field.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) completion: CompletionMode,
@@ -454,7 +454,7 @@ impl RdmaBuilder {
         RdmaListener::bind(self.template()?, address).await
     }
 
-    /// Returns the maximum number of concurrent handshakes of a listener.
+    /// Returns the maximum number of handshakes that a listener performs at the same time.
     pub(crate) fn max_half_open(&self) -> usize {
         self.settings.half_open_limit
     }
@@ -487,7 +487,7 @@ impl RdmaBuilder {
         })
     }
 
-    /// Returns the time limit of establishing a connection.
+    /// Returns the time limit for establishing one connection.
     pub(crate) fn connect_limit(&self) -> Duration {
         self.settings.connect_timeout
     }

@@ -75,7 +75,7 @@ impl PartialEq for RdmaDevice {
 
 impl Eq for RdmaDevice {}
 
-/// Resources that all clones of an [`RdmaDevice`] share.
+/// State of an open device, which all clones of its [`RdmaDevice`] share.
 struct Shared {
     shards: Mutex<Vec<Arc<Shard>>>,
     pool: Arc<Pool>,
@@ -99,7 +99,7 @@ impl RdmaDevice {
         Self::new(&Context::open_default()?)
     }
 
-    /// Opens the device with this name.
+    /// Opens the RDMA device with the name `name`, for example `mlx5_0`.
     ///
     /// # Errors
     ///
@@ -142,7 +142,8 @@ impl RdmaDevice {
         })
     }
 
-    /// Returns a builder for connections and listeners on this device.
+    /// Returns a builder, by which connections, listeners and datagram sockets on this device are
+    /// created.
     pub fn builder(&self) -> RdmaBuilder {
         RdmaBuilder::default().on(self)
     }

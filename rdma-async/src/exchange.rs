@@ -49,8 +49,8 @@ pub struct PreparedRdma {
     own_proof: Option<OwnProof>,
 }
 
-/// Authenticator of this end, and the nonce (random bytes) of this end, from which tokens are
-/// computed.
+/// The authenticator of this end with its nonce (random bytes). Tokens, the proofs that an end may
+/// connect, are computed from both.
 #[derive(Debug)]
 struct OwnProof {
     authenticator: Arc<dyn Authenticator>,
@@ -193,8 +193,8 @@ impl PreparedRdma {
         self.connect_to(&remote)
     }
 
-    /// Decodes the hello of the peer, which contains a nonce if and only if this end has an
-    /// authenticator.
+    /// Decodes `peer`, the hello (first message) of the peer, which must contain a nonce if and
+    /// only if this end has an authenticator. Fails if the hello is not valid.
     fn decode(&self, peer: &[u8]) -> Result<Hello> {
         const WITH_NONCE: usize = HELLO_LEN + NONCE_LEN;
         let invalid = |reason: String| Error::invalid("hello of the peer", reason);
@@ -320,8 +320,8 @@ where
     F: Fn(Vec<u8>) -> Fut + Send + Sync,
     Fut: Future<Output = io::Result<Vec<u8>>> + Send,
 {
-    /// Connects to the peer by the function of the program. Fails after the time limit of
-    /// connecting.
+    /// Connects to the peer. The program's function passes the messages of the handshake to the
+    /// peer. Fails after the time limit of connecting.
     async fn establish(&self) -> Result<Rdma> {
         let limit = self.builder.connect_limit();
         let what = "connecting";

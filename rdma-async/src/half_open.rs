@@ -45,7 +45,8 @@ struct Entry {
     state: Arc<HandshakeState>,
 }
 
-/// State of a handshake that the listener and the task of the handshake share.
+/// State of a handshake, shared by the listener and the task that performs the handshake: whether
+/// the peer has proved that it may connect, and whether the listener ends the handshake.
 #[derive(Debug, Default)]
 pub(crate) struct HandshakeState {
     has_proved: AtomicBool,
@@ -85,8 +86,8 @@ impl HalfOpen {
         }
     }
 
-    /// Polls for a handshake that has ended, and returns its result. Returns `Ready(None)` if no
-    /// handshake is in progress.
+    /// Polls for a handshake that has ended, and returns its result, a connection or an error.
+    /// Returns `Ready(None)` if no handshake is in progress.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Rdma>>> {
         loop {
             let Some(ended) = ready!(self.tasks.poll_join_next(cx)) else {

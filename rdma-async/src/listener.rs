@@ -93,7 +93,8 @@ impl RdmaListener {
         }
     }
 
-    /// Starts the task that performs the handshake of an accepted TCP connection.
+    /// Starts the task that performs the handshake with the peer at the address `peer`, whose TCP
+    /// connection `stream` was accepted.
     fn begin_handshake(&mut self, stream: TcpStream, peer: SocketAddr) {
         let template = Template::clone(&self.template);
         self.half_open

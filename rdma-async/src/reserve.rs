@@ -212,8 +212,8 @@ struct Inner {
 }
 
 impl GrantState {
-    /// Creates the state of memory that is not yet lent. [`Self::set_limit`] sets the time limit
-    /// later.
+    /// Creates the state of a reservation whose memory is not yet lent to the peer.
+    /// [`Self::set_limit`] sets the time limit later.
     pub(crate) fn new() -> Self {
         Self {
             inner: Mutex::new(Inner {
@@ -226,7 +226,8 @@ impl GrantState {
         }
     }
 
-    /// Sets the time limit, which starts now. Does not wake the tasks that wait for a change.
+    /// Sets the time limit of the reservation, which starts now. Does not wake the tasks that wait
+    /// for a change of the state.
     fn set_limit(&self, limit: Duration) {
         // A deadline that is too late for an [`Instant`] never passes.
         self.inner.lock().deadline = Instant::now().checked_add(limit);
@@ -257,8 +258,8 @@ impl GrantState {
         self.wait_for(|inner| inner.region.take()).await
     }
 
-    /// Waits until `attempt` returns a value. Calls `attempt` first, and after each change of the
-    /// state.
+    /// Waits until `attempt` returns a value, and returns this value. Calls `attempt` with the
+    /// state of the reservation immediately, and again after each change of the state.
     async fn wait_for<T>(&self, mut attempt: impl FnMut(&mut Inner) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
@@ -300,12 +301,13 @@ impl GrantState {
         end(self.is_offered())
     }
 
-    /// Returns whether the memory was offered to the peer, without taking a lock.
+    /// Returns whether the reserved memory was offered to the peer. Does not take a lock.
     pub(crate) fn is_offered(&self) -> bool {
         self.is_offered.load(Ordering::Acquire)
     }
 
-    /// Stores the region whose lease the peer has ended. Wakes the tasks that wait for the return.
+    /// Stores the region that was lent, after the peer has ended the lease. Wakes the task that
+    /// waits for the region in [`Self::returned_region`].
     pub(crate) fn put_back(&self, region: EndedAccess) {
         {
             let mut inner = self.inner.lock();

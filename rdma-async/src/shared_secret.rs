@@ -42,7 +42,8 @@ impl fmt::Debug for SharedSecret {
     }
 }
 
-/// Minimum length of a secret, in bytes: 128 bits, too many to guess if they are random.
+/// Minimum length of a secret, in bytes. A random secret of this length (128 bits) cannot be
+/// guessed.
 const MIN_LEN: usize = 16;
 
 impl SharedSecret {
@@ -61,7 +62,8 @@ impl SharedSecret {
         Ok(Self { keyed })
     }
 
-    /// Returns the HMAC (keyed hash) of the transcript, which is the token.
+    /// Returns the HMAC (hash with the secret as the key) of the transcript of a handshake. Its
+    /// value is the token that an end sends.
     fn mac(&self, transcript: &Transcript) -> Hmac<Sha256> {
         let mut keyed = self.keyed.clone();
         keyed.update(transcript.as_bytes());

@@ -59,7 +59,8 @@ where
 }
 
 impl Deadline {
-    /// Starts the deadline: adds the time limit to the timers of the connection's shard.
+    /// Starts the time limit: adds the deadline to the timers of the connection's shard, which end
+    /// the connection when the deadline passes.
     fn begin(&mut self) {
         let weak = Arc::downgrade(&self.connection);
         self.key = Some(self.connection.shard().add_deadline(weak, self.limit));

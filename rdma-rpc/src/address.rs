@@ -156,7 +156,7 @@ pub enum Transport {
 }
 
 impl Peer {
-    /// Returns the transport of the connection.
+    /// Returns the transport, such as RDMA or TCP, of the connection to this peer.
     pub fn transport(&self) -> Transport {
         self.transport
     }

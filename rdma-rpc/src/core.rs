@@ -164,7 +164,8 @@ impl Core {
         }
     }
 
-    /// Stores the instance ID of the server process, which arrives with its settings. See
+    /// Stores the instance ID of the server process, a number that distinguishes the process from a
+    /// later process at the same address. The ID arrives with the server's settings. See
     /// [`crate::once`].
     pub(crate) fn set_instance_id(&self, instance_id: u64) {
         // Repeated settings are refused by `set_peer_settings`.
@@ -176,7 +177,8 @@ impl Core {
         self.instance_id.get().copied().unwrap_or_default()
     }
 
-    /// Stores the received settings of the peer. Fails if the peer has already sent settings.
+    /// Stores the settings that the peer has sent, and notifies the tasks that wait for them. Fails
+    /// if the peer has already sent settings.
     pub(crate) fn set_peer_settings(&self, settings: Settings) -> Result<(), Violation> {
         self.peer_settings
             .set(settings)
@@ -197,7 +199,7 @@ impl Core {
         self.end.get().cloned().map_or(Ok(()), Err)
     }
 
-    /// Returns the maximum length of a received message in bytes.
+    /// Returns the maximum length in bytes of a message that this end accepts from the peer.
     pub(crate) fn message_limit(&self) -> usize {
         self.own_settings.message_limit as usize
     }
@@ -281,8 +283,8 @@ impl Core {
         self.end_error()
     }
 
-    /// Returns the error that ended the connection, or a general error if the end is not recorded
-    /// yet.
+    /// Returns the error that ended the connection. Returns a general error if the connection is
+    /// ending and the actual error is not stored yet.
     pub(crate) fn end_error(&self) -> Error {
         let unknown = || Error::disconnected("the reason was not recorded");
         self.end.get().cloned().unwrap_or_else(unknown)

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-/// Deadline of a call without a time limit. Later than any time, so that comparisons need no
-/// special case.
+/// Deadline of a call without a time limit. The highest value, so that comparisons of deadlines
+/// need no special case.
 pub(crate) const NO_DEADLINE: u64 = u64::MAX;
 
 /// Timer for the calls of a connection. Each call stores its deadline in its slot, its entry in the
@@ -40,7 +40,8 @@ impl Deadlines {
         limit.and_then(end).and_then(micros).unwrap_or(NO_DEADLINE)
     }
 
-    /// Converts a deadline to an [`Instant`]; `None` for [`NO_DEADLINE`].
+    /// Converts `deadline`, in microseconds since the creation of the connection, to an
+    /// [`Instant`]. Returns `None` for [`NO_DEADLINE`].
     pub(crate) fn time(&self, deadline: u64) -> Option<Instant> {
         let since = Duration::from_micros(deadline);
         (deadline != NO_DEADLINE).then(|| self.epoch.checked_add(since))?

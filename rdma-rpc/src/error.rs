@@ -259,7 +259,8 @@ pub enum CallError<E> {
 }
 
 impl<E> CallError<E> {
-    /// Returns the service's error; `None` for an error of the framework.
+    /// Returns the error if the service's handler has returned it. Returns `None` for an error of
+    /// rdma-rpc itself, for example because the connection has ended.
     pub fn service(self) -> Option<E> {
         match self {
             Self::Service(error) => Some(error),
@@ -267,7 +268,8 @@ impl<E> CallError<E> {
         }
     }
 
-    /// Returns the framework's error; `None` for an error of the service.
+    /// Returns the error if rdma-rpc itself has caused it, for example because the connection has
+    /// ended. Returns `None` for an error that the service's handler has returned.
     pub fn rpc(self) -> Option<Error> {
         match self {
             Self::Service(_) => None,

@@ -225,7 +225,7 @@ async fn a_deadline_passes_with_the_clock_of_the_runtime() {
 
 #[tokio::test(start_paused = true)]
 async fn the_number_of_unreceived_answers_is_limited() {
-    /// Number of calls that the peer begins with one message.
+    /// Number of calls that the test's peer begins with one message.
     const CALLS_PER_MESSAGE: u32 = 20;
     /// Number of responses of 1 MiB that the server creates before it stops handling messages: 16
     /// in its queue and 64 in the transport.

@@ -28,7 +28,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Metadata without any name or value.
+    /// Empty metadata, without names and values.
     pub(crate) const EMPTY: Self = Self { encoded: None };
 
     /// Adds a value with a name. Names need not be unique: an earlier value with the same name is
@@ -91,8 +91,8 @@ impl Metadata {
         self.encoded.as_deref().unwrap_or_default()
     }
 
-    /// Decodes received metadata, which may contain arbitrary bytes; `None` if the bytes are
-    /// malformed.
+    /// Decodes metadata from the received `bytes`, which may be arbitrary. Returns `None` if the
+    /// bytes are not encoded metadata.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         if bytes.is_empty() {
             return Some(Self::default());

@@ -16,7 +16,7 @@ pub(crate) enum Buffer {
 }
 
 impl Buffer {
-    /// Returns all bytes of the memory for reading.
+    /// Returns all bytes of the buffer.
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Region(region) => region.as_slice(),
@@ -39,7 +39,7 @@ impl Buffer {
 /// again after the payload was dropped. A payload of at most 64 bytes does not allocate.
 pub struct Payload(PayloadMemory);
 
-/// Maximum number of bytes that a payload stores within itself instead of the heap: enough for
+/// Maximum number of bytes that a payload stores within itself instead of on the heap. Enough for
 /// typical small messages, and few enough that moving a payload is cheap.
 const MAX_INLINE_LEN: usize = 64;
 
@@ -183,7 +183,8 @@ impl<'de> Visitor<'de> for BytesVisitor {
         Ok(bytes.into())
     }
 
-    /// Decodes a sequence of numbers, by which text formats represent bytes.
+    /// Decodes a payload from a sequence of numbers, one for each byte. Text formats such as JSON
+    /// represent bytes in this form.
     fn visit_seq<A: SeqAccess<'de>>(self, mut numbers: A) -> Result<Payload, A::Error> {
         let mut bytes = Vec::new();
         while let Some(byte) = numbers.next_element()? {

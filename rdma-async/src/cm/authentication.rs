@@ -32,9 +32,9 @@ pub(super) struct Identity {
     pub(super) address: Option<SocketAddr>,
 }
 
-/// Authenticates both ends of a new connection by messages, if the settings have an authenticator.
-/// `end` is the role of this end. Returns the connection if both ends have proved that they may
-/// connect.
+/// Authenticates both ends of the new connection `rdma` by messages, if the settings have an
+/// authenticator. `end` is the role of this end; `own` and `theirs` identify this end and the peer.
+/// Returns the connection if both ends have proved that they may connect.
 pub(super) async fn run(rdma: Rdma, end: End, own: Identity, theirs: Identity) -> Result<Rdma> {
     let Some(authenticator) = rdma.connection().authenticator() else {
         return Ok(rdma);
@@ -93,7 +93,8 @@ impl Identity {
     }
 }
 
-/// Exchange of nonces (random bytes) and tokens (proofs) by messages of a new connection.
+/// The authentication of both ends of a new connection, by messages with nonces (random bytes) and
+/// tokens (proofs that an end may connect).
 struct TokenExchange<'a> {
     rdma: &'a Rdma,
     authenticator: &'a dyn Authenticator,
@@ -139,7 +140,8 @@ impl TokenExchange<'_> {
         Transcript::new(prover, self.rdma.peer_address(), parts)
     }
 
-    /// Checks the token of the peer. Returns the reason as an error if the token is not valid.
+    /// Checks `token`, the proof of the peer, which the peer must have computed from `transcript`.
+    /// Returns the reason as an error if the token is not valid.
     fn check(&self, transcript: &Transcript, token: &[u8]) -> Result<()> {
         let checked = self.authenticator.check(transcript, token);
         checked.map_err(Error::disconnected)
@@ -154,8 +156,8 @@ impl TokenExchange<'_> {
         self.rdma.send(&message).await
     }
 
-    /// Receives the peer's next message of the authentication exchange, and returns its bytes.
-    /// Fails for more than `limit` bytes.
+    /// Waits for the peer's next message of the authentication exchange, and returns its bytes.
+    /// Fails if the message has more than `limit` bytes.
     async fn receive(&self, limit: usize) -> Result<Vec<u8>> {
         let message = self.rdma.receive().await?;
         match message.as_slice() {

@@ -37,8 +37,8 @@ impl AsyncEventChannel {
         self.channel.get_ref()
     }
 
-    /// Polls for the next event of the channel's identifiers. Registers the task to be woken if
-    /// there is no event.
+    /// Polls for the next event of any connection identifier of the channel. If there is no event,
+    /// registers the task of `cx`, which is woken when an event arrives.
     pub(super) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Result<ConnectionEvent>> {
         loop {
             if let Some(event) = self.channel().try_next()? {
@@ -50,7 +50,7 @@ impl AsyncEventChannel {
         }
     }
 
-    /// Waits for the next event of the channel's identifiers.
+    /// Waits for the next event of any connection identifier of the channel, and returns the event.
     pub(super) async fn next(&self) -> Result<ConnectionEvent> {
         poll_fn(|cx| self.poll_next(cx)).await
     }

@@ -34,7 +34,8 @@ impl CmLink {
         }
     }
 
-    /// Disconnects from the peer, which is notified. The queue pair stays connected.
+    /// Notifies the peer, through the connection manager, that this end disconnects. The queue pair
+    /// of this end stays connected.
     pub(crate) fn disconnect(&self) {
         if let Err(error) = self.id.disconnect() {
             // The peer may have disconnected first, and this end may already have confirmed it.

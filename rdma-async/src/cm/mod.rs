@@ -93,8 +93,8 @@ impl Devices {
         }
     }
 
-    /// Returns the settings of a connection, with the device that the connection manager has
-    /// selected for its connection identifier.
+    /// Returns the [`Template`] (device and settings) for the connection of `id`. The connection
+    /// manager has selected the device.
     fn template(&self, id: &ConnectionId) -> Result<Template> {
         let name = id.device_name().unwrap_or_default();
         self.builder.template_on(&name, &mut self.open.lock())
@@ -177,17 +177,18 @@ impl CmConnector {
     }
 }
 
-/// Returns the identities (private data and address) of this end and of the peer, from which
-/// authentication tokens are computed.
+/// Returns the identities of this end and of the peer, from which authentication tokens are
+/// computed. An identity contains private data, which are `own` and `theirs`, and an address, which
+/// `id` returns.
 fn identities(id: &ConnectionId, own: PrivateData, theirs: PrivateData) -> (Identity, Identity) {
     let identity = |private, address| Identity { private, address };
     let own = identity(own, id.local_address());
     (own, identity(theirs, id.peer_address()))
 }
 
-/// Creates the connection of a connected queue pair, and attaches it to its shard, which dispatches
-/// the completions. If the ends authenticate, the connection grants no memory until the peer is
-/// authenticated.
+/// Creates the connection of a connected queue pair, and attaches the connection to its shard (the
+/// shared queues and their task), which passes completions to the connection. If the settings
+/// require authentication, the connection lends no memory until the peer is authenticated.
 fn attach(
     room: ReservedRoom,
     pair: QueuePair,

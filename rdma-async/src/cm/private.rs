@@ -12,13 +12,13 @@ pub(super) struct PrivateData {
     pub(super) authenticates: bool,
 }
 
-/// Length, in bytes, of the private data of a request or an acceptance: the limits, and one byte
-/// for [`PrivateData::authenticates`].
+/// Length, in bytes, of the private data of a connect request or of its acceptance: the encoded
+/// limits, and one byte for [`PrivateData::authenticates`].
 const LEN: usize = EndLimits::ENCODED_LEN + 1;
 
 impl PrivateData {
-    /// Returns the private data that an end with these settings sends: its limits, and whether it
-    /// authenticates.
+    /// Returns the private data that an end with the settings in `template` sends: its limits, and
+    /// whether it authenticates.
     pub(super) fn of(template: &Template) -> Self {
         Self {
             limits: template.limits(),
@@ -34,8 +34,8 @@ impl PrivateData {
         bytes
     }
 
-    /// Decodes the private data of the peer. Returns an error unless both ends authenticate, or
-    /// neither end does.
+    /// Decodes `bytes`, the private data of the peer. `own` are the private data of this end.
+    /// Returns an error unless both ends authenticate, or neither end does.
     pub(super) fn decode(bytes: &[u8], own: Self) -> Result<Self, String> {
         let Some((limits, &[authenticates])) = bytes
             .get(..LEN)

@@ -17,7 +17,8 @@ pub(super) struct BorrowedLeases {
 }
 
 impl BorrowedLeases {
-    /// Adds a lease, and returns the flag that is set when the peer revokes the lease.
+    /// Adds the id `lease` of memory that the peer has lent. Returns the flag that is set when the
+    /// peer revokes the lease.
     pub(super) fn add(&self, lease: u64) -> Arc<AtomicBool> {
         let ended = Arc::default();
         self.ends.lock().insert(lease, Arc::clone(&ended));

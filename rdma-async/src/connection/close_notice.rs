@@ -24,7 +24,8 @@ impl CloseNotice {
         self.arrived.notify_one();
     }
 
-    /// Returns whether the peer has announced that it closes the connection.
+    /// Returns whether the close notice of the peer has arrived: the peer sends no further
+    /// messages.
     pub(super) fn has_arrived(&self) -> bool {
         self.has_arrived.load(Ordering::Acquire)
     }

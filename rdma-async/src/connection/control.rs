@@ -101,7 +101,8 @@ impl Lingering {
     }
 }
 
-/// State of a connection that the peer has closed, while operations of this end are in flight.
+/// State of a connection that the peer has closed and on which operations of this end are still in
+/// flight.
 #[derive(Debug)]
 struct PeerClosed {
     reason: String,
@@ -319,7 +320,7 @@ async fn end_of_grant(granting: &mut Option<JoinHandle<()>>) {
     }
 }
 
-/// Waits until `time`, or forever for `None`. Used as a branch of `select!`.
+/// Waits until the time `time`, or forever if `time` is `None`. Used as a branch of `select!`.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time.into()).await,

@@ -71,8 +71,8 @@ impl CreditCounter {
     }
 }
 
-/// Permission to send one message. Dropping the credit returns it to the counter, unless it was
-/// spent.
+/// Credit: the permission of the peer to send one message. Dropping the value returns the credit to
+/// its counter, unless [`Self::spend`] was called.
 #[derive(Debug)]
 #[must_use = "a dropped credit returns to the counter"]
 pub(super) struct Credit<'c> {

@@ -45,7 +45,7 @@ impl ExposedRegion {
         }
     }
 
-    /// Returns the memory, which the peer may access at any moment.
+    /// Returns the memory of the region, which the peer may access at any moment.
     pub(super) fn memory(&self) -> &ExposedMemory {
         &self.memory
     }

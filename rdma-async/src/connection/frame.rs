@@ -25,8 +25,8 @@ pub(crate) struct Frame {
     pub(crate) kind: Kind,
 }
 
-/// Numbers of additional data and control messages that the sender of a frame accepts from its
-/// peer.
+/// Credits that a frame returns: the numbers of additional data messages and control messages that
+/// the sender of the frame accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Credits {
     pub(crate) data: u16,
@@ -77,7 +77,8 @@ pub(crate) enum Kind {
     Returned { slots: u64 },
 }
 
-/// Reason why a request for memory was refused.
+/// Reason why an end has refused its peer's request for memory, with the limit that the request
+/// exceeds, if any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The peer lends at most this number of bytes on one connection.

@@ -10,7 +10,8 @@ use super::send_state::UNAWAITED;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess};
 
-/// A received message that is passed to the handler of [`Rdma::handle_messages`].
+/// A received message that is passed to the message handler, the function that the program has set
+/// with [`Rdma::handle_messages`].
 ///
 /// [`Rdma::handle_messages`]: crate::Rdma::handle_messages
 #[derive(Debug)]
@@ -47,7 +48,8 @@ impl Poster<'_> {
 /// message if it does not handle the message. The program then gets the message from a receive.
 type HandlerFn = dyn Fn(Message, &Poster<'_>) -> Option<Message> + Send + Sync;
 
-/// Message handler of a connection, unset until the program sets a function.
+/// The message handler of a connection: a function of the program, or none until the program sets a
+/// function.
 #[derive(Default)]
 pub(super) struct Handler {
     handle: OnceLock<Box<HandlerFn>>,
@@ -88,8 +90,8 @@ impl Connection {
         }
     }
 
-    /// Calls the handler, and returns the message if the handler does not handle it. Ends the
-    /// connection if the handler panics.
+    /// Calls `handle`, the program's message handler, with a received message. Returns the message
+    /// if the handler returns it unhandled. Ends the connection if the handler panics.
     fn run_handler(&self, handle: &HandlerFn, message: Message) -> Option<Message> {
         let poster = Poster { connection: self };
         // A panic in the handler would otherwise end the driver, which polls for all connections of

@@ -27,8 +27,8 @@ use crate::observe::report_failed_end;
 use crate::reserve::GrantState;
 
 impl Connection {
-    /// Requests memory from the peer, and waits for the reply. Returns the region that the peer has
-    /// lent.
+    /// Requests memory with the size and alignment of `layout` from the peer, and waits for the
+    /// reply. Returns the region that the peer has lent.
     pub(crate) async fn request_remote(&self, layout: Layout) -> Result<RemoteMr> {
         let limit = self.settings.response_timeout;
         let (size, align) = (layout.size() as u64, layout.align() as u64);
@@ -62,8 +62,8 @@ impl Connection {
         }
     }
 
-    /// Lends memory of the application to the peer, and sends the peer an offer with the address
-    /// and key of the memory. Waits until the peer's device has acknowledged the offer.
+    /// Lends `region`, memory of the application, to the peer, and sends the peer an offer with the
+    /// address and key of the memory. Waits until the peer's device has acknowledged the offer.
     pub(crate) async fn offer(&self, region: LocalMr) -> Result<()> {
         let credit = self.data_credit().await?;
         let (lease, memory) = self
@@ -228,8 +228,8 @@ impl Connection {
         Some(ended)
     }
 
-    /// Returns the number of leases that this end has revoked and that the peer has not yet
-    /// returned or released.
+    /// Returns the number of revoked leases: this end has ended them, and the peer has not yet
+    /// returned or released the memory.
     #[cfg(test)]
     pub(crate) fn revoked_leases(&self) -> usize {
         self.leases.revoked()
@@ -257,8 +257,8 @@ impl Connection {
         self.leases.next_expiry()
     }
 
-    /// Returns memory to the peer that lent it, and waits until the peer's device has acknowledged
-    /// the message.
+    /// Returns `region` to the peer, which has lent this memory. Waits until the peer's device has
+    /// acknowledged the message.
     pub(crate) async fn give_back(&self, region: RemoteMr) -> Result<()> {
         let foreign = || Error::invalid("remote memory", "it was not lent on this connection");
         if region.lease_on(self).is_none() {
@@ -308,7 +308,8 @@ impl Connection {
     }
 }
 
-/// Memory that this end lends for [`Rdma::reserve`](crate::Rdma::reserve).
+/// Memory that [`Rdma::reserve`](crate::Rdma::reserve) has lent to the peer, with the id of its
+/// lease.
 pub(crate) struct Loan {
     /// Id of the lease.
     pub(crate) lease: u64,
@@ -348,8 +349,8 @@ impl Drop for WithdrawUnlessSent<'_> {
     }
 }
 
-/// Waits for the future `work`, and returns its result. Fails with [`Error::Timeout`], which
-/// contains the name `what`, if `work` takes longer than `limit`.
+/// Waits for the future `work`, and returns its result. If `work` takes longer than `limit`, fails
+/// with [`Error::Timeout`], whose text names the operation `what`.
 async fn in_time<T>(
     what: &'static str,
     limit: Duration,

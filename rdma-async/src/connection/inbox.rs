@@ -41,7 +41,8 @@ impl<T> Inbox<T> {
         fits
     }
 
-    /// Removes and returns the oldest item, or `None` if the queue is empty.
+    /// Removes the oldest item from the queue, and returns the item. Returns `None` if the queue is
+    /// empty.
     #[inline]
     pub(super) fn pop(&self) -> Option<T> {
         self.queue.lock().pop_front()

@@ -54,8 +54,8 @@ impl LeaseTable {
         }
     }
 
-    /// Removes a lease that has not ended, and subtracts its memory from the amount that the peer
-    /// has requested. Returns `None` if no such lease exists.
+    /// Removes the lease `id`, which has not ended, and subtracts its memory from the amount that
+    /// the peer has requested. Returns `None` if no such lease exists.
     fn remove(&mut self, id: u64) -> Option<Lease> {
         let lease = self.leases.remove(&id)?;
         if let Some(charge) = &lease.charge {
@@ -65,7 +65,8 @@ impl LeaseTable {
         Some(lease)
     }
 
-    /// Removes a lease from the revoked leases. Returns `false` if the lease was not revoked.
+    /// Removes the lease `id` from the list of revoked leases. Returns `false` if the list does not
+    /// contain the lease.
     fn forget_revoked(&mut self, id: u64) -> bool {
         let revoked = self.revoked.remove(&id);
         self.revoked_requests -= usize::from(revoked == Some(true));
@@ -112,7 +113,8 @@ impl LentRegion {
     }
 }
 
-/// Outcome when the peer ends a lease by returning or releasing the memory.
+/// A lease that the peer has ended by returning or releasing the memory, by what happens to the
+/// memory.
 #[derive(Debug)]
 pub(super) enum EndedLease {
     /// Memory that the application gets back, or the error of the deregistration, and the charge of
@@ -133,7 +135,8 @@ impl Leases {
         }
     }
 
-    /// Returns the access rights of the peer to the memory that this end lends.
+    /// Returns the access rights that this connection gives the peer to the memory that this end
+    /// lends.
     pub(super) fn access(&self) -> AccessFlags {
         self.access
     }
@@ -149,8 +152,8 @@ impl Leases {
         self.table.lock().revoked_requests
     }
 
-    /// Removes the next lease that has expired at the time `now` from the list of expiries, and
-    /// returns its id. Returns `None` if no lease has expired.
+    /// Returns the id of a lease that has expired at the time `now`, and removes its expiry from
+    /// the list. Returns `None` if no lease has expired.
     pub(super) fn take_expired(&self, now: Instant) -> Option<u64> {
         let mut table = self.table.lock();
         let &(end, id) = table.expiries.front()?;
@@ -165,8 +168,8 @@ impl Leases {
         self.table.lock().expiries.front().map(|&(end, _)| end)
     }
 
-    /// Sets the time at which a lease expires. Returns `true` if no other lease has an expiry, so
-    /// that the control task must begin to wait for this expiry.
+    /// Sets the time `end` at which the lease `id` expires. Returns `true` if no other lease has an
+    /// expiry, so that the control task must begin to wait for this expiry.
     pub(super) fn set_expiry(&self, id: u64, end: Instant) -> bool {
         let table = &mut *self.table.lock();
         // Removes leases that ended before their expiry, so that the list stays short.
@@ -179,7 +182,8 @@ impl Leases {
         table.expiries.len() == 1
     }
 
-    /// Returns whether the peer may still access the memory of a lease.
+    /// Returns whether the lease with the id `id` exists and has not ended, so that the peer may
+    /// access its memory.
     pub(super) fn is_open(&self, id: u64) -> bool {
         self.table.lock().leases.contains_key(&id)
     }
@@ -271,8 +275,8 @@ impl Leases {
         })
     }
 
-    /// Removes a lease from the revoked leases. Called for a lease that was never offered to the
-    /// peer, and that the peer thus cannot return.
+    /// Removes the lease `id` from the list of revoked leases. Called for a lease that was never
+    /// offered to the peer, and that the peer thus cannot return.
     pub(super) fn forget_revoked(&self, id: u64) {
         self.table.lock().forget_revoked(id);
     }

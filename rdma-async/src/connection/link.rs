@@ -27,7 +27,8 @@ pub(crate) enum Link {
     InBand(InBand),
 }
 
-/// State of a link that uses only control messages of the connection.
+/// State of a link without a TCP or rdma_cm connection: the ends notify each other only by control
+/// messages.
 #[derive(Debug)]
 pub(crate) struct InBand(Arc<CloseNotice>);
 

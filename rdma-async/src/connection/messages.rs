@@ -15,7 +15,8 @@ use crate::error::{Error, Result};
 use crate::memory::{LocalMrReadAccess, claim_read};
 use crate::observe;
 
-/// Bytes that follow the header of a message: nothing, a copy, or memory of the application.
+/// Payload of a message, the bytes after its header: none, bytes to be copied, or a claim on memory
+/// of the application.
 #[derive(Debug)]
 pub(super) enum Payload<'a> {
     Nothing,
@@ -45,7 +46,9 @@ impl Connection {
         self.operation(number, None).await.map(drop)
     }
 
-    /// Sends a message of the application without waiting for its acknowledgement.
+    /// Sends a message of the application without waiting for the acknowledgement of the peer. Only
+    /// for a message that is longer than a receive of the peer, waits until the peer has read the
+    /// message.
     pub(crate) async fn post_message(&self, message: &impl LocalMrReadAccess) -> Result<()> {
         if message.length() > self.peer_payload {
             return self.send_by_rendezvous(claim_read(message)?, None).await;
@@ -82,8 +85,8 @@ impl Connection {
         }
     }
 
-    /// Submits a message like [`Self::try_begin_send`], after waiting for a credit and for room in
-    /// the send queue.
+    /// Waits for a credit (permission to send) and for room in the send queue, and then submits a
+    /// message. Returns the number of its request, like [`Self::try_begin_send`].
     async fn begin_send(
         &self,
         message: &impl LocalMrReadAccess,
@@ -108,7 +111,8 @@ impl Connection {
         Ok(Payload::Claimed(Some(claim_read(message)?)))
     }
 
-    /// Sends a control message, and waits until the peer's device has acknowledged it.
+    /// Sends a control message of the kind `kind`, and waits until the peer's device has
+    /// acknowledged the message.
     pub(super) async fn send_control_frame(&self, kind: Kind) -> Result<()> {
         let credit = self.control_credit().await?;
         let number = self
@@ -153,7 +157,8 @@ impl Connection {
         Ok(Credit::data(self))
     }
 
-    /// Submits a message like [`Self::submit_frame`], after waiting for room in the send queue.
+    /// Waits for room in the send queue, and then submits a message. The parameters and the result
+    /// are those of [`Self::submit_frame`].
     pub(super) async fn submit_frame_when_possible(
         &self,
         kind: Kind,

@@ -253,8 +253,8 @@ impl Connection {
         &self.device
     }
 
-    /// Returns the method of authentication in the settings, or `None` if the connection needs no
-    /// authentication.
+    /// Returns the [`Authenticator`] of the settings, with which both ends prove that they may
+    /// connect. Returns `None` if the connection needs no authentication.
     pub(crate) fn authenticator(&self) -> Option<Arc<dyn Authenticator>> {
         self.settings.authenticator.clone()
     }
@@ -362,7 +362,7 @@ impl Connection {
         self.failure.set(failure).is_ok()
     }
 
-    /// Returns whether any future waits for the completion of a request of this connection.
+    /// Returns whether any future waits for the completion of a request on this connection.
     fn awaits_completions(&self) -> bool {
         self.sender.lock().is_awaited()
     }
@@ -404,8 +404,8 @@ impl Connection {
         self.sender.end_waits();
     }
 
-    /// Returns the error that ended the connection as the result of a wait, or `None` while the
-    /// connection is open.
+    /// Returns an `Err` with the error that ended the connection, for the result of a wait. Returns
+    /// `None` while the connection is open.
     fn failed<T>(&self) -> Option<Result<T>> {
         self.failure().map(|error| Err(error.clone()))
     }
@@ -451,8 +451,8 @@ impl Connection {
         self.operation_of(submitted.map_err(|(not_accepted, _)| not_accepted))
     }
 
-    /// Converts the result of a submission to the future that waits for the request, or to `None`
-    /// if the send queue is full.
+    /// Converts `submitted`, the result of submitting a request, to a future that waits for the
+    /// request with the returned number. Returns `None` if the send queue is full.
     #[inline]
     fn operation_of(&self, submitted: Result<u64, NotAccepted>) -> Result<Option<Operation<'_>>> {
         match submitted {

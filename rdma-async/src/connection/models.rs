@@ -68,14 +68,16 @@ impl Requests {
         })
     }
 
-    /// Accepts an atomic operation. Returns its number and its result slot.
+    /// Accepts the request of an atomic operation. Returns the number of the request, and the slot
+    /// in which its result will be stored.
     fn begin_atomic(&self) -> (u64, ResultSlot) {
         let slot = self.results.reserve().expect("a slot is free");
         let number = self.begin(Some(slot)).expect("there is room");
         (number, slot)
     }
 
-    /// Ends the next request, as the polling thread does. `value` is the result of an atomic
+    /// Ends the oldest request, as the polling thread does after a completion. `is_success` states
+    /// whether the request was successful. `value` is the result if the request is an atomic
     /// operation.
     fn complete(&self, is_success: bool, value: u64) {
         let mut wakes = Vec::new();
@@ -92,7 +94,8 @@ impl Requests {
         wakes.into_iter().for_each(Waker::wake);
     }
 
-    /// Polls a request once, as its future does. Resolves to `true` if the request was successful.
+    /// Polls the request `number` once, as its future does, and registers `waker` if the request
+    /// has not ended. Resolves to `true` if the request was successful.
     fn poll(&self, number: u64, waker: &Waker) -> Poll<bool> {
         if self.has_ended(number) || self.register(number, waker) {
             Poll::Ready(self.has_ended(number) && self.has_succeeded(number))
@@ -101,7 +104,7 @@ impl Requests {
         }
     }
 
-    /// Waits until a request ends. Returns `true` if the request was successful.
+    /// Waits until the request `number` ends. Returns `true` if the request was successful.
     fn wait(&self, number: u64) -> bool {
         block_on(poll_fn(|cx| self.poll(number, cx.waker())))
     }

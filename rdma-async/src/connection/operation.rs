@@ -40,8 +40,8 @@ impl<'c> Operation<'c> {
         }
     }
 
-    /// Takes the result of the operation, and frees its result slot. Returns `None` if the
-    /// operation has not ended.
+    /// Takes the result of the operation if the operation has ended, and frees its result slot.
+    /// Otherwise returns `None`.
     #[inline]
     fn take(&mut self) -> Option<Result<u64>> {
         let sender = &self.connection.sender;

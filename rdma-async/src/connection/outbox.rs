@@ -26,8 +26,8 @@ pub(super) struct Outbox {
     has_messages: AtomicBool,
 }
 
-/// Queued control messages, in the order in which they are sent, and the number of replies among
-/// them.
+/// Control messages that wait to be sent, in order, and the number of replies to requests for
+/// memory among them.
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<Kind>,
@@ -37,8 +37,9 @@ struct Queue {
 }
 
 impl Queue {
-    /// Adds a message to the end of the queue. The queue has at most one message that returns slots
-    /// of a ring, because a peer can use a returned slot before the message is sent.
+    /// Adds a control message of the kind `kind` to the end of the queue. The queue has at most one
+    /// message that returns slots of a ring, because a peer can use a returned slot before the
+    /// message is sent.
     fn push(&mut self, kind: Kind) {
         if let Kind::Returned { slots } = kind {
             let queued = self.messages.iter_mut().find_map(|queued| match queued {
@@ -62,7 +63,7 @@ impl Outbox {
         }
     }
 
-    /// Returns whether no control message is queued.
+    /// Returns whether the queue contains no control message.
     pub(super) fn is_empty(&self) -> bool {
         !self.has_messages.load(Ordering::Acquire)
     }
@@ -78,14 +79,14 @@ impl Outbox {
     }
 }
 
-/// Returns whether a message is a reply to a request of the peer for memory.
+/// Returns whether a message of the kind `kind` is a reply to a request of the peer for memory.
 fn is_reply(kind: Kind) -> bool {
     matches!(kind, Kind::Grant { .. } | Kind::Refuse { .. })
 }
 
 impl Connection {
-    /// Queues a control message, which is sent as soon as a credit and room in the send queue are
-    /// available. Returns without waiting.
+    /// Queues a control message of the kind `kind`, which is sent as soon as a credit (permission
+    /// to send) and room in the send queue are available. Returns without waiting.
     pub(super) fn send_control(&self, kind: Kind) {
         if self.failure().is_some() {
             return;

@@ -88,7 +88,8 @@ impl Outgoing {
         }
     }
 
-    /// Returns whether all accepted bytes, and the end of the stream, were posted to the device.
+    /// Returns whether nothing of the stream waits to be sent: all accepted bytes, and the end of
+    /// the stream, were posted to the device.
     pub(super) fn is_empty(&self) -> bool {
         !self.has_any.load(Ordering::Acquire)
     }
@@ -472,8 +473,10 @@ impl Connection {
         outcome.map(drop)
     }
 
-    /// Sends a piece as a message, or by rendezvous if it is longer than a receive of the peer.
-    /// Returns `false` if no credit or no room in the send queue is available.
+    /// Sends a piece (contiguous bytes of a stream) to the peer as one message. If the piece does
+    /// not fit into a receive of the peer, lends the piece to the peer, which reads it
+    /// (rendezvous). Returns `false`, and sends nothing, if no credit or no room in the send queue
+    /// is available.
     fn try_send_piece(&self, piece: &LocalMr) -> Result<bool> {
         if piece.length() <= self.peer_payload {
             let begun = self.try_begin_send(piece, None, UNAWAITED)?;
@@ -493,8 +496,8 @@ impl Connection {
         Ok(unsent.is_sent)
     }
 
-    /// Sends an empty message, which marks the end of the stream. Returns `false` if no credit or
-    /// no room in the send queue is available.
+    /// Sends an empty message, which marks the end of the stream. Returns `false`, and sends
+    /// nothing, if no credit (permission to send) or no room in the send queue is available.
     fn try_send_end(&self) -> Result<bool> {
         let Some(credit) = self.try_data_credit() else {
             return Ok(false);
@@ -517,8 +520,8 @@ impl Connection {
 }
 
 impl Outgoing {
-    /// Adds the length `bytes` of data that was appended to the pieces to the number of buffered
-    /// bytes.
+    /// Adds `bytes` to the number of buffered bytes of the stream, after data of this length was
+    /// appended to its pieces.
     fn count_added(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.has_any.store(true, Ordering::Release);

@@ -53,7 +53,8 @@ pub(crate) enum IncomingMessage {
     InRing(RingPiece),
 }
 
-/// Received piece (contiguous bytes) of a stream, by the way in which it arrived.
+/// A received piece (contiguous bytes) of a stream: a message, a long piece that was read from the
+/// peer's memory, or a piece that the peer has written into the ring of this end.
 #[derive(Debug)]
 pub(crate) enum StreamPiece {
     /// Piece that arrived as a message.
@@ -93,8 +94,8 @@ impl FrontQueue {
         message
     }
 
-    /// Calls `change` with the locked queue, for example to add a message, and updates `has_any`,
-    /// which readers check without the lock.
+    /// Locks the queue of messages and calls `change`, for example to add a message. Then updates
+    /// `has_any`, by which readers check without the lock whether there are messages.
     fn change(&self, change: impl FnOnce(&mut VecDeque<IncomingMessage>)) {
         let mut queue = self.queue.lock();
         change(&mut queue);
@@ -159,7 +160,8 @@ impl Connection {
         }
     }
 
-    /// Waits for the next piece of the stream that the peer writes.
+    /// Waits for the next piece (contiguous bytes) of the stream that the peer writes, and returns
+    /// the piece.
     pub(crate) async fn receive_piece(&self) -> Result<StreamPiece> {
         match self.next_message().await? {
             IncomingMessage::Message { region, .. } => {
@@ -242,8 +244,8 @@ impl Connection {
         }
     }
 
-    /// Begins to read a message from the peer's memory. Waits for room in the send queue. Returns
-    /// the number of the request, and the region that the request writes to.
+    /// Begins to read a long message from `memory`, memory of the peer. Waits for room in the send
+    /// queue. Returns the number of the request, and the region that the request writes to.
     async fn begin_read(&self, memory: RemoteMemory) -> Result<(u64, LocalMr)> {
         let mut region = self.memory_for(memory)?;
         let claim = claim_write(&mut region)?;
@@ -321,8 +323,9 @@ impl Connection {
         self.device.alloc_local_mr_stale(layout)
     }
 
-    /// Posts a control message to the device, after waiting for a credit and for room in the send
-    /// queue, but without waiting for its acknowledgement.
+    /// Posts a control message of the kind `kind` to the device, after waiting for a credit
+    /// (permission to send) and for room in the send queue. Does not wait for the acknowledgement
+    /// of the message.
     async fn post_control_frame(&self, kind: Kind) -> Result<()> {
         let credit = self.control_credit().await?;
         // Posted now, because the peer waits for the message and this runtime may not run again
@@ -336,8 +339,9 @@ impl Connection {
 }
 
 impl IncomingMessage {
-    /// Converts a long message that is being read to a message whose read has ended with `outcome`.
-    /// Returns other messages unchanged.
+    /// Records that the RDMA read of this long message from the peer's memory has ended with
+    /// `outcome`. Returns the message in its new state, or unchanged if the message was not being
+    /// read.
     fn finish_read(self, outcome: Result<()>) -> Self {
         match self {
             Self::BeingRead {

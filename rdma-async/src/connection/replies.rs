@@ -21,8 +21,8 @@ pub(super) enum Reply {
     Read(bool),
 }
 
-/// Table of the replies that are expected from the peer and have not arrived, by the id of the
-/// request.
+/// Table of the replies that this end expects from the peer. Each entry has the id of its request,
+/// which the reply repeats.
 #[derive(Debug, Default)]
 pub(super) struct PendingReplies {
     table: Mutex<Table>,
@@ -78,7 +78,8 @@ impl PendingReplies {
         }
     }
 
-    /// Passes a reply to the future that waits for it. Returns the reply if no future waits.
+    /// Passes the peer's reply to the request `id` to the future that waits for the reply. Returns
+    /// the reply as an error if no future waits.
     pub(super) fn deliver(&self, id: u64, reply: Reply) -> Result<(), Reply> {
         let entry = self.table.lock().entries.remove(&id);
         let Some(Entry { sender, lent }) = entry else {
@@ -92,8 +93,8 @@ impl PendingReplies {
         })
     }
 
-    /// Returns the number of bytes of long messages that are lent to the peer until it has read
-    /// them.
+    /// Returns the total length, in bytes, of the long messages that are lent to the peer and that
+    /// the peer has not yet read.
     pub(super) fn lent_bytes(&self) -> usize {
         self.lent.load(Ordering::Relaxed)
     }

@@ -34,7 +34,7 @@ pub(super) struct Request {
     pub(super) align: u64,
 }
 
-/// Queue of the peer's requests for memory that have not been answered.
+/// Queue of the peer's requests for memory that this end has not yet answered.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     waiting: Mutex<VecDeque<Request>>,
@@ -65,9 +65,9 @@ impl Connection {
         self.control_wakeup.notify_one();
     }
 
-    /// Answers a request of the peer for memory: grants the memory, or sends the reason for the
-    /// refusal. If the memory is large, the answer is sent by a thread for blocking tasks, and the
-    /// returned handle waits for that thread.
+    /// Answers a request of the peer for memory: lends new memory to the peer, or sends the reason
+    /// for a refusal. Large memory is allocated on a thread for blocking tasks, which sends the
+    /// answer. In this case, returns the handle of that task, and otherwise `None`.
     pub(super) fn answer(self: &Arc<Self>, request: Request) -> Option<JoinHandle<()>> {
         let Request { id, size, align } = request;
         if self.failure().is_some() {
@@ -84,8 +84,9 @@ impl Connection {
         None
     }
 
-    /// Checks a request against the limits of the settings, and counts the memory as held by the
-    /// peer until the returned [`Charge`] is dropped.
+    /// Checks a request of the peer for `size` bytes with the alignment `align` against the limits
+    /// of the settings. Returns the layout of the memory, and a [`Charge`], which counts the memory
+    /// as held by the peer until the charge is dropped.
     fn charge_request(&self, size: u64, align: u64) -> Result<(Layout, Charge), Refusal> {
         let (Ok(size), Ok(align)) = (usize::try_from(size), usize::try_from(align)) else {
             return Err(Refusal::Layout);
@@ -133,8 +134,9 @@ impl Connection {
             })
     }
 
-    /// Allocates memory that the peer has requested, lends it to the peer, and sends the reply to
-    /// the request `id`.
+    /// Allocates memory that the peer has requested, with the size and alignment of `layout`. Lends
+    /// the memory to the peer, and sends the reply to the request `id`. `charge` counts the memory
+    /// towards the peer's limits.
     fn grant(&self, id: u64, layout: Layout, charge: Charge) {
         self.send_control(match self.lend_requested(layout, charge) {
             Ok((lease, memory)) => Kind::Grant { id, lease, memory },

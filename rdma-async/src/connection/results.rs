@@ -7,8 +7,9 @@ use std::sync::atomic::Ordering;
 
 use super::sync::AtomicU64;
 
-/// Maximum number of atomic operations of a connection whose futures exist; further operations wait
-/// for a free slot. Equal to the number of bits of [`Results::used`].
+/// Number of slots for the results of atomic operations, and thus the maximum number of atomic
+/// operations in progress on a connection. Further operations wait for a free slot. Equal to the
+/// number of bits of [`Results::used`], which contains one bit for each slot.
 const SLOTS: usize = 64;
 
 /// Slots for the results of atomic operations. An operation occupies a slot from before its
@@ -28,7 +29,7 @@ pub(super) struct ResultSlot(u8);
 
 #[cfg(all(test, loom_models))]
 impl ResultSlot {
-    /// Slot that is reserved first if all slots are free.
+    /// The slot with the index 0, which is reserved first if all slots are free.
     pub(super) const FIRST: Self = Self(0);
 }
 
@@ -76,7 +77,7 @@ impl Results {
         self.values()[usize::from(slot.0)].load(Ordering::Relaxed)
     }
 
-    /// Frees a slot for another atomic operation.
+    /// Frees `slot`, so that another atomic operation can store its result there.
     pub(super) fn release(&self, slot: ResultSlot) {
         self.used.fetch_and(!(1 << slot.0), Ordering::Release);
     }

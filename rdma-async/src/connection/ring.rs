@@ -162,7 +162,8 @@ impl PeerRing {
             .is_ok()
     }
 
-    /// Returns whether any slot of the peer's ring is free, so that a piece can be written.
+    /// Returns whether any slot of the peer's ring is free, so that this end can write a piece of a
+    /// stream to it.
     pub(super) fn has_free(&self) -> bool {
         self.in_use.load(Ordering::Acquire) != self.slots
     }
@@ -332,8 +333,8 @@ impl Connection {
         Ok(region)
     }
 
-    /// Frees the slot of a piece that was read. Returns the free slots to the peer if there are
-    /// [`RETURN_AT`] of them, or if the peer waits for a slot.
+    /// Frees the slot of a piece that the program has read. Notifies the peer of the free slots if
+    /// there are [`RETURN_AT`] of them, or if the peer waits for a slot.
     pub(crate) fn free_slot(&self, piece: RingPiece) {
         let Some(ring) = self.own_ring.get() else {
             return;
@@ -351,7 +352,8 @@ impl Connection {
         }
     }
 
-    /// Returns the length of the slots of the peer's ring that the peer has not returned, in bytes.
+    /// Returns the length in bytes of the slots of the peer's ring that this end has written to and
+    /// that the peer has not yet returned. Returns 0 without a ring.
     pub(super) fn bytes_in_peer_ring(&self) -> usize {
         self.peer_ring.get().map_or(0, PeerRing::bytes_in_use)
     }

@@ -24,7 +24,7 @@ const MAX_STAGED: usize = 32;
 /// the completion of a later request.
 const SIGNALED_LEN: usize = 16 << 10;
 
-/// Choice of the waiter for the end of an accepted request: a future, or nothing.
+/// Indication whether a future waits for the end of an accepted request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AwaitedBy {
     /// A future waits for the request.
@@ -33,7 +33,7 @@ pub(super) enum AwaitedBy {
     Nothing,
 }
 
-/// Time at which an accepted request is posted to the device.
+/// Time at which an accepted request is posted to the device: now, or together with later requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PostTime {
     /// Immediately, after all requests that were staged earlier.
@@ -72,8 +72,8 @@ impl<M> From<PostError<M>> for NotAccepted {
     }
 }
 
-/// Result of accepting a request: its number, and whether the caller must schedule its post to the
-/// device.
+/// A request that the send queue has accepted: its number, and whether the caller must still
+/// schedule its post to the device.
 #[derive(Debug)]
 pub(super) struct Accepted {
     pub(super) number: u64,
@@ -165,7 +165,7 @@ impl<Q: Posted> SendState<Q> {
         }
     }
 
-    /// Returns the state of the request with this number, which must not have ended.
+    /// Returns the state of the request `number`. The request must not have ended.
     #[inline]
     fn request(&mut self, number: u64) -> &mut RequestState {
         let mask = self.states.len() - 1;
@@ -276,7 +276,8 @@ impl<Q: Posted> SendState<Q> {
         }
     }
 
-    /// Returns the result slot of the oldest request that has not ended, which ends next.
+    /// Returns the result slot of the oldest request that has not ended, so that its result can be
+    /// stored. Returns `None` if the request is not an atomic operation.
     #[cfg(all(test, loom_models))]
     pub(super) fn next_slot(&mut self) -> Option<ResultSlot> {
         self.request(self.ended).slot
@@ -288,8 +289,9 @@ impl<Q: Posted> SendState<Q> {
         self.awaited <= 1
     }
 
-    /// Registers `waker` to be woken when the request ends. Does nothing if the request has ended.
-    /// Returns the replaced waker, which the caller must drop outside of the lock.
+    /// Registers `waker`, which is woken when the request `number` ends. Does nothing if the
+    /// request has ended. Returns the replaced waker, which the caller must drop outside of the
+    /// lock.
     #[must_use = "a waker is dropped outside of the lock"]
     pub(super) fn register(&mut self, number: u64, waker: &Waker) -> Option<Waker> {
         if number < self.ended || number >= self.accepted {
@@ -301,8 +303,8 @@ impl<Q: Posted> SendState<Q> {
         }
     }
 
-    /// Removes the waker of a request whose future is dropped, and returns it, because it must be
-    /// dropped outside of the lock.
+    /// Removes the waker of the request `number`, whose future is dropped. Returns the waker, which
+    /// the caller must drop outside of the lock.
     pub(super) fn detach(&mut self, number: u64) -> Option<Waker> {
         if number < self.ended || number >= self.accepted {
             return None;
@@ -316,7 +318,8 @@ impl<Q: Posted> SendState<Q> {
         waker
     }
 
-    /// Moves the wakers of all waiting futures to `wakes`, so that the caller wakes them.
+    /// Moves the wakers of all waiting futures to `wakes`. The caller wakes them after unlocking
+    /// the send queue.
     pub(super) fn take_wakers(&mut self, wakes: &mut Vec<Waker>) {
         for number in self.ended..self.accepted {
             wakes.extend(self.request(number).waker.take());

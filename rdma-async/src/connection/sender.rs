@@ -45,8 +45,8 @@ pub(super) struct Sender<Q = SendQueue<Memory>> {
 }
 
 impl Sender {
-    /// Creates the send side of a connection, which accepts at most `limit` requests that have not
-    /// ended.
+    /// Creates the send side of a connection, which posts requests to `queue`. At most `limit`
+    /// requests can be in progress at the same time.
     pub(super) fn new(queue: SendQueue<Memory>, limit: usize) -> Self {
         let capacity = queue.capacity();
         Self::with(SendState::new(queue, capacity, limit))
@@ -71,7 +71,7 @@ impl<Q: Posted> Sender<Q> {
         }
     }
 
-    /// Locks the state of the send queue, and returns the guard.
+    /// Locks the state of the send queue, and returns the guard, whose drop unlocks the state.
     pub(super) fn lock(&self) -> MutexGuard<'_, SendState<Q>> {
         self.state.lock()
     }
@@ -90,22 +90,22 @@ impl<Q: Posted> Sender<Q> {
             || number >= self.cancelled_from.load(Ordering::Acquire)
     }
 
-    /// Returns whether a request is staged: accepted, but not yet posted to the device. Polling
-    /// cannot complete such a request.
+    /// Returns whether the request `number` is staged: accepted, but not yet posted to the device.
+    /// Polling cannot complete a staged request.
     #[inline]
     pub(super) fn is_staged(&self, number: u64) -> bool {
         number >= self.first_staged.load(Ordering::Relaxed)
     }
 
-    /// Stores the number of the first staged request for [`Self::is_staged`]. Called after each
-    /// change of the queue.
+    /// Publishes the number of the first staged request (accepted, but not yet posted), which
+    /// [`Self::is_staged`] reads without the lock. Called after each change of the send queue.
     #[inline]
     pub(super) fn note_staged(&self, state: &SendState<Q>) {
         self.first_staged
             .store(state.first_staged(), Ordering::Relaxed);
     }
 
-    /// Returns whether the request with this number, which must have ended, was successful.
+    /// Returns whether the request `number` was successful. The request must have ended.
     #[inline]
     pub(super) fn has_succeeded(&self, number: u64) -> bool {
         number < self.failed_from.load(Ordering::Acquire)
@@ -124,18 +124,21 @@ impl<Q: Posted> Sender<Q> {
         (*failed == number).then_some(*error)
     }
 
-    /// Returns whether the driver no longer polls for completions, so that futures must not wait.
+    /// Returns whether the driver task no longer polls for completions. Futures must then not wait,
+    /// because they would never be woken.
     pub(super) fn have_waits_ended(&self) -> bool {
         self.waits_ended.load(Ordering::SeqCst)
     }
 
-    /// Returns the result of the completed atomic operation that uses `slot`.
+    /// Returns the result of the completed atomic operation that uses `slot`: the previous value of
+    /// the remote memory.
     #[inline]
     pub(super) fn value(&self, slot: ResultSlot) -> u64 {
         self.results.value(slot)
     }
 
-    /// Frees a result slot, and wakes the tasks that wait for a slot.
+    /// Frees `slot`, which contained the result of an atomic operation, and wakes the tasks that
+    /// wait for a free slot.
     pub(super) fn release_result(&self, slot: ResultSlot) {
         self.results.release(slot);
         self.result_free.wake();
@@ -169,8 +172,9 @@ impl<Q: Posted> Sender<Q> {
         (!state.has_one_waiter()).then(|| self.register_in(state, number, waker))
     }
 
-    /// Registers `waker` to be woken when the request ends. Returns `true` if the future must not
-    /// wait, because the request has ended or its completion will not be noticed.
+    /// Registers `waker`, which is woken when the request `number` ends. Returns `true` if the
+    /// future of the request must not wait: the request has ended, or no task polls for its
+    /// completion any more.
     pub(super) fn register(&self, number: u64, waker: &Waker) -> bool {
         self.register_in(self.lock(), number, waker)
     }
@@ -190,8 +194,8 @@ impl<Q: Posted> Sender<Q> {
         self.has_ended(number) || self.have_waits_ended()
     }
 
-    /// Removes the waker and frees the result slot of a request whose future is dropped. The
-    /// request itself stays in flight.
+    /// Removes the waker of the request `number`, whose future is dropped, and frees its result
+    /// slot. The request itself stays in flight.
     pub(super) fn detach(&self, number: u64, slot: Option<ResultSlot>) {
         let waker = self.lock().detach(number);
         // Dropped after the lock is released, because dropping a waker can run code of the runtime.
@@ -201,9 +205,9 @@ impl<Q: Posted> Sender<Q> {
         }
     }
 
-    /// Calls `end`, which ends requests in the state of the send queue, and publishes the number of
-    /// ended requests to the futures. `is_success` is `false` if the last ended request has failed.
-    /// Returns whether any request has ended.
+    /// Locks the state of the send queue, and calls `end`, which marks requests as ended. Then
+    /// publishes the number of ended requests, which the futures read. `is_success` is `false` if
+    /// the last of these requests has failed. Returns whether any request has ended.
     #[inline]
     pub(super) fn end(
         &self,
@@ -225,8 +229,8 @@ impl<Q: Posted> Sender<Q> {
         true
     }
 
-    /// Records `error` as the error of the last request that has ended, unless an earlier request
-    /// has failed.
+    /// Stores `error` as the failure of the last request that `ended` counts, unless an earlier
+    /// request of the connection has failed. Ignores the error of a flushed request.
     #[cold]
     fn note_failure(&self, ended: &EndedCount, error: &WorkError) {
         if ended.newly_ended > 0 && error.status != WorkStatus::Flushed {
@@ -412,8 +416,8 @@ impl Connection {
         }
     }
 
-    /// Returns the future of the accepted request with this number. `slot` is the slot for the
-    /// result of an atomic operation.
+    /// Returns a future that waits until the accepted request `number` has completed. `slot` is the
+    /// slot for the result if the request is an atomic operation.
     pub(super) fn operation(&self, number: u64, slot: Option<ResultSlot>) -> Operation<'_> {
         Operation::new(self, number, slot)
     }

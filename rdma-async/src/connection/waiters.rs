@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use super::sync::{AtomicU32, Notify, fence};
 
-/// List of tasks that wait for one kind of resource, such as credits. Waking an empty list only
-/// reads a counter.
+/// List of the tasks that wait for one kind of resource of a connection, such as credits
+/// (permissions to send). Waking an empty list only reads a counter.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     count: AtomicU32,

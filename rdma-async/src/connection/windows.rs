@@ -26,8 +26,8 @@ use crate::error::Result;
 use crate::memory::{LocalMr, PieceLender, RegionParts};
 use crate::observe::report_failed_end;
 
-/// Maximum number of times that a window is bound. The keys of a window repeat after this number of
-/// bindings, and a peer may still have an old key.
+/// Maximum number of times that a memory window is bound. After this number of bindings, the keys
+/// of a window repeat, and a peer that still has an old key would get access again.
 const MAX_BINDINGS: u16 = 256;
 /// Maximum number of unbound windows that a connection keeps for later leases. Windows above this
 /// number are freed, and must be allocated again.
@@ -48,7 +48,7 @@ pub(super) struct WindowedRegion {
 }
 
 impl WindowedRegion {
-    /// Returns the length of the region in bytes.
+    /// Returns the length in bytes of the region that the peer may access.
     pub(super) fn len(&self) -> usize {
         self.lease.len()
     }
@@ -81,7 +81,7 @@ impl WindowedRegion {
     }
 }
 
-/// Region to which the access of the peer could not be ended, and the reason.
+/// A region to which the device failed to end the access of the peer, and the error of the device.
 #[derive(Debug)]
 pub(super) struct NotEnded {
     region: Box<WindowedRegion>,

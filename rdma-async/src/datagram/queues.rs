@@ -22,8 +22,8 @@ use crate::memory::{LocalMr, PieceLender};
 /// burst, and small enough for an array on the stack.
 const POLL_BATCH: usize = 32;
 
-/// Send queue, receive queue and completion queue of one socket, shared by the tasks that use the
-/// socket.
+/// Send queue, receive queue and completion queue of one datagram socket, shared by the tasks that
+/// use the socket.
 #[derive(Debug)]
 pub(super) struct Queues {
     inner: Mutex<Inner>,
@@ -46,7 +46,7 @@ struct Inner {
     failure: Option<Error>,
 }
 
-/// A received datagram that waits until the program receives it.
+/// A datagram that has arrived at the socket and that the program has not yet received.
 #[derive(Debug)]
 pub(super) struct Arrived {
     pub(super) region: LocalMr,
@@ -79,7 +79,8 @@ pub(super) fn completions(
     Ok((completions, channel))
 }
 
-/// Posts `count` receives, with memory of `lender`, to a new receive queue, and returns the queue.
+/// Posts `count` receives, each with memory of `lender`, to the new receive queue `queue`. Returns
+/// the queue.
 pub(super) fn with_receives(
     mut queue: ReceiveQueue<WriteClaim>,
     lender: &PieceLender,
@@ -139,7 +140,8 @@ impl Queues {
             .await
     }
 
-    /// Waits for the next datagram, posts another receive, and returns the datagram.
+    /// Waits for the next datagram, and returns the datagram. Posts another receive, so that a
+    /// further datagram can arrive.
     pub(super) async fn receive(&self) -> Result<Arrived> {
         self.wait_for(|inner| {
             let arrived = inner.arrived.pop_front()?;
@@ -216,7 +218,8 @@ impl Queues {
 }
 
 impl Inner {
-    /// Takes all completions from the completion queue, handles them, and returns their number.
+    /// Takes all completions from the completion queue, and handles each completion. Returns the
+    /// number of completions.
     fn poll(&mut self) -> Result<usize> {
         let mut buffer = [WorkCompletion::default(); POLL_BATCH];
         let mut handled = 0;

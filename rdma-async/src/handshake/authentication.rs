@@ -27,8 +27,8 @@ const MAGIC: [u8; 8] = *b"RDMAauth";
 
 type Nonce = [u8; NONCE_LEN];
 
-/// Hello of an authenticated peer, and the nonces (random bytes) of both ends. The accepting end
-/// computes its own token from these data.
+/// Hello (first message) of an authenticated peer, and the nonces (random bytes) of both ends. The
+/// accepting end computes the token that it sends to the peer from these data.
 #[derive(Debug)]
 pub(super) struct AuthenticatedPeer {
     hello: [u8; HELLO_LEN],
@@ -140,7 +140,8 @@ fn encode(token: &[u8]) -> Vec<u8> {
     [&len.to_be_bytes()[..], token].concat()
 }
 
-/// Reads a token that [`encode`] has encoded. Fails if the token exceeds the maximum length.
+/// Reads a token, which `peer` has encoded like [`encode`], from `stream`, the TCP connection of
+/// the handshake. Fails if the token exceeds the maximum length.
 async fn read_token(stream: &mut TcpStream, peer: SocketAddr) -> Result<Vec<u8>> {
     let failed = |source| io_error(peer, &source);
     let len = usize::from(stream.read_u16().await.map_err(failed)?);

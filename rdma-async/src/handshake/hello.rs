@@ -25,7 +25,8 @@ pub(crate) struct EndLimits {
 }
 
 impl EndLimits {
-    /// Length of the encoded limits, in bytes, with the magic number and the version.
+    /// Length of the encoded limits in bytes, including the magic number and the version that
+    /// precede them.
     pub(crate) const ENCODED_LEN: usize = 18;
 
     /// Returns the limits as bytes, after the magic number and the version.
@@ -74,7 +75,8 @@ pub(crate) struct Hello {
     pub(crate) endpoint: Endpoint,
 }
 
-/// Length of an encoded [`Hello`] in bytes.
+/// Length of an encoded [`Hello`] in bytes: the limits of the end, and the endpoint of its queue
+/// pair.
 pub(crate) const HELLO_LEN: usize = EndLimits::ENCODED_LEN + Endpoint::ENCODED_LEN;
 
 impl Hello {

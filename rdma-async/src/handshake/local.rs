@@ -17,7 +17,8 @@ use crate::shard::Reservation;
 /// maximum.
 const INLINE_DATA: u32 = 128;
 
-/// Unconnected queue pair of this end, with reserved room for its completions and messages.
+/// Queue pair of this end before it is connected to the peer, with reserved room for its
+/// completions and messages.
 #[derive(Debug)]
 pub(crate) struct LocalEnd {
     pub(crate) prepared: PreparedQueuePair,

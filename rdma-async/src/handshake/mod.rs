@@ -134,8 +134,8 @@ async fn exchange_hellos(
     Ok((local, remote))
 }
 
-/// Disables Nagle's algorithm, and enables TCP keep-alive probes, which detect that the peer's host
-/// has failed.
+/// Sets the options of the TCP connection `stream`: disables Nagle's algorithm, and enables
+/// keep-alive probes, which detect that the peer's host has failed.
 fn configure(stream: &TcpStream, keep_alive: Duration) -> io::Result<()> {
     /// Number of unacknowledged probes after which the kernel closes the connection. Several, so
     /// that a lost probe does not end the connection.
@@ -174,8 +174,9 @@ enum PrepareError {
 }
 
 impl PrepareError {
-    /// Converts the reason to an error: an error of the TCP connection becomes the error of the
-    /// handshake with `peer`.
+    /// Converts this reason, for which no queue pair was created, to an [`Error`]. An error of the
+    /// TCP connection becomes the error of a failed handshake with `peer`; an error of the device
+    /// is unchanged.
     fn into_error(self, peer: SocketAddr) -> Error {
         match self {
             Self::Tcp(source) => io_error(peer, &source),
@@ -224,8 +225,8 @@ pub(crate) fn connect_error(peer: SocketAddr, error: rdma_core::Error) -> Error 
     }
 }
 
-/// Reads the bytes of a connecting peer's hello, which the caller decodes. Fails if the magic
-/// number is wrong.
+/// Reads the hello (first message) of the connecting peer from its TCP connection, and returns the
+/// bytes, which the caller decodes. Fails if the magic number is wrong.
 async fn read_hello(stream: &mut TcpStream, peer: SocketAddr) -> Result<[u8; HELLO_LEN]> {
     // The magic number is read first, so that invalid data shorter than a hello is refused without
     // waiting for more.
@@ -236,7 +237,8 @@ async fn read_hello(stream: &mut TcpStream, peer: SocketAddr) -> Result<[u8; HEL
     read_rest(stream, peer, magic).await
 }
 
-/// Reads the magic number at the start of a message, which identifies the kind of the message.
+/// Reads the magic number, the first 8 bytes of a message of the handshake, which identifies the
+/// kind of the message.
 async fn read_magic(stream: &mut TcpStream, peer: SocketAddr) -> Result<[u8; 8]> {
     let mut magic = [0; 8];
     let read = stream.read_exact(&mut magic).await;
@@ -244,7 +246,8 @@ async fn read_magic(stream: &mut TcpStream, peer: SocketAddr) -> Result<[u8; 8]>
     Ok(magic)
 }
 
-/// Reads the rest of a hello, whose first bytes `magic` were already read.
+/// Reads the rest of a hello (first message of the peer), whose first bytes `magic` were already
+/// read. Returns the complete hello.
 async fn read_rest(
     stream: &mut TcpStream,
     peer: SocketAddr,
@@ -265,7 +268,7 @@ pub(crate) fn refused(peer: SocketAddr, reason: impl Into<String>) -> Error {
     }
 }
 
-/// Returns the error of a handshake that has exceeded its time limit.
+/// Returns the error of a handshake with `peer` that has exceeded its time limit `limit`.
 pub(crate) fn too_slow(peer: SocketAddr, limit: Duration) -> Error {
     refused(peer, format!("the handshake took longer than {limit:?}"))
 }
@@ -277,7 +280,8 @@ pub(crate) fn evicted(peer: SocketAddr, handshakes: usize) -> Error {
     refused(peer, reason)
 }
 
-/// Returns the error of a handshake whose TCP connection has failed.
+/// Returns the error of a handshake with `peer` whose TCP connection has failed with the error
+/// `source`.
 fn io_error(peer: SocketAddr, source: &io::Error) -> Error {
     match source.kind() {
         io::ErrorKind::UnexpectedEof => refused(peer, "it closed the connection early"),

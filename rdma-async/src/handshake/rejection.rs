@@ -22,15 +22,15 @@ pub(super) const MAGIC: [u8; 8] = *b"RDMAdeny";
 /// memory that the reason of a peer can use.
 const MAX_REASON_LEN: usize = 200;
 
-/// Sends a rejection with this reason. Ignores errors, because the caller closes the TCP connection
-/// in any case.
+/// Sends the peer a rejection, the message that refuses the handshake for `reason`. Ignores errors,
+/// because the caller closes the TCP connection in any case.
 pub(super) async fn send(stream: &mut TcpStream, reason: &str) {
     drop(stream.write_all(&encode(reason)).await);
     drop(stream.shutdown().await);
 }
 
-/// Sends a rejection like [`send`], but without waiting: sends nothing, or a part of the rejection,
-/// if the socket cannot take all of it.
+/// Sends the peer a rejection for `reason`, like [`send`], but without waiting. Sends nothing, or
+/// only a part of the rejection, if the socket does not accept all bytes now.
 pub(super) fn send_now(stream: &TcpStream, reason: &str) {
     // Like tokio's writes, without a signal if the peer has reset the connection.
     let _ = rustix::net::send(stream, &encode(reason), SendFlags::NOSIGNAL);
@@ -44,7 +44,8 @@ fn encode(reason: &str) -> Vec<u8> {
     [&MAGIC[..], &len.to_be_bytes(), reason].concat()
 }
 
-/// Reads a rejection, whose magic number was already read, and converts it to an error.
+/// Reads the peer's rejection of the handshake, whose magic number was already read. Returns an
+/// error with the peer's reason.
 pub(super) async fn read(stream: &mut TcpStream, peer: SocketAddr) -> Error {
     let reason = async {
         let len = usize::from(stream.read_u16().await?);

@@ -137,14 +137,15 @@ impl RegistrationCache {
         Ok(region)
     }
 
-    /// Removes the region of the memory of `owner` from the cache. Returns whether the cache kept
-    /// the memory.
+    /// Removes the region that contains the memory of `owner` from the cache. Returns `true` if the
+    /// region was in the cache, and `false` if there was no such region.
     pub fn evict(&self, owner: &impl StableMemory) -> bool {
         let region = self.entries.lock().remove(Location::of(owner));
         region.is_some()
     }
 
-    /// Removes all regions from the cache.
+    /// Removes all regions from the cache. The memory of a region stays registered until its last
+    /// clone is dropped.
     pub fn clear(&self) {
         let regions = {
             let mut entries = self.entries.lock();

@@ -45,7 +45,8 @@ pub(crate) struct Amount {
     pub(crate) pool_bytes: usize,
 }
 
-/// Limit that a request of a peer for memory would exceed, in bytes.
+/// The limit, in bytes, that a request of a peer for memory would exceed: the limit of the peer, or
+/// that of all peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exceeded {
     /// Limit of one peer.
@@ -93,7 +94,8 @@ impl Ledger {
     }
 }
 
-/// Returns the sum of two numbers of bytes, or `None` if it exceeds `limit`.
+/// Returns the sum of `held` and `more`, two numbers of bytes. Returns `None` if the sum exceeds
+/// `limit`.
 fn sum_within(held: usize, more: usize, limit: usize) -> Option<usize> {
     held.checked_add(more).filter(|&sum| sum <= limit)
 }

@@ -271,7 +271,8 @@ impl NotJoined {
         })
     }
 
-    /// Returns the error for two regions that are not adjacent parts of one region.
+    /// Returns the error of joining the regions `front` and `back`, which are not adjacent parts of
+    /// one region. The error contains both regions, so that the program gets them back.
     fn not_adjacent(front: RegionParts, back: RegionParts) -> Box<Self> {
         let error = Error::invalid("join of local memory regions", "they are not adjacent");
         Self::new(front.into_region(), back.into_region(), error)
@@ -302,7 +303,8 @@ impl RegionParts {
         self.buffer.access().contains(AccessFlags::WINDOW_BIND)
     }
 
-    /// Combines the parts to a region again, for example after it could not be joined.
+    /// Creates the region again from its parts, for example because the region could not be joined
+    /// with another.
     pub(crate) fn into_region(self) -> LocalMr {
         LocalMr::new(SharedBuffer::new(self.buffer), self.range, self.lender)
     }
@@ -342,12 +344,14 @@ pub(super) fn subrange(whole: &Range<usize>, part: &Range<usize>) -> Option<Rang
 pub(crate) mod sealed {
     use super::{Range, SharedBuffer};
 
-    /// Access to the buffer of a region or slice, and to its range in the buffer.
+    /// Internal access to the registered buffer of a region or slice, and to the range of the
+    /// buffer that the region or slice contains.
     pub trait RegionAccess {
         fn buffer_and_range(&self) -> (&SharedBuffer, Range<usize>);
     }
 
-    /// Exclusive access to the buffer of a region or slice, and to its range in the buffer.
+    /// Internal exclusive access to the registered buffer of a region or slice, like
+    /// [`RegionAccess`].
     pub trait RegionAccessMut: RegionAccess {
         fn buffer_and_range_mut(&mut self) -> (&mut SharedBuffer, Range<usize>);
     }
@@ -358,7 +362,7 @@ pub(crate) mod sealed {
 ///
 /// [`SharedLocalMr`]: crate::SharedLocalMr
 pub trait LocalMrReadAccess: sealed::RegionAccess {
-    /// Returns the length of the memory in bytes.
+    /// Returns the length of this local memory in bytes.
     fn length(&self) -> usize {
         self.buffer_and_range().1.len()
     }

@@ -67,21 +67,22 @@ impl Pool {
         })
     }
 
-    /// Returns the statistics of the regions that [`Self::take`] has returned, and of the kept
-    /// pieces.
+    /// Returns the statistics of this memory pool: the bytes of the regions that exist, and the
+    /// unused bytes that the pool keeps registered.
     pub(crate) fn statistics(&self) -> PoolStatistics {
         self.usage.statistics(self.kept())
     }
 
-    /// Returns the number of bytes of the kept pieces, which were returned and stay registered.
+    /// Returns the number of bytes in unused pieces of memory, which the pool keeps registered for
+    /// reuse.
     fn kept(&self) -> usize {
         let kept = |lender: &Arc<PieceLender>| lender.kept.lock().len() * lender.size;
         self.sizes.iter().map(kept).sum()
     }
 
-    /// Frees kept pieces until at most `target` bytes are kept, and returns the number of freed
-    /// bytes. Frees large pieces first. Frees a piece that is larger than the remaining excess only
-    /// if smaller pieces do not suffice.
+    /// Frees unused pieces of registered memory until the pool keeps at most `target` bytes, and
+    /// returns the number of freed bytes. Frees large pieces first. Frees a piece that is larger
+    /// than the remaining excess only if smaller pieces do not suffice.
     pub(crate) fn trim(&self, target: usize) -> usize {
         for lender in &self.sizes {
             lender.collect_claimed();
@@ -99,8 +100,8 @@ impl Pool {
         freed
     }
 
-    /// Returns the number of bytes of the pool that a region with this size and alignment uses: the
-    /// size of its piece.
+    /// Returns the number of bytes of the pool that a region with the size and alignment of
+    /// `layout` uses: the size of the piece of memory that contains the region.
     pub(crate) fn piece_len(&self, layout: Layout) -> Result<usize> {
         Ok(self.lender_of(layout)?.1.size())
     }
@@ -120,8 +121,8 @@ impl Pool {
         }
     }
 
-    /// Takes back memory that [`Self::take_header`] has lent, and keeps the memory for the next
-    /// header.
+    /// Puts memory that [`Self::take_header`] has lent back into the pool, which keeps the memory
+    /// for the next header.
     pub(crate) fn put_back_header(&self, piece: SharedBuffer) {
         self.sizes[0].keep(piece);
     }
@@ -189,8 +190,8 @@ impl Pool {
     }
 }
 
-/// Source of registered memory of one size: lends pieces, and keeps returned pieces registered for
-/// their next use.
+/// Source of pieces of registered memory, all of one size. Lends pieces, and keeps returned pieces
+/// registered for their next use.
 #[derive(Debug)]
 pub(crate) struct PieceLender {
     domain: ProtectionDomain,
@@ -228,7 +229,8 @@ impl PieceLender {
         }
     }
 
-    /// Lends a piece: takes a kept piece, or registers further memory if no piece is kept.
+    /// Returns a piece of registered memory: a piece that was used before, or newly registered
+    /// memory if there is none.
     pub(crate) fn take(&self) -> Result<SharedBuffer> {
         if let Some(piece) = self.take_kept() {
             return Ok(piece);
@@ -294,8 +296,8 @@ impl PieceLender {
         }
     }
 
-    /// Frees up to `pieces` kept pieces, beginning with the piece that was returned first. Returns
-    /// the number of freed bytes.
+    /// Frees up to `pieces` unused pieces of memory, beginning with the piece that was returned
+    /// first. Returns the number of freed bytes.
     fn free_kept(&self, pieces: usize) -> usize {
         let freed: Vec<_> = {
             let mut kept = self.kept.lock();
@@ -318,7 +320,8 @@ impl PieceLender {
         }
     }
 
-    /// Allocates memory of this layout, and registers it with the device.
+    /// Allocates memory with the size and alignment of `layout`, and registers the memory with the
+    /// device.
     fn allocate(&self, layout: Layout) -> Result<Buffer> {
         let memory = HostMemory::builder(layout.size())
             .align(layout.align())
@@ -362,7 +365,8 @@ fn window_access(domain: &ProtectionDomain) -> AccessFlags {
     }
 }
 
-/// Returns whether the device supports memory windows of type 2.
+/// Returns whether the device of `context` supports memory windows of type 2, by which a peer gets
+/// access to a part of a buffer.
 pub(crate) fn has_windows(context: &Context) -> bool {
     let type_2 = DeviceCapabilities::MEM_WINDOW_TYPE_2A | DeviceCapabilities::MEM_WINDOW_TYPE_2B;
     let attributes = context.attributes();

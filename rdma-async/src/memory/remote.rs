@@ -85,8 +85,8 @@ impl RemoteMr {
         self.memory
     }
 
-    /// Returns the id of the lease if the peer lent the memory on `connection`, and otherwise
-    /// `None`.
+    /// Returns the id of the lease under which the peer has lent this memory. Returns `None` if the
+    /// memory was not lent on `connection`.
     pub(crate) fn lease_on(&self, connection: &Connection) -> Option<u64> {
         self.lease
             .as_ref()
@@ -94,8 +94,8 @@ impl RemoteMr {
             .map(|(lease, _)| *lease)
     }
 
-    /// Drops the region without sending a release of the lease to the peer. The caller must return
-    /// the lease.
+    /// Drops the region without notifying the peer. The caller must then return the memory to the
+    /// peer, which ends the lease.
     pub(crate) fn forget_lease(mut self) {
         if let Some((lease, connection)) = self.lease.take()
             && let Some(connection) = connection.upgrade()
@@ -155,8 +155,8 @@ pub struct SharedRemoteMr {
 }
 
 impl SharedRemoteMr {
-    /// Returns the part of this memory with the bytes of `range`, or `None` if `range` exceeds this
-    /// memory.
+    /// Returns a handle for the bytes `range` of this memory of the peer, or `None` if `range`
+    /// exceeds this memory.
     pub fn get(&self, range: Range<usize>) -> Option<Self> {
         Some(Self {
             region: Arc::clone(&self.region),

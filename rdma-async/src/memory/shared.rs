@@ -47,7 +47,8 @@ impl SharedLocalMr {
         Self { memory, range }
     }
 
-    /// Returns a part of the region, or `None` if `range` exceeds the region.
+    /// Returns a region with the bytes `range` of this region, which shares its memory. Returns
+    /// `None` if `range` exceeds this region.
     #[must_use]
     pub fn get(&self, range: Range<usize>) -> Option<Self> {
         let range = subrange(&self.range, &range)?;

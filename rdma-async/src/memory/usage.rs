@@ -71,7 +71,7 @@ impl PoolOptions {
         self
     }
 
-    /// Returns an error if the low watermark exceeds the high watermark.
+    /// Checks these watermarks. Returns an error if the low watermark exceeds the high watermark.
     pub(crate) fn check(&self) -> Result<()> {
         match &self.kept_watermarks {
             Some(watermarks) if watermarks.is_empty() => {
@@ -139,7 +139,7 @@ impl Usage {
     }
 
     /// Returns the maximum number of bytes that all peers together may use at their request: three
-    /// quarters of the limit.
+    /// quarters of the pool's limit. Returns `None` if the pool has no limit.
     pub(super) fn limit_of_peers(&self) -> Option<usize> {
         let limit = self.limit.as_ref()?.bytes;
         Some(limit - limit / 4)
@@ -179,7 +179,8 @@ impl Usage {
         }
     }
 
-    /// Counts `bytes` bytes of a piece as no longer used, so that waiting tasks can use them.
+    /// Subtracts `bytes`, the length of returned memory, from the bytes in use of the pool, so that
+    /// waiting tasks can use these bytes.
     pub(super) fn release(&self, bytes: usize) {
         self.in_use.fetch_sub(bytes, Ordering::Relaxed);
         self.observed.subtract(bytes);
@@ -211,8 +212,8 @@ impl Limit {
     }
 }
 
-/// Counter of the kept bytes of a pool (returned memory that stays registered), with the watermarks
-/// that limit them.
+/// Counter of the kept bytes of a memory pool, that is, of returned memory that stays registered.
+/// Contains the watermarks, which limit the kept bytes.
 #[derive(Debug)]
 pub(super) struct KeptBytes {
     bytes: AtomicUsize,
@@ -227,8 +228,8 @@ impl KeptBytes {
         }
     }
 
-    /// Adds `bytes` to the kept bytes. Called before other threads can take the memory, because its
-    /// removal subtracts the same number.
+    /// Adds `bytes`, the length of returned memory, to the kept bytes. Called before other threads
+    /// can take the memory, because taking the memory subtracts the same number.
     pub(super) fn add(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -237,8 +238,8 @@ impl KeptBytes {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the low watermark, to which the pool must free kept memory, if the kept bytes exceed
-    /// the high watermark.
+    /// Returns the number of kept bytes to which the pool must now free memory (the low watermark).
+    /// Returns `None` if the kept bytes do not exceed the high watermark.
     pub(super) fn above_high(&self) -> Option<usize> {
         let bytes = self.bytes.load(Ordering::Relaxed);
         (bytes > *self.watermarks.end()).then(|| *self.watermarks.start())

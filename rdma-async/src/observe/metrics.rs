@@ -25,7 +25,7 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// Handles of the metrics of one kind of operation.
+/// Handles by which the metrics of one kind of operation, such as sends, are updated.
 struct OperationMetrics {
     succeeded: Counter,
     failed: Counter,
@@ -144,7 +144,8 @@ impl PoolGauge {
     }
 }
 
-/// Registers the descriptions and units of the metrics at the recorder.
+/// Registers a description and a unit for each metric of this crate at the installed metrics
+/// recorder.
 fn describe() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
     describe_counter!("rdma_async_operations_total", "Operations that have ended");

@@ -138,7 +138,7 @@ impl Drop for LentBytes {
     }
 }
 
-/// Metric of the number of bytes of a device's local memory regions that exist.
+/// Metric with the total number of bytes of a device's existing local memory regions.
 #[derive(Debug)]
 pub(crate) struct PoolBytes {
     #[cfg(feature = "metrics")]

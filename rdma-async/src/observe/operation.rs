@@ -5,7 +5,8 @@ use std::time::Instant;
 use crate::connection::Connection;
 use crate::error::Result;
 
-/// Kind of an operation, by whose name metrics and trace events are labelled.
+/// Kind of an operation of the program on a connection, such as a send. Metrics and trace events
+/// have the name of the kind as a label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Write,
@@ -67,7 +68,8 @@ impl Kind {
     }
 }
 
-/// Outcome of an observed operation, a label of its metrics and trace events.
+/// Outcome of an operation: success, failure, or a future that was dropped. A label of metrics and
+/// trace events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Succeeded,
@@ -88,7 +90,8 @@ pub(crate) struct Observed<'c> {
 }
 
 impl<'c> Observed<'c> {
-    /// Begins to observe an operation that transfers `bytes` bytes.
+    /// Begins to observe an operation of the kind `kind` on `connection`, which transfers `bytes`
+    /// bytes.
     pub(crate) fn begin(connection: &'c Connection, kind: Kind, bytes: usize) -> Self {
         #[cfg(feature = "metrics")]
         connection.device().metrics().operation_begun(kind);
@@ -101,8 +104,8 @@ impl<'c> Observed<'c> {
         }
     }
 
-    /// Ends this guard without recording an outcome, and returns the time at which the operation
-    /// began, so that the caller continues the observation.
+    /// Consumes this guard without recording an outcome. Returns the time at which the operation
+    /// began, so that the caller can record the outcome later.
     fn into_begun(mut self) -> Instant {
         self.has_ended = true;
         self.begun
@@ -183,7 +186,8 @@ impl ObservedPolls {
         }
     }
 
-    /// Observes a poll of an operation. The first poll begins the observation of the operation.
+    /// Records that the program polls an operation on `connection`. The first poll of an operation
+    /// begins its observation.
     pub(crate) fn poll(&mut self, connection: &Connection) {
         let kind = self.kind;
         self.begun
@@ -199,7 +203,8 @@ impl ObservedPolls {
         }
     }
 
-    /// Ends the operation that has begun, if any, because it will not be polled again.
+    /// Records that the operation in progress, if any, was given up, because it will not be polled
+    /// again.
     pub(crate) fn give_up(&mut self, connection: &Connection) {
         drop(self.take(connection));
     }

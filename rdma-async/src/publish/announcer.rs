@@ -44,8 +44,8 @@ pub struct Announcer {
 }
 
 impl Published {
-    /// Creates an announcer, which notifies readers about the changes from now on. The owner runs
-    /// [`Announcer::announce`] for each subscribed reader, for example in a task.
+    /// Creates an announcer, which notifies readers whenever the published value changes after this
+    /// call. Run [`Announcer::announce`] for each reader to be notified, for example in a task.
     pub fn announcer(&self) -> Announcer {
         Announcer {
             versions: self.versions.subscribe(),

@@ -100,8 +100,8 @@ impl fmt::Debug for Published {
 }
 
 impl RdmaDevice {
-    /// Allocates memory for a published value of at most `capacity` bytes. The initial value is
-    /// empty and has the version 0.
+    /// Allocates and registers memory for a published value, which peers can read. A value has at
+    /// most `capacity` bytes. The initial value is empty and has the version 0.
     ///
     /// # Errors
     ///
@@ -132,7 +132,7 @@ impl Published {
         self.memory.remote()
     }
 
-    /// Returns the version of the value, which is the number of updates.
+    /// Returns the version of the published value: the number of its updates so far.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -336,7 +336,7 @@ impl<'c> PublishedReader<'c> {
         Ok(self.accept(newest))
     }
 
-    /// Reads a part of the published memory into the same part of `local`.
+    /// Reads the bytes `range` of the published memory, by RDMA, into the same range of `local`.
     async fn read_part(&mut self, range: Range<usize>) -> Result<()> {
         if range.is_empty() {
             return Ok(());
@@ -388,12 +388,14 @@ impl<'c> PublishedReader<'c> {
     }
 }
 
-/// Returns the index of the slot in which the value with this version is stored.
+/// Returns the index of the slot that stores the value with the version `version`. Successive
+/// versions use successive slots.
 fn slot_of(version: u64) -> usize {
     (version % SLOTS as u64) as usize
 }
 
-/// Returns the range, within the published memory, in which the value of a slot is stored.
+/// Returns the byte range of the published memory in which the slot with the index `slot` stores
+/// its value. `capacity` is the maximum length of a value in bytes.
 fn value_range(slot: usize, capacity: usize) -> Range<usize> {
     let start = HEADERS_LEN + slot * capacity;
     start..start + capacity

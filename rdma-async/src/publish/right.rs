@@ -11,8 +11,8 @@ use rdma_core::{AccessFlags, RemoteMemory};
 use super::Published;
 use crate::error::Result;
 
-/// Rights of all readers of a value: the last used number of a [`ReaderRight`], and the grant
-/// (memory key) of each right by its number.
+/// The rights of all readers to read a published value. Contains the grant (memory key) of each
+/// [`ReaderRight`] by the number of the right, and the last number that was used.
 #[derive(Debug, Default)]
 pub(super) struct Rights {
     grants: Mutex<(u64, HashMap<u64, ExposedGrant>)>,

@@ -50,7 +50,8 @@ impl Backoff {
         self
     }
 
-    /// Begins a sequence of pauses, whose time limit starts now.
+    /// Begins a sequence of pauses between attempts to connect. The time limit of the sequence
+    /// starts now.
     pub(super) fn begin(&self) -> Pauses {
         Pauses {
             backoff: *self,
@@ -61,8 +62,8 @@ impl Backoff {
         }
     }
 
-    /// Begins a sequence of pauses without the time limit, for connections that are kept open
-    /// forever.
+    /// Begins a sequence of pauses between attempts to connect, without the time limit. Used for
+    /// connections that are kept open forever.
     pub(super) fn begin_unlimited(&self) -> Pauses {
         Pauses {
             end: None,
@@ -101,7 +102,8 @@ impl Pauses {
         Ok(())
     }
 
-    /// Returns the duration of the next pause, and doubles the length of the pause after it.
+    /// Returns the duration of the next pause: a random time from half of the current length up to
+    /// this length. Doubles the length for the pause after it.
     fn next_pause(&mut self) -> Duration {
         let length = self.next.min(self.backoff.longest);
         self.next = length.saturating_mul(2);

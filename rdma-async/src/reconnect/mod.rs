@@ -93,7 +93,7 @@ impl<C: Connector> Reconnect<C> {
         }
     }
 
-    /// Returns the number of open connections.
+    /// Returns the number of connections to the peer that are open now, at most one for each path.
     pub fn open_connections(&self) -> usize {
         self.paths.iter().filter_map(Path::open).count()
     }

@@ -38,7 +38,7 @@ impl<C> Path<C> {
         }
     }
 
-    /// Returns the number of connections that were established over this path so far.
+    /// Returns the number of connections that this path has established since its creation.
     pub(super) fn made(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
     }

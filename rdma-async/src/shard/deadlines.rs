@@ -122,7 +122,8 @@ impl Deadlines {
         (key, is_next)
     }
 
-    /// Cancels a deadline. Does nothing if the deadline has passed or was already cancelled.
+    /// Cancels the deadline with the key `key`. Does nothing if the deadline has passed or was
+    /// already cancelled.
     pub(super) fn cancel(&self, key: DeadlineKey) {
         let connection = self.wheel.lock().remove(key);
         drop(connection);
@@ -155,8 +156,8 @@ impl Deadlines {
 }
 
 impl Wheel {
-    /// Removes a deadline, and returns its connection. Returns `None` if the key is no longer
-    /// valid.
+    /// Removes the deadline with the key `key`, and returns the connection that the deadline would
+    /// end. Returns `None` if the deadline has passed or was cancelled.
     fn remove(&mut self, key: DeadlineKey) -> Option<Weak<Connection>> {
         let entry = self.entries.get_mut(key.index as usize)?;
         if entry.generation != key.generation {
@@ -204,7 +205,8 @@ impl Wheel {
 mod tests {
     use super::*;
 
-    /// Advances the wheel to the tick `to`. Returns the number of deadlines that have passed.
+    /// Advances the timer wheel to the tick (millisecond) `to`. Returns the number of deadlines
+    /// that have passed.
     fn advance(deadlines: &Deadlines, to: u64) -> usize {
         let mut wheel = deadlines.wheel.lock();
         wheel.advance(to, &deadlines.next).len()

@@ -184,7 +184,8 @@ impl Driver {
     }
 }
 
-/// Counters, for tests, of the sleeps of a driver and of its requests for completion events.
+/// Counters for tests: how often a driver has slept, and how often the driver has requested a
+/// completion event.
 #[cfg(test)]
 #[derive(Debug, Default)]
 pub(super) struct Counts {
@@ -195,7 +196,7 @@ pub(super) struct Counts {
     sleeps: AtomicU64,
 }
 
-/// Waits until `time`, or forever for `None`. Used as a branch of `select!`.
+/// Waits until the time `time`, or forever if `time` is `None`. Used as a branch of `select!`.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time.into()).await,

@@ -30,7 +30,8 @@ mod tests {
 
     use super::*;
 
-    /// Task that is never woken. Not empty, so that two tasks have different addresses.
+    /// A test's task, whose waker does nothing. Not empty, so that two tasks have different
+    /// addresses.
     struct Task(#[expect(dead_code, reason = "gives the task an address of its own")] u8);
 
     impl Wake for Task {

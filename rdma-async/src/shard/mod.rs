@@ -128,7 +128,8 @@ enum Change {
     Detach(u32),
 }
 
-/// Result of a poll of the completion queue.
+/// Result of polling the completion queue: the number of completions, or the fact that another
+/// thread is polling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Polled {
     /// Number of handled completions. At the maximum of one poll, the queue may contain further
@@ -403,7 +404,8 @@ impl Shard {
         }
     }
 
-    /// Ends all connections of the shard with this error, because the driver has failed.
+    /// Ends all connections of the shard with `error`, with which the driver (polling task) of the
+    /// shard has failed.
     pub(crate) async fn fail(&self, error: &Error) {
         loop {
             if let Some(mut poller) = self.poller.try_lock() {
@@ -462,8 +464,9 @@ impl Shard {
         WaitingFuture(&self.waiting)
     }
 
-    /// Wakes the driver if it sleeps, so that it polls for a waiting future. Does nothing in the
-    /// mode [`CompletionMode::Event`], in which the completion event wakes the driver.
+    /// Wakes the driver task if it sleeps, so that the driver polls for completions while a future
+    /// waits. Does nothing in the mode [`CompletionMode::Event`], in which the device wakes the
+    /// driver by a completion event.
     #[inline]
     pub(crate) fn wake_driver(&self) {
         if self.profile.completion != CompletionMode::Event
@@ -488,7 +491,8 @@ impl Shard {
         key
     }
 
-    /// Cancels a deadline. Does nothing if the deadline has passed or was already cancelled.
+    /// Cancels the deadline with the key `key`. Does nothing if the deadline has passed or was
+    /// already cancelled.
     pub(crate) fn cancel_deadline(&self, key: DeadlineKey) {
         self.deadlines.cancel(key);
     }

@@ -28,7 +28,8 @@ pub(super) struct Receives {
 }
 
 impl Receives {
-    /// Creates an empty queue for at most `capacity` receives of `len` bytes each.
+    /// Creates a shared receive queue without posted receives. The queue can hold `capacity`
+    /// receives, each for a message of at most `len` bytes.
     pub(super) fn new(domain: &ProtectionDomain, len: usize, capacity: usize) -> Result<Self> {
         let max = domain.context().attributes()?.max_shared_receive_requests();
         let requests = u32::try_from(capacity.min(max)).unwrap_or(u32::MAX);
@@ -42,7 +43,7 @@ impl Receives {
         })
     }
 
-    /// Returns the maximum number of receives that the queue can hold.
+    /// Returns the capacity of the queue: the maximum number of receives that can be posted.
     pub(super) fn capacity(&self) -> usize {
         self.queue.capacity()
     }
@@ -106,7 +107,7 @@ impl Receives {
         }
     }
 
-    /// Logs the error of a receive that could not be posted.
+    /// Logs `error`, with which the device refused to post a receive.
     #[cold]
     fn refused(&self, error: &rdma_core::Error) {
         // The senders retransmit their messages until a receive is posted.
@@ -125,7 +126,8 @@ impl Receives {
         }
     }
 
-    /// Posts receives with new memory until the target number is posted.
+    /// Posts receives with memory from the lender until as many receives are posted as
+    /// [`Self::set_targets`] has set.
     fn fill(&self) -> Result<()> {
         let target = self.target.load(Ordering::Relaxed);
         let mut missing = target.saturating_sub(self.posted.load(Ordering::Relaxed));

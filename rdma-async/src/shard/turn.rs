@@ -17,7 +17,8 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Adds a connection, so that its staged requests are posted at the end of the turn.
+    /// Adds `connection` to the list, so that its staged requests are posted at the end of the
+    /// turn.
     pub(super) fn add(&self, connection: Arc<Connection>) {
         self.connections.lock().push(connection);
         self.has_any.store(true, Ordering::Release);

@@ -60,7 +60,8 @@ impl Stream for RdmaListener {
 pub struct Incoming(RdmaListener);
 
 impl Incoming {
-    /// Returns the listener, for example to query its address.
+    /// Returns the listener that accepts the connections of this stream, for example to query its
+    /// address.
     pub fn listener(&self) -> &RdmaListener {
         &self.0
     }

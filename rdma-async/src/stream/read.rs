@@ -171,7 +171,8 @@ impl OwnedReadHalf {
     }
 }
 
-/// Receives the next message of the connection, which contains the next bytes of the stream.
+/// Waits for the next piece (contiguous bytes) of the stream over the connection `rdma`, and
+/// returns the piece. The future owns the handle `rdma`, so that the future can be stored.
 async fn receive(rdma: Arc<Rdma>) -> Result<StreamPiece> {
     let connection = rdma.connection();
     observed_arrival!(connection, StreamRead, StreamPiece::len, {
@@ -179,7 +180,8 @@ async fn receive(rdma: Arc<Rdma>) -> Result<StreamPiece> {
     })
 }
 
-/// Converts an error of the connection to the error that a TCP reader would get.
+/// Converts `error`, an error of the connection, to the I/O error with which a read from the stream
+/// fails. Its kind is that of a TCP stream in the same situation.
 fn read_error(error: Error) -> io::Error {
     match error {
         Error::Disconnected { .. } | Error::Work(_) | Error::Refused { .. } => {

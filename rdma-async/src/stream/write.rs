@@ -127,13 +127,14 @@ impl OwnedWriteHalf {
     }
 }
 
-/// Waits until the stream accepts more bytes. The future owns the handle of the connection, so that
-/// it can be stored in [`OwnedWriteHalf`].
+/// Waits until the stream accepts more bytes. The future owns `rdma`, the handle of the connection,
+/// so that the future can be stored in [`OwnedWriteHalf`].
 async fn wait_for_room(rdma: Arc<Rdma>) {
     rdma.connection().wait_for_outgoing_room().await;
 }
 
-/// Converts an error of the connection to the error that a TCP writer would get.
+/// Converts `error`, an error of the connection, to the I/O error with which a write to the stream
+/// fails. Its kind is that of a TCP stream in the same situation.
 fn write_error(error: Error) -> io::Error {
     match error {
         Error::Disconnected { .. } | Error::Work(_) | Error::Refused { .. } => {

@@ -27,7 +27,8 @@ pub(super) struct Access {
 }
 
 #[derive(Debug, Default)]
-/// Mutable state of an [`Access`].
+/// State of an [`Access`] under its lock: the number of pieces in flight, and whether the access
+/// has ended.
 struct State {
     /// Number of pieces that are being transferred.
     in_flight: usize,
@@ -58,7 +59,8 @@ impl Access {
         Ok(PieceInFlight(Arc::clone(self)))
     }
 
-    /// Makes [`Self::begin_piece`] fail from now on, because the call has ended at this end.
+    /// Ends the permission because the call has ended at this end: [`Self::begin_piece`] fails from
+    /// now on.
     fn close(&self) {
         self.state.lock().is_closed = true;
     }
@@ -111,7 +113,8 @@ impl Drop for Access {
     }
 }
 
-/// Guard that counts a piece as being transferred until it is dropped.
+/// Guard for the transfer of one piece of a bulk. The piece counts as being transferred until the
+/// guard is dropped.
 pub(super) struct PieceInFlight(Arc<Access>);
 
 impl Drop for PieceInFlight {
@@ -145,12 +148,12 @@ impl Accesses {
         self.all().iter().for_each(|access| access.close());
     }
 
-    /// Returns whether no piece of any of the bulks is being transferred.
+    /// Returns whether no transfer from or to any of the bulks has a piece in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.all().iter().all(|access| access.is_idle())
     }
 
-    /// Waits until no piece of any of the bulks is being transferred.
+    /// Waits until no transfer from or to any of the bulks has a piece in flight.
     pub(crate) async fn idle(&self) {
         for access in self.all() {
             access.idle().await;
@@ -200,8 +203,8 @@ fn open_all(
     Ok(accesses)
 }
 
-/// Sends a release for each bulk of a result without a permission, because the decoding of the
-/// result has failed. The owner can then use the memory again.
+/// Sends a release for each bulk in `received`, the bulks of a result whose decoding has failed.
+/// The release permits the owner of the memory to use it again.
 fn release_unopened(core: &Core, received: &[Bulk]) {
     for bulk in received {
         if let BulkKind::Peer(peer) = &*bulk.0

@@ -100,13 +100,14 @@ impl LeaseState {
         }
     }
 
-    /// Records that the peer has released the memory: it no longer accesses the memory.
+    /// Records that the peer has released the leased memory, that is, has confirmed that it no
+    /// longer accesses the memory.
     pub(super) fn set_released(&self) {
         self.is_released.store(true, Ordering::Release);
         self.changed.notify_waiters();
     }
 
-    /// Waits until the peer has released the memory.
+    /// Waits until the peer has confirmed that it no longer accesses the leased memory.
     async fn released(&self) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
@@ -298,7 +299,7 @@ impl CallLeases {
         tokens.collect()
     }
 
-    /// Returns whether there are no leases, because the value contained no bulks.
+    /// Returns whether the list contains no lease, because the request or result contained no bulk.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -5,7 +5,7 @@ use rdma_async::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RdmaDevice};
 use super::BulkMemory;
 use crate::error::{BulkError, Result};
 
-/// Local memory of one piece.
+/// Local memory from or to which one piece of a bulk is transferred.
 pub(super) enum PieceMemory<'m> {
     /// Part of memory that is registered with the device of the connection. Owned, so that several
     /// operations can use parts of the same memory at the same time.
@@ -15,7 +15,7 @@ pub(super) enum PieceMemory<'m> {
 }
 
 impl PieceMemory<'_> {
-    /// Returns the length in bytes.
+    /// Returns the length of the piece in bytes.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Region(region) => region.length(),
@@ -23,7 +23,8 @@ impl PieceMemory<'_> {
         }
     }
 
-    /// Returns the bytes for reading and writing. No operation may be using the memory.
+    /// Returns the bytes of the piece for reading and writing. No operation of the device may be
+    /// using the memory.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Region(region) => region.as_mut_slice(),
@@ -39,7 +40,7 @@ pub(super) struct LocalPieces<'m> {
     at: usize,
 }
 
-/// Local memory from which pieces are taken.
+/// Local memory of a transfer, from which pieces are taken: registered memory, or other memory.
 enum LocalMemory<'m> {
     /// Memory that is registered with `device`, the device of the connection.
     Region {
@@ -76,7 +77,7 @@ impl<'m> LocalPieces<'m> {
         Self { memory, at }
     }
 
-    /// Returns whether all memory was taken.
+    /// Returns whether all local memory was taken, so that no further piece is left to transfer.
     pub(super) fn is_empty(&self) -> bool {
         match &self.memory {
             LocalMemory::Region { rest, .. } => rest.is_none(),
@@ -84,8 +85,9 @@ impl<'m> LocalPieces<'m> {
         }
     }
 
-    /// Takes the next piece of at most `len` bytes. Returns the piece and its offset in the bulk.
-    /// Fails, and takes nothing, if an earlier operation is still using the memory.
+    /// Takes the next piece, at most `len` bytes of local memory, for a transfer. Returns the
+    /// memory, and the offset in the bulk at which the piece is read or written. Fails, and takes
+    /// nothing, if an earlier operation is still using the memory.
     pub(super) fn take(&mut self, len: usize) -> Result<(PieceMemory<'m>, usize)> {
         let piece = match &mut self.memory {
             LocalMemory::Region { rest, .. } => {
@@ -117,9 +119,9 @@ impl<'m> LocalPieces<'m> {
         Ok((piece, at))
     }
 
-    /// Puts back a piece after its transfer. Pieces must be put back in the order in which they were
-    /// taken. Memory that the device is still using, because it has not ended the operation, is
-    /// lost.
+    /// Puts back a piece after its transfer. Pieces must be put back in the order in which they
+    /// were taken. Memory that the device is still using, because it has not ended the operation,
+    /// is lost.
     pub(super) fn put_back(&mut self, piece: PieceMemory<'m>) {
         if let (LocalMemory::Region { joined, .. }, PieceMemory::Region(piece)) =
             (&mut self.memory, piece)
@@ -147,7 +149,8 @@ impl<'m> LocalPieces<'m> {
     }
 }
 
-/// Joins adjacent memory. Returns `None` if the device is still using any of it.
+/// Joins two adjacent regions of memory to one region, or returns the only region if the other is
+/// `None`. Returns `None`, and the memory is lost, if the device is still using a region.
 fn join(front: Option<LocalMr>, back: Option<LocalMr>) -> Option<LocalMr> {
     match (front, back) {
         (Some(front), Some(back)) => match front.join(back) {

@@ -180,8 +180,8 @@ impl Bulk {
         Self(Arc::new(BulkKind::Peer(peer)))
     }
 
-    /// Returns whether two values are clones of the same bulk, so that a bulk that occurs twice in
-    /// a message is lent only once.
+    /// Returns whether this bulk and `other` are clones of one bulk. A bulk that occurs twice in a
+    /// message is lent only once.
     fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -194,7 +194,7 @@ impl Bulk {
         }
     }
 
-    /// Returns whether the bulk has no bytes.
+    /// Returns whether the length of the bulk is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -350,14 +350,14 @@ impl Bulk {
     }
 }
 
-/// Returns the local memory of each part, without the offsets.
+/// Returns the local memory of each part of a transfer, without the offset of the part.
 fn memories(parts: Vec<(usize, BulkMemory)>) -> Vec<BulkMemory> {
     parts.into_iter().map(|(_, memory)| memory).collect()
 }
 
 impl OwnBulk {
-    /// Takes the memory if it is available, and then sets `state`. Otherwise returns `None` and
-    /// leaves the state unchanged.
+    /// Takes the memory out of the bulk, and sets the bulk's state to `state`. Returns `None`, and
+    /// leaves the state unchanged, if the memory is in use elsewhere.
     fn take(&self, state: MemoryState) -> Option<BulkMemory> {
         let mut memory = self.memory.lock();
         match std::mem::replace(&mut *memory, state) {
@@ -369,8 +369,9 @@ impl OwnBulk {
         }
     }
 
-    /// Makes the memory available again after the end of its lease. `memory` is `None` if the lease
-    /// could not be ended at the device, so that the memory is lost.
+    /// Puts the memory of the bulk back after the end of its lease, so that the program can use or
+    /// lend the memory again. `memory` is `None` if the device could not end the lease; the memory
+    /// is then lost.
     fn put(&self, memory: Option<BulkMemory>) {
         *self.memory.lock() = memory.map_or(MemoryState::Taken, MemoryState::Available);
     }

@@ -59,7 +59,8 @@ impl PieceTransfer {
         self.access.core()
     }
 
-    /// Returns the lengths of the pieces over this transport and with the peer's limits.
+    /// Returns the value that determines the lengths of the transfer's pieces from the transport
+    /// and the peer's limits.
     pub(super) fn length(&self) -> PieceLength<'_> {
         let core = self.core();
         let is_one_sided = self.link.rdma().is_some();
@@ -75,7 +76,8 @@ impl PieceTransfer {
         }
     }
 
-    /// Transfers one piece: the bytes of the local `memory`, from or to the offset `at` of the bulk.
+    /// Transfers one piece: the bytes of the local `memory`, from or to the offset `at` of the
+    /// bulk.
     pub(super) async fn transfer(&self, memory: &mut PieceMemory<'_>, at: usize) -> Result<()> {
         let Some(rdma) = self.link.rdma() else {
             return self.exchange(memory.bytes_mut(), at).await;
@@ -211,8 +213,8 @@ impl PieceLength<'_> {
     }
 }
 
-/// Expectation of an answer with the number `tag`. Dropping this value discards the answer if it
-/// arrives later.
+/// Guard for the answer of the peer with the number `tag`, which a transfer waits for. After the
+/// guard is dropped, an answer with this number is ignored.
 struct ExpectedAnswer<'c> {
     core: &'c Core,
     tag: u32,

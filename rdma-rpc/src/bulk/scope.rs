@@ -16,8 +16,9 @@ thread_local! {
     static DECODING: Scope<Vec<Bulk>> = const { Scope::new(Vec::new()) };
 }
 
-/// Scope of one thread. Most values contain no bulk, so opening and closing a scope only sets a
-/// flag.
+/// List of the bulks in the value that a thread is encoding or decoding. The list exists only while
+/// its scope is open, that is, during the encoding or decoding. Most values contain no bulk, so
+/// opening and closing a scope only sets a flag.
 struct Scope<T> {
     is_open: Cell<bool>,
     /// Bulks of the value of the open scope. Empty while no scope is open.
@@ -33,7 +34,7 @@ impl<T> Scope<T> {
     }
 }
 
-/// List of bulks in a scope.
+/// List of the bulks in the value that a thread is encoding or decoding.
 trait Bulks: Default {
     fn is_empty(&self) -> bool;
 }
@@ -46,7 +47,8 @@ struct OpenScope<T: Bulks + 'static> {
 }
 
 impl<T: Bulks> OpenScope<T> {
-    /// Opens a scope that contains `bulks`.
+    /// Opens the scope of a value that this thread begins to encode or decode. `bulks` is the
+    /// initial list of the value's bulks.
     fn new(scope: &'static LocalKey<Scope<T>>, bulks: T) -> Self {
         let outer = scope.with(|scope| {
             let has_outer = scope.is_open.replace(true);
@@ -59,7 +61,7 @@ impl<T: Bulks> OpenScope<T> {
         Self { scope, outer }
     }
 
-    /// Takes the bulks of the scope.
+    /// Removes the list of bulks from the scope, and returns the list.
     fn take(&self) -> T {
         self.scope.with(|scope| {
             let is_empty = scope.bulks.borrow().is_empty();

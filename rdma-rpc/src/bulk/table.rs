@@ -89,7 +89,8 @@ impl BulkTable {
         }
     }
 
-    /// Counts a message that has arrived on the connection.
+    /// Counts a message that has arrived on the connection. Transfers use shorter pieces while
+    /// messages arrive.
     #[inline]
     pub(crate) fn count_message(&self) {
         // Two threads may lose a count, which does no harm: only a change of the number matters.
@@ -123,7 +124,8 @@ impl BulkTable {
         self.leases.lock().get(&id).cloned()
     }
 
-    /// Adds a permission to access memory of the peer, so that the peer can revoke it.
+    /// Adds `access`, the permission to access memory of the peer, under the lease ID `id`, so that
+    /// the peer can revoke the permission.
     pub(super) fn add_borrowed(&self, id: LeaseId, access: &Arc<Access>) {
         self.borrowed.lock().insert(id, Arc::downgrade(access));
     }
@@ -147,7 +149,8 @@ impl BulkTable {
         self.answers.lock().remove(&tag);
     }
 
-    /// Fails all transfers that wait for an answer, because the connection has ended.
+    /// Fails all transfers of pieces that wait for an answer of the peer, because the connection
+    /// has ended.
     pub(crate) fn fail(&self) {
         self.answers.lock().clear();
     }
@@ -264,8 +267,8 @@ impl BulkTable {
         }
     }
 
-    /// Sends an answer without bytes: the confirmation of a write, or the information that the
-    /// lease has ended.
+    /// Sends an answer without bytes to the peer's request `tag`: the confirmation of a write, or,
+    /// if `has_ended` is set, the information that the lease has ended.
     fn answer(&self, core: &Core, lease: LeaseId, tag: u32, has_ended: bool) -> Result<()> {
         let header = Header::BulkAnswer {
             lease,

@@ -156,8 +156,8 @@ impl Transfer {
         }
     }
 
-    /// Transfers one piece from or to the offset `at` of the bulk. Returns the arguments `part` and
-    /// `memory` with the outcome.
+    /// Transfers one piece from or to the offset `at` of the bulk. Returns the outcome with the
+    /// arguments `part` and `memory`, so that the caller puts the memory back.
     async fn piece<'m>(
         &self,
         part: usize,
@@ -168,8 +168,8 @@ impl Transfer {
         (part, outcome, memory)
     }
 
-    /// Transfers one piece from or to the offset `at` of the bulk, unless the transfer was stopped,
-    /// the connection has ended, or the access was closed.
+    /// Transfers one piece between the local `memory` and the offset `at` of the bulk. Fails if the
+    /// transfer was stopped, the connection has ended, or the access was closed.
     async fn transfer_piece(&self, memory: &mut PieceMemory<'_>, at: usize) -> Result<()> {
         if self.is_stopped.load(Ordering::Relaxed) {
             return Err(Error::Cancelled);
@@ -194,7 +194,8 @@ struct Turn<'c> {
 }
 
 impl<'c> Turn<'c> {
-    /// Creates a turn that is over.
+    /// Creates a turn that is already over, so that the transfer must call [`Self::begin`] before
+    /// its first piece.
     fn new(bulks: &'c BulkTable) -> Self {
         Self {
             turns: &bulks.turns,

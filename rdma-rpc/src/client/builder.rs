@@ -263,8 +263,8 @@ impl ClientBuilder {
         }
     }
 
-    /// Starts the protocol on an established transport: sends the client's settings, and spawns the
-    /// tasks of the connection.
+    /// Starts the protocol on `link`, an established transport to the server `peer`: sends the
+    /// client's settings, and spawns the tasks of the connection.
     fn start(&self, link: Link, peer: Peer) -> Arc<Connection> {
         let own = Settings {
             message_limit: u32::try_from(self.message_limit).unwrap_or(u32::MAX),
@@ -286,7 +286,8 @@ impl ClientBuilder {
     }
 }
 
-/// Returns the error of a server that has not answered within [`limits::CONNECT_TIMEOUT`].
+/// Returns the error of connecting to a server that has not sent its settings within
+/// [`limits::CONNECT_TIMEOUT`].
 fn late() -> Error {
     Error::disconnected(format!(
         "the server did not answer within {:?}",

@@ -36,7 +36,7 @@ pub(crate) struct Calls {
     is_closing: AtomicBool,
 }
 
-/// List of the free slots, and the number of calls that wait for a slot.
+/// List of the free call slots of a connection, and the number of calls that wait for a free slot.
 #[derive(Debug)]
 struct FreeSlots {
     /// Indices of the free slots. The slot that was freed last is used first, so that few slots
@@ -132,7 +132,7 @@ impl Calls {
         self.freed.notify_waiters();
     }
 
-    /// Returns whether new calls are refused, because of [`Self::close`].
+    /// Returns whether new calls are refused, because [`Self::close`] was called.
     pub(crate) fn is_closing(&self) -> bool {
         self.is_closing.load(Ordering::Acquire)
     }
@@ -147,7 +147,7 @@ impl Calls {
         }
     }
 
-    /// Returns whether [`Self::try_take_slot`] would return a slot.
+    /// Returns whether a call could take a slot without waiting, by [`Self::try_take_slot`].
     pub(super) fn has_free_slot(&self) -> bool {
         let free = self.free.lock();
         free.waiting == 0 && !free.indices.is_empty()
@@ -237,7 +237,8 @@ impl Calls {
         next
     }
 
-    /// Fails all calls with this error, because the connection has ended.
+    /// Fails all calls in progress with `error`, because the connection has ended. New calls are
+    /// refused from now on.
     pub(crate) fn fail(&self, error: &Error) {
         self.close();
         for slot in &self.slots {
@@ -253,8 +254,8 @@ impl Calls {
         }
     }
 
-    /// Frees the slot of a call. Returns whether the server may still be executing the call, so
-    /// that the call must be cancelled.
+    /// Frees the slot of the call `id`. Returns whether the server may still be executing the call,
+    /// so that the caller must cancel the call at the server.
     fn release(&self, id: CallId) -> bool {
         let (was_waiting, left) = {
             let mut slot = self.slots[id.index as usize].lock();
@@ -289,7 +290,8 @@ impl Calls {
 #[must_use = "the slot is lost unless a call begins in it"]
 pub(super) struct FreeSlot(u32);
 
-/// Guard that counts a call as waiting for a free slot until the guard is dropped.
+/// Guard of a call that waits for a free slot of the connection. The call counts as waiting until
+/// the guard is dropped.
 struct WaitingCall<'c>(&'c Calls);
 
 impl<'c> WaitingCall<'c> {
@@ -309,8 +311,8 @@ impl Drop for WaitingCall<'_> {
 }
 
 impl Slot {
-    /// Stores the answer if the call waits for one. Returns the waker of the caller, which must be
-    /// woken after the slot was unlocked.
+    /// Stores the answer to the call in this slot, if the call still waits for an answer. Returns
+    /// the waker of the task that made the call, which must be woken after the slot was unlocked.
     pub(super) fn answer(&mut self, answer: Answer) -> Option<Waker> {
         if !matches!(self.phase, Phase::Waiting) {
             return None;

@@ -141,8 +141,9 @@ impl EndpointState {
         self.state.lock().connection.clone()
     }
 
-    /// Returns the reason for which the endpoint does not accept calls; `None` if the first attempt
-    /// to connect has not finished.
+    /// Returns the error that explains why calls cannot be sent to this endpoint (server address):
+    /// the server is unhealthy, or the last attempt to connect failed. Returns `None` if no error
+    /// is known, for example before the end of the first attempt to connect.
     pub(super) fn error(&self) -> Option<Error> {
         let state = self.state.lock();
         if state.is_unhealthy {
@@ -268,7 +269,8 @@ fn jittered(pause: Duration) -> Duration {
     pause / 2 + (pause / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
 }
 
-/// Guard that counts a call as in progress at an endpoint until the guard is dropped.
+/// Guard that counts a call as in progress at an endpoint (server address) until the guard is
+/// dropped.
 #[derive(Debug)]
 pub(super) struct InFlight(Arc<AtomicUsize>);
 

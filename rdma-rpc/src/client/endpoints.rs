@@ -95,8 +95,8 @@ impl Endpoints {
         }
     }
 
-    /// Returns the reason for which an endpoint does not accept calls. Used when no endpoint
-    /// accepts calls.
+    /// Returns an error that explains why no endpoint (server address) accepts calls: the first
+    /// error that any endpoint has recorded.
     pub(super) fn error(&self) -> Error {
         let known = self.states.iter().find_map(|state| state.error());
         known.unwrap_or_else(|| Error::disconnected("the client has no endpoints"))
@@ -200,7 +200,8 @@ impl ConnectionSearch<'_> {
         }
     }
 
-    /// Returns the error of a call for which no connection was found before its deadline.
+    /// Returns the error of a call for which no connection was found before the deadline of the
+    /// call.
     fn unavailable(&mut self) -> Error {
         let cause = self.last.take().unwrap_or_else(|| self.endpoints.error());
         Error::Unavailable {

@@ -13,8 +13,9 @@ use crate::stream::SendWindow;
 use crate::wire::{CallId, Frame, FrameReader, Violation};
 
 impl Calls {
-    /// Handles the frames of a message from the server, such as responses and stream items. The
-    /// message may contain arbitrary bytes; an error ends the connection.
+    /// Passes each frame of a message from the server, such as a response or stream items, to its
+    /// call. The message may contain arbitrary bytes. Fails if the message violates the protocol;
+    /// the caller must then end the connection.
     pub(crate) fn handle(&self, core: &Arc<Core>, mut message: Message<'_>) -> Result<()> {
         let mut reader = FrameReader::new(message.bytes())?;
         loop {
@@ -95,7 +96,8 @@ impl Calls {
         }
     }
 
-    /// Returns the slot of a call. Fails if the server has sent an index that no slot has.
+    /// Returns the slot of the call with the ID `id`, which the server has sent. Fails if the ID
+    /// contains an index that no slot has.
     fn slot(&self, id: CallId) -> Result<&parking_lot::Mutex<Slot>, Violation> {
         self.slots.get(id.index as usize).ok_or(Violation::Index)
     }
@@ -132,8 +134,8 @@ impl Calls {
         }
     }
 
-    /// Stores `status`, which the server has sent instead of the response to a call, and wakes the
-    /// caller.
+    /// Stores `status`, which the server has sent instead of the response to the call `id`, and
+    /// wakes the task that made the call.
     fn refuse(&self, id: CallId, status: Status) -> Result<(), Violation> {
         let (waker, streams) = {
             let mut slot = self.slot(id)?.lock();

@@ -54,7 +54,8 @@ pub struct Client {
     session: Arc<Session>,
 }
 
-/// Function of the program that is called before each call, see [`ClientBuilder::intercept`].
+/// A function of the program that is called before each call, and that can refuse the call or
+/// change its metadata. See [`ClientBuilder::intercept`].
 #[derive(Clone)]
 struct Interceptor(Arc<Intercept>);
 

@@ -34,7 +34,7 @@ use crate::wire::{CallId, Header, MESSAGE_HEADER_LEN};
 /// call has no response.
 pub(super) type Outcome<T, E> = Result<T, CallError<E>>;
 
-/// Name of the method and time limit of a call, for the texts of errors.
+/// Data of a call that the texts of its errors contain: the name of the method and the time limit.
 #[derive(Debug, Clone)]
 pub(super) struct ErrorInfo {
     pub(super) method: Cow<'static, str>,
@@ -376,8 +376,9 @@ impl Client {
     }
 }
 
-/// Initial window of a stream to a client: the number of items and bytes that the server may send
-/// before the client has taken any. Equal to the window in the client's settings.
+/// Initial window of the stream of a handler: the numbers of items and bytes that the server may
+/// send before the program has taken any item. The client's settings announce the same window to
+/// the server.
 const WINDOW: Window = Window {
     items: WINDOW_ITEMS,
     bytes: WINDOW_BYTES,

@@ -80,7 +80,8 @@ impl Request {
         }
     }
 
-    /// Sets the number of the method. Needed if the service sets the number with `#[rpc(id = …)]`.
+    /// Sets the number of the method, which by default is a hash of its name. Needed if the service
+    /// sets another number with `#[rpc(id = …)]`.
     #[must_use]
     pub fn with_number(mut self, number: u32) -> Self {
         self.number = number;
@@ -108,7 +109,7 @@ impl Request {
         self
     }
 
-    /// Returns the name of the method.
+    /// Returns the name of the method that the request calls.
     pub fn method(&self) -> &str {
         &self.method
     }

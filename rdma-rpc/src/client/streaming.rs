@@ -54,8 +54,8 @@ impl<T, E> Response<T, E> {
         }
     }
 
-    /// Polls for the answer, and converts it to the outcome of the call. After the outcome was
-    /// returned, fails with [`Error::Cancelled`].
+    /// Polls for the answer of the server, and converts the answer to the outcome of the call.
+    /// Fails with [`Error::Cancelled`] if the outcome was already returned.
     fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Outcome<T, E>> {
         if self.is_done {
             return Poll::Ready(Err(Error::Cancelled.into()));

@@ -23,7 +23,8 @@ impl Codec for Json {
     const ID: u8 = 2;
 }
 
-/// Writer that counts bytes and discards them, for the length of an encoded value.
+/// Writer that counts the bytes and discards them. Used to determine the length of an encoded
+/// value.
 struct Counter(usize);
 
 impl Write for Counter {

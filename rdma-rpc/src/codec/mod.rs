@@ -58,8 +58,8 @@ use crate::payload::Payload;
 /// }
 /// ```
 pub trait Codec: 'static {
-    /// Number of the codec in messages, by which an end detects that its peer uses another codec.
-    /// Numbers up to 63 are reserved for this crate.
+    /// Number that identifies the codec in messages, so that an end detects that its peer uses
+    /// another codec. Numbers up to 63 are reserved for this crate.
     const ID: u8;
 }
 
@@ -126,7 +126,7 @@ impl fmt::Debug for CodecError {
 }
 
 impl CodecError {
-    /// Creates an error from its cause, which may also be a string.
+    /// Creates a codec error from its cause: another error, or a text that describes the cause.
     pub fn new(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self(Arc::from(cause.into()))
     }
@@ -150,8 +150,8 @@ pub trait MethodCodecs: 'static {
     type Error: Codec;
 }
 
-/// Codecs of a method without `#[rpc(raw)]`: the service's codec `C` for the request, the response
-/// and the error.
+/// The codecs of a method without the attribute `#[rpc(raw)]`. The request, the response and the
+/// error are all encoded with the service's codec `C`.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct ServiceCodec<C>(std::marker::PhantomData<C>);
@@ -162,8 +162,8 @@ impl<C: Codec> MethodCodecs for ServiceCodec<C> {
     type Error = C;
 }
 
-/// Codecs of a method with `#[rpc(raw)]`: [`Raw`] for the request and the response, and the
-/// service's codec `C` for the error.
+/// The codecs of a method with the attribute `#[rpc(raw)]`. The request and the response are raw
+/// bytes ([`Raw`]); only errors are encoded with the service's codec `C`.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct RawCodec<C>(std::marker::PhantomData<C>);
@@ -174,7 +174,8 @@ impl<C: Codec> MethodCodecs for RawCodec<C> {
     type Error = C;
 }
 
-/// A frame body to be sent, which is encoded directly into the send buffer.
+/// The body of a frame to be sent, such as a request. Encoded directly into the send buffer,
+/// without a copy.
 pub(crate) trait Encodable {
     /// Encodes the body into `room` and returns its length in bytes; `None` if `room` is too short.
     fn encode(&self, room: &mut [u8]) -> Result<Option<usize>, CodecError>;

@@ -59,7 +59,7 @@ pub(super) struct HandlerCount(Arc<AtomicUsize>);
 struct CountedHandler(HandlerCount);
 
 impl HandlerCount {
-    /// Returns the number of running handlers.
+    /// Returns the number of handlers of the test service that are running now.
     pub(super) fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
@@ -77,7 +77,7 @@ impl Drop for CountedHandler {
     }
 }
 
-/// Result of every method of the test service, with a text as the service's error.
+/// Result type of every method of the test service. The service's error is a text.
 type Outcome<T> = Result<T, String>;
 
 impl Service for HandlerCount {
@@ -257,8 +257,8 @@ pub(super) async fn call(client: Client, kind: u8) -> Result<(), Error> {
     }
 }
 
-/// Removes the result and the service's error from the outcome of a call, because only an error of
-/// the framework matters.
+/// Converts the outcome of a call to the error of the framework, if any. The result of the handler
+/// and the service's error count as success, because only an error of the framework matters.
 fn outcome<T>(outcome: Result<T, CallError<String>>) -> Result<(), Error> {
     match outcome {
         Ok(_) | Err(CallError::Service(_)) => Ok(()),

@@ -15,8 +15,8 @@ use crate::error::Error;
 use crate::outbox::MAX_BATCH_LEN;
 use crate::wire::{Header, MESSAGE_HEADER_LEN, Settings, write_message_header};
 
-/// Runs a client against a server that sends the messages in `bytes`. Panics if the client sends an
-/// invalid message or a call never ends.
+/// Tests a client whose server sends arbitrary messages. `bytes` describes the messages and the
+/// calls of the client. Panics if the client sends an invalid message or a call never ends.
 pub fn client(bytes: &[u8]) {
     super::run(connect(bytes));
 }
@@ -65,7 +65,7 @@ fn builder() -> ClientBuilder {
     Client::builder().concurrency(4).bulk_limit(BULK_LIMIT)
 }
 
-/// Returns a message with the settings of a server.
+/// Returns a valid message with the settings of a server, which the fuzzed server sends first.
 fn settings() -> Vec<u8> {
     let header = Header::Settings(Settings {
         message_limit: 1 << 20,
@@ -79,7 +79,8 @@ fn settings() -> Vec<u8> {
     message
 }
 
-/// Receives all messages that the client has sent, and checks that they are valid.
+/// Receives all messages that the client has sent to `peer`, and checks that every message is
+/// valid.
 fn receive(peer: &mut RawPeer) {
     while let Some(message) = peer.try_receive() {
         let frames = read(&message).expect("a client sends valid messages");

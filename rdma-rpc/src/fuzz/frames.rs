@@ -8,8 +8,9 @@ use crate::wire::{
     BulkFrame, Frame, FrameReader, Header, MESSAGE_HEADER_LEN, Violation, write_message_header,
 };
 
-/// Decodes `bytes` as a message, as metadata and as a status. Panics if a decoded value differs
-/// after it was encoded and decoded again.
+/// Tests the decoders of the wire format with arbitrary `bytes`: decodes them as a message, as
+/// metadata and as a status. Encodes each decoded value, decodes the result again, and panics if
+/// the two decoded values differ.
 pub fn frames(bytes: &[u8]) {
     if let Some(metadata) = Metadata::decode(bytes) {
         let pairs = metadata.iter();
@@ -33,7 +34,7 @@ pub fn frames(bytes: &[u8]) {
     assert_eq!(write(&again, &same), again);
 }
 
-/// Parses all frames of a message. Fails if the message is invalid.
+/// Parses `message`, and returns its frames. Fails if the message is invalid.
 pub(super) fn read(message: &[u8]) -> Result<Vec<Frame>, Violation> {
     let mut reader = FrameReader::new(message)?;
     let mut frames = Vec::new();
@@ -43,7 +44,8 @@ pub(super) fn read(message: &[u8]) -> Result<Vec<Frame>, Violation> {
     Ok(frames)
 }
 
-/// Encodes `frames`, the frames of `message`, as a new message.
+/// Encodes frames as a new message, and returns its bytes. `message` is the message from which
+/// `frames` were parsed, and which contains their bodies.
 fn write(message: &[u8], frames: &[Frame]) -> Vec<u8> {
     let mut bytes = vec![0; MESSAGE_HEADER_LEN];
     let count = u16::try_from(frames.len()).expect("a message counts its frames with 16 bits");

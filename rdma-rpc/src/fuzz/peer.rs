@@ -14,8 +14,8 @@ pub(crate) struct RawPeer {
 }
 
 impl RawPeer {
-    /// Connects to the server at an address in memory, for a test whose client sends arbitrary
-    /// bytes.
+    /// Connects to the server at the in-memory address `address`, for a test in which the client
+    /// sends arbitrary bytes.
     pub(crate) async fn connect(address: &Address) -> Self {
         let connected = Link::connect(
             address,
@@ -26,7 +26,8 @@ impl RawPeer {
         Self::new(connected.expect("a server listens").0)
     }
 
-    /// Creates a listener at an address in memory, for a test whose server sends arbitrary bytes.
+    /// Creates a listener at the in-memory address `address`, for a test in which the server sends
+    /// arbitrary bytes.
     pub(crate) async fn listen(address: &Address) -> Listener {
         let bound = Listener::bind(address, limits::transport(None, limits::MESSAGE_LEN)).await;
         bound.expect("the address is new")

@@ -56,8 +56,8 @@ impl<'a> Script<'a> {
         steps.take(MAX_STEPS)
     }
 
-    /// Reads the description of a message with valid headers and arbitrary fields, and returns the
-    /// message.
+    /// Reads bytes of the input that describe a message with valid headers and arbitrary fields.
+    /// Returns the encoded message.
     fn message(&mut self) -> Vec<u8> {
         let count = 1 + u16::from(self.byte() % 4);
         let mut message = vec![0; MESSAGE_HEADER_LEN];
@@ -98,10 +98,11 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Number of the step that sends a message with arbitrary bytes, in the first byte of the step.
+/// Code of the step "the peer sends a message with arbitrary bytes". The first byte of each step in
+/// a fuzzer's input is the code that selects its kind.
 const RAW: u8 = 0;
 
-/// Appends a step to the input `script`: the peer sends `message`.
+/// Appends to `script`, an input of the fuzz targets, the step "the peer sends `message`".
 pub(super) fn write_message(script: &mut Vec<u8>, message: &[u8]) {
     let len = u16::try_from(message.len()).expect("a recorded message is short");
     script.push(RAW);
@@ -109,12 +110,13 @@ pub(super) fn write_message(script: &mut Vec<u8>, message: &[u8]) {
     script.extend(message);
 }
 
-/// Appends a step to the input `script`: all ready tasks run.
+/// Appends to `script`, an input of the fuzz targets, the step "all ready tasks run".
 pub(super) fn write_run_tasks(script: &mut Vec<u8>) {
     script.push(8);
 }
 
-/// Appends a step to the input `script`: the program makes a call of the kind `number`.
+/// Appends to `script`, an input of the fuzz targets, the step "the program makes a call of the
+/// kind `number`".
 pub(super) fn write_call(script: &mut Vec<u8>, number: u8) {
     script.extend([10, number]);
 }

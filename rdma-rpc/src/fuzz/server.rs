@@ -68,7 +68,8 @@ async fn serve(bytes: &[u8]) {
     server.shutdown().await;
 }
 
-/// Receives all messages that the server has sent, and checks that they are valid.
+/// Receives all messages that the server has sent to `peer`, and checks that every message is
+/// valid.
 fn receive(peer: &mut RawPeer) {
     while let Some(message) = peer.try_receive() {
         assert!(

@@ -24,11 +24,13 @@ const BACKLOG: usize = 128;
 /// message, and the sender takes the buffer for a later message.
 type Spare = Arc<ArrayQueue<Vec<u8>>>;
 
-/// Channels by which one end of a connection sends and receives messages.
+/// The two channels of one end of a connection: the sender of its messages to the peer, and the
+/// receiver of the peer's messages.
 #[cfg(any(test, fuzzing))]
 pub(crate) type Channels = (mpsc::Sender<Vec<u8>>, mpsc::Receiver<Vec<u8>>);
 
-/// One end of a connection within this process: channels of messages in both directions.
+/// One end of a connection between a client and a server in this process: a channel of messages for
+/// each direction.
 #[derive(Debug)]
 pub(crate) struct MemoryLink {
     sender: mpsc::Sender<Vec<u8>>,
@@ -41,7 +43,7 @@ pub(crate) struct MemoryLink {
 }
 
 impl MemoryLink {
-    /// Creates the two ends of a new connection.
+    /// Creates a new connection within this process, and returns its two ends.
     fn pair() -> (Self, Self) {
         let [(a_sender, a_receiver), (b_sender, b_receiver)] =
             [(); 2].map(|()| mpsc::channel(CHANNEL_DEPTH));
@@ -75,9 +77,9 @@ impl MemoryLink {
         buffer
     }
 
-    /// Sends a message without waiting. Returns `false` if the channel is full. If the peer has
-    /// closed the connection, the message is dropped: the receiving task reports the end, after all
-    /// messages that arrived earlier.
+    /// Sends the message of `batch` to the peer without waiting. Returns `false` if the channel is
+    /// full. If the peer has closed the connection, the message is dropped: the receiving task
+    /// reports the end, after all messages that arrived earlier.
     pub(super) fn try_send(&self, batch: &mut Batch) -> bool {
         match self.sender.try_reserve() {
             Ok(permit) => permit.send(message(batch)),
@@ -87,14 +89,15 @@ impl MemoryLink {
         true
     }
 
-    /// Sends a message, and waits while the channel is full.
+    /// Sends the message of `batch` to the peer, and waits while the channel is full.
     pub(super) async fn send(&self, batch: &mut Batch) {
         if let Ok(permit) = self.sender.reserve().await {
             permit.send(message(batch));
         }
     }
 
-    /// Receives and handles messages until the connection ends. Returns the reason for the end.
+    /// Receives messages, and passes them to the connection `core`, until the connection ends.
+    /// Returns the reason for the end.
     pub(super) async fn receive(&self, core: &Arc<Core>) -> Error {
         let Some(mut receiver) = self.receiver.lock().take() else {
             return closed_by_peer();
@@ -115,7 +118,7 @@ impl MemoryLink {
     }
 }
 
-/// Takes the message out of a batch, without a copy.
+/// Takes the bytes of the message out of `batch`, without copying them.
 fn message(batch: &mut Batch) -> Vec<u8> {
     let len = batch.len();
     match batch.buffer() {

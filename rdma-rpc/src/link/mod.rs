@@ -63,7 +63,8 @@ impl Link {
         Ok((Self::Tcp(TcpLink::new(stream)?), peer))
     }
 
-    /// Returns a link within this process, and the description of its peer.
+    /// Creates a link over `link`, one end of a connection within this process. Returns the link
+    /// and the description of its peer.
     fn over_memory(link: MemoryLink) -> (Self, Peer) {
         let peer = Peer {
             transport: Transport::Memory,
@@ -73,9 +74,9 @@ impl Link {
         (Self::Memory(link), peer)
     }
 
-    /// Connects to the server at an address. `transport` contains the settings for RDMA addresses,
-    /// and `encryption` those for TCP addresses. Returns the link and the description of the
-    /// server.
+    /// Connects to the server at `address`. Returns the connected link and the description of the
+    /// server. `transport` contains the settings of an RDMA connection, and `encryption` the TLS
+    /// settings of a TCP connection.
     pub(crate) async fn connect(
         address: &Address,
         transport: RdmaBuilder,
@@ -230,7 +231,8 @@ impl Encryption {
 }
 
 #[cfg(feature = "tls")]
-/// Returns a TLS link, and the description of its peer with the certificate.
+/// Converts a connected TLS link to a [`Link`]. Returns the link, and `peer` with the certificate
+/// of the peer added.
 fn with_certificate(link: tls::TlsLink, peer: Peer) -> (Link, Peer) {
     let peer = Peer {
         certificate: link.certificate(),
@@ -271,7 +273,7 @@ impl Accepted {
     }
 }
 
-/// Listener of a server, which accepts clients over one transport.
+/// Listener of a server, which accepts clients over one transport: RDMA, TCP or memory.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Rdma(RdmaListener),

@@ -11,7 +11,8 @@ use crate::error::Error;
 use crate::outbox::Batch;
 use crate::payload::{Buffer, Message};
 
-/// End of an RDMA connection that sends batches and receives messages.
+/// One end of an RDMA connection, which sends batches (messages with one or more frames) and
+/// receives messages.
 #[derive(Debug)]
 pub(crate) struct RdmaLink {
     rdma: Rdma,

@@ -14,7 +14,8 @@ use crate::outbox::Batch;
 use crate::payload::{Buffer, Message};
 use crate::wire::Violation;
 
-/// Length in bytes of the prefix of each message. The prefix contains the length of the message.
+/// Length in bytes of the prefix that precedes each message on a TCP connection. The prefix
+/// contains the length of the message.
 pub(super) const PREFIX_LEN: usize = 4;
 
 /// Length of the receive buffer in bytes: several batches, so that a busy connection needs few
@@ -26,7 +27,8 @@ const READ_BUFFER_LEN: usize = 64 << 10;
 /// keepalive probes. Equal to the timeout for connecting.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
-/// End of a TCP connection without TLS that sends batches and receives messages.
+/// One end of a TCP connection without TLS, which sends batches (messages with one or more frames)
+/// and receives messages.
 #[derive(Debug)]
 pub(crate) struct TcpLink {
     stream: TcpStream,
@@ -66,7 +68,8 @@ impl TcpLink {
         }
     }
 
-    /// Receives and handles messages until the connection ends. Returns the reason for the end.
+    /// Receives messages, and passes them to the connection `core`, until the connection ends.
+    /// Returns the reason for the end.
     pub(super) async fn receive(&self, core: &Arc<Core>) -> Error {
         read_messages(self, core).await
     }
@@ -100,7 +103,7 @@ pub(super) async fn read_messages(source: impl MessageSource + Send, core: &Arc<
     }
 }
 
-/// Reader that splits the byte stream `source` into messages, and passes the messages to a
+/// Reader that splits a byte stream from the peer into messages, and passes the messages to a
 /// connection.
 struct MessageReader<S> {
     source: S,
@@ -190,8 +193,8 @@ impl MessageSource for &TcpLink {
     }
 }
 
-/// Reads the length of the message at the start of `bytes`, in bytes. Returns `None` if the length
-/// has not arrived completely.
+/// Reads the length prefix at the start of `bytes`, and returns the length of the message in bytes.
+/// Returns `None` if the prefix has not arrived completely.
 fn length(bytes: &[u8]) -> Option<usize> {
     let bytes = bytes.first_chunk::<PREFIX_LEN>()?;
     usize::try_from(u32::from_be_bytes(*bytes)).ok()

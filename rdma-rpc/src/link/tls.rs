@@ -20,7 +20,8 @@ use crate::core::Core;
 use crate::error::Error;
 use crate::outbox::Batch;
 
-/// End of a TLS connection over TCP that sends batches and receives messages.
+/// One end of a TLS connection over TCP, which sends batches (messages with one or more frames) and
+/// receives messages.
 pub(crate) struct TlsLink {
     writer: Mutex<WriteHalf<TlsStream<TcpStream>>>,
     /// Read half; `None` once the receiving task has taken the half.
@@ -50,7 +51,7 @@ impl TlsLink {
         Ok(Self::new(connecting.await.map_err(failed)?.into()))
     }
 
-    /// Performs the TLS handshake as the server.
+    /// Performs the TLS handshake over an accepted TCP connection, as the server.
     pub(super) async fn accept(
         stream: TcpStream,
         config: &Arc<ServerConfig>,
@@ -113,7 +114,8 @@ impl TlsLink {
         writer.poll_flush(cx)
     }
 
-    /// Receives and handles messages until the connection ends. Returns the reason for the end.
+    /// Receives messages, and passes them to the connection `core`, until the connection ends.
+    /// Returns the reason for the end.
     pub(super) async fn receive(&self, core: &Arc<Core>) -> Error {
         let Some(reader) = self.reader.lock().take() else {
             return Error::disconnected("the reason was not recorded");

@@ -57,7 +57,8 @@ impl Drop for Meter {
     }
 }
 
-/// Increments the metric `rdma_rpc_calls_total` with these labels.
+/// Increments the metric `rdma_rpc_calls_total`, the number of calls, with the labels `side`,
+/// `method` and `outcome`.
 fn count(side: &'static str, method: Cow<'static, str>, outcome: &'static str) {
     counter!(
         "rdma_rpc_calls_total",

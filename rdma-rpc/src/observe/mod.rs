@@ -98,7 +98,8 @@ impl ServerObservation {
         poll()
     }
 
-    /// Ends the observation, and counts the call with this outcome.
+    /// Ends the observation of a call, and counts the call with `outcome` in the metrics and for
+    /// the reflection service.
     pub(crate) fn end(self, outcome: Outcome) {
         #[cfg(feature = "reflection")]
         if let Some(counted) = self.counted {

@@ -136,8 +136,8 @@ fn random() -> u64 {
     RandomState::new().hash_one(()).max(1)
 }
 
-/// Calls `poll` with `context` as the current span of this thread, so that calls within `poll`
-/// belong to its trace.
+/// Calls `poll` with `context` as the current span of this thread, and returns the result of
+/// `poll`. Calls that are made within `poll` belong to the trace of the span.
 fn within<T>(context: TraceContext, poll: impl FnOnce() -> T) -> T {
     let _former = RestoreOnDrop(CURRENT.replace(Some(context)));
     poll()
@@ -269,7 +269,8 @@ impl HandlerSpan {
         Self { context, span }
     }
 
-    /// Calls `poll` within the span, so that its log events and calls belong to the trace.
+    /// Calls `poll`, which polls the handler, within this span, and returns the result. Log events
+    /// and calls within `poll` belong to the trace.
     pub(super) fn within<T>(&self, poll: impl FnOnce() -> T) -> T {
         let _entered = self.span.enter();
         within(self.context.clone(), poll)

@@ -81,7 +81,8 @@ struct CallEntry {
     len: AtomicUsize,
 }
 
-/// Answer of a call's handler, or the fact that the handler is still running.
+/// Content of a call's entry: the answer of the handler, or the fact that the handler is still
+/// running.
 #[derive(Debug, Clone)]
 enum StoredAnswer {
     /// The handler is running.
@@ -151,10 +152,11 @@ impl AnswerCache {
         Ok(())
     }
 
-    /// Returns the entry of the call with this number, and whether the entry is new. For a new
-    /// entry, the caller must run the handler; otherwise the answer is or will be in the entry.
-    /// Returns `None` if the call may have been executed and its answer was dropped. `epoch` is the
-    /// epoch (see [`History`]) at which the connection of the request was accepted.
+    /// Finds or creates the entry of the call `number`. Returns the entry, and `true` if it is new:
+    /// the caller must then run the handler. With `false`, the entry contains the answer, or will
+    /// contain it when the running handler ends. Returns `None` if the call may already have been
+    /// executed and its answer was dropped. `epoch` is the epoch (see [`History`]) at which the
+    /// connection of the request was accepted.
     fn enter(&self, number: CallNumber, epoch: u64) -> Option<(Arc<CallEntry>, bool)> {
         let mut state = self.state.lock();
         if !state.admits(&number, epoch) {
@@ -265,7 +267,7 @@ impl State {
 }
 
 impl ClientAnswers {
-    /// Returns whether no call of the client is running.
+    /// Returns whether the client has no running call, so that its answers may be removed.
     fn is_idle(&self) -> bool {
         self.calls.values().all(|entry| entry.is_done())
     }
@@ -447,12 +449,13 @@ mod tests {
         cache.check(&metadata, &cache.connection_client(), 1)
     }
 
-    /// Creates or finds the entry of a call whose request arrives on a new connection.
+    /// Calls [`AnswerCache::enter`] for the call `number`, whose request arrives on a new
+    /// connection, and returns the result.
     fn enter(cache: &AnswerCache, number: CallNumber) -> Option<(Arc<CallEntry>, bool)> {
         cache.enter(number, cache.connection_client().epoch)
     }
 
-    /// Runs a call to completion. Returns whether the call was new.
+    /// Runs the call `number` to completion if it is new. Returns whether the call was new.
     fn run(cache: &AnswerCache, number: CallNumber) -> bool {
         check(cache, number).unwrap();
         let (entry, is_new) = enter(cache, number).unwrap();

@@ -58,8 +58,8 @@ impl EvictedClients {
         self.next
     }
 
-    /// Returns the history of a client without stored answers: of an evicted client, of a new
-    /// client, or of a client whose history was forgotten.
+    /// Returns the history of the client `session`, for which no answers are stored: an evicted
+    /// client, a new client, or a client whose history was forgotten.
     pub(super) fn history(&self, session: u128) -> History {
         let unknown = History {
             floor: 0,
@@ -70,8 +70,8 @@ impl EvictedClients {
             .map_or(unknown, |(_, history)| *history)
     }
 
-    /// Stores the history of an evicted client, and forgets the history that was stored first if
-    /// there are more than `MAX_EVICTED`.
+    /// Stores the history of the evicted client `session`. If more than `MAX_EVICTED` histories are
+    /// then stored, forgets the history that was stored first.
     pub(super) fn insert(&mut self, session: u128, history: History) {
         self.remove(session);
         self.histories.insert(session, (self.next, history));
@@ -85,7 +85,8 @@ impl EvictedClients {
         }
     }
 
-    /// Removes the history of a client whose answers are stored again.
+    /// Removes the history of the client `session`, which is no longer evicted because its answers
+    /// are stored again.
     pub(super) fn remove(&mut self, session: u128) {
         if let Some((key, _)) = self.histories.remove(&session) {
             self.order.remove(&key);

@@ -42,7 +42,7 @@ pub(crate) struct CallNumber {
 }
 
 impl CallNumber {
-    /// Length of the encoded number in bytes.
+    /// Length of an encoded call number in bytes: the sum of the lengths of its fields.
     const LEN: usize = 16 + 8 + 8 + 8 + 1;
 
     fn encode(&self) -> [u8; Self::LEN] {

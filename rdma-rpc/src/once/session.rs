@@ -18,7 +18,8 @@ pub(crate) struct Session {
 }
 
 #[derive(Debug, Default)]
-/// Sequence numbers of a client's calls: the next number, and the numbers of the calls in progress.
+/// Sequence numbers of a client's calls that are executed at most once: the number of the next
+/// call, and the numbers of the calls in progress.
 struct Numbers {
     next: u64,
     in_progress: BTreeSet<u64>,

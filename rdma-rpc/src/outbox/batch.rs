@@ -225,7 +225,8 @@ impl Batch {
         Ok(Some(len))
     }
 
-    /// Completes the last frame if items can still be added to it, by writing its header.
+    /// Completes the last frame of the batch if the frame contains stream items whose header is not
+    /// yet written. No more items can then be added to this frame.
     fn end_items(&mut self) {
         let Some(items) = self.items.take() else {
             return;
@@ -276,7 +277,7 @@ impl Batch {
             .unwrap_or_default()
     }
 
-    /// Returns the buffer. Its first [`Self::len`] bytes are the message.
+    /// Returns the buffer of the batch, whose first [`Self::len`] bytes are the message to be sent.
     pub(crate) fn buffer(&mut self) -> &mut Buffer {
         &mut self.buffer
     }

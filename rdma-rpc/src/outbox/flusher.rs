@@ -62,7 +62,8 @@ impl Outbox {
     }
 }
 
-/// Sends a batch, and waits until the transport has accepted it. Fails after [`SEND_TIMEOUT`].
+/// Sends a batch over `link`, and waits until the transport has accepted the batch. Fails if this
+/// takes longer than [`SEND_TIMEOUT`].
 pub(super) async fn send(link: &Arc<Link>, batch: &mut Batch) -> Result<(), Error> {
     match timeout(SEND_TIMEOUT, link.send(batch)).await {
         Ok(outcome) => outcome,

@@ -163,7 +163,8 @@ impl Outbox {
         }
     }
 
-    /// Returns the numbers of frames and messages that this end has sent so far.
+    /// Returns the numbers of frames and of messages that this end of the connection has sent so
+    /// far.
     pub(crate) fn counts(&self) -> SendCounts {
         self.state.lock().sent
     }
@@ -211,7 +212,8 @@ impl Outbox {
         Batch::new_long(&link, header, body, limit).map(Box::new)
     }
 
-    /// Appends a frame without a body, to be sent after the other ready tasks have run.
+    /// Appends a frame that consists only of `header`, to be sent after the other ready tasks have
+    /// run.
     pub(crate) fn append_empty(&self, header: &Header<'_>) -> Result<(), Error> {
         match self.append(header, &[][..], MAX_BATCH_LEN, SendAt::TurnEnd) {
             Ok(_) => Ok(()),
@@ -241,7 +243,8 @@ impl Outbox {
         }
     }
 
-    /// Passes the queued batches to the transport until it does not accept more.
+    /// Passes the queued batches to the transport, oldest first, until the transport accepts no
+    /// more without waiting.
     fn send_queue(&self, state: &mut State) -> Result<(), Error> {
         let Some(link) = state.link.clone() else {
             return Err(ended());

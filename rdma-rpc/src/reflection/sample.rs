@@ -55,8 +55,8 @@ fn trace<T: DeserializeOwned>() -> Option<Schema> {
 }
 
 #[derive(Default)]
-/// Structure of a type as far as it was found: the structs and enums, and the state of decoding the
-/// current sample value.
+/// The part of a type's structure that was found so far: its structs and enums. Also contains the
+/// state of decoding the current sample value.
 struct SchemaBuilder {
     types: BTreeMap<String, TypeFormat>,
     /// Names of the types that are being decoded, outermost first.
@@ -67,8 +67,9 @@ struct SchemaBuilder {
 }
 
 impl SchemaBuilder {
-    /// Returns whether a type is being decoded within itself. Sequences and options must then be
-    /// empty, because the sample value would otherwise have no end.
+    /// Returns whether a type is being decoded within itself, or types are nested more than
+    /// [`MAX_DEPTH`] deep. Sequences and options in the sample value must then be empty, because
+    /// the value would otherwise have no end or be too large.
     fn is_recursive(&self) -> bool {
         let is_repeated = |(at, name): (usize, &&str)| self.stack[..at].contains(name);
         self.stack.len() > MAX_DEPTH || self.stack.iter().enumerate().any(is_repeated)
@@ -115,13 +116,14 @@ impl SchemaBuilder {
     }
 }
 
-/// Returns the error for two different types with the same name, which the structure cannot
-/// distinguish.
+/// Returns the error for two different types that have the same name. A [`Schema`] identifies types
+/// by their names, so it cannot describe both.
 fn same_name() -> Error {
     Error::custom("two different types have the same name")
 }
 
-/// Deserializer that supplies a sample value and records its format.
+/// Serde deserializer that supplies a sample value of the type that is requested, and records the
+/// format of the value.
 struct SampleValue<'t> {
     builder: &'t mut SchemaBuilder,
     /// Format of the value, which the deserializer records here.

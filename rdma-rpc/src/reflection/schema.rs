@@ -72,7 +72,7 @@ pub enum TypeFormat {
     Enum(Vec<(String, Option<Fields>)>),
 }
 
-/// Fields of a struct or of an enum variant.
+/// Fields of a struct or of an enum variant, with the format of each field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Fields {
@@ -92,7 +92,8 @@ fn inner<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D
         static DEPTH: Cell<u32> = const { Cell::new(0) };
     }
 
-    /// Guard that restores the nesting depth of the outer format when the guard is dropped.
+    /// Guard for decoding a format within another format: when the guard is dropped, the current
+    /// nesting depth is set back to the depth of the outer format, which the guard contains.
     struct RestoreDepth(u32);
 
     impl Drop for RestoreDepth {

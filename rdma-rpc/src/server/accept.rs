@@ -183,7 +183,8 @@ async fn closed(closing: &mut watch::Receiver<bool>) {
     drop(closing.wait_for(|&closing| closing).await);
 }
 
-/// Logs an error if the task of a connection has panicked or was aborted.
+/// Logs an error if the task that served a connection has panicked or was aborted. `ended` is the
+/// result of the task.
 fn log_end(ended: Result<Error, tokio::task::JoinError>) {
     if let Err(stopped) = ended {
         tracing::error!(%stopped, "a connection's task has panicked or was aborted");

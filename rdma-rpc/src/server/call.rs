@@ -36,8 +36,8 @@ impl<Q> Call<Q> {
         self.permits = permits;
     }
 
-    /// Takes the permits of the call, so that they are dropped when the handler ends and not when
-    /// the call ends.
+    /// Takes the permits of the call, which count the call against the server's limits. The caller
+    /// keeps the permits until the handler ends, which may be later than the end of the call.
     pub(crate) fn take_permits(&mut self) -> [Option<CallPermit>; 3] {
         std::mem::take(&mut self.permits)
     }

@@ -67,8 +67,9 @@ impl ServerConnection {
         }
     }
 
-    /// Handles the frames of a message from the client, such as requests and stream items. The
-    /// message may contain arbitrary bytes; an error ends the connection.
+    /// Handles the frames of a message from the client: starts a call for each request, and passes
+    /// other frames, such as stream items, to their calls. The message may contain arbitrary bytes.
+    /// Fails if the message violates the protocol; the caller must then end the connection.
     pub(crate) fn handle(&self, core: &Arc<Core>, mut message: Message<'_>) -> Result<()> {
         let mut reader = FrameReader::new(message.bytes())?;
         let mut clock = Instant::now();
@@ -163,8 +164,8 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// Starts the handler of a request, or refuses the request with a status, for example because
-    /// of missing authentication.
+    /// Starts the handler of the request `incoming` for the method with the number `method`, or
+    /// refuses the request with a status, for example because of missing authentication.
     fn start_call(&self, method: u32, incoming: IncomingRequest<'_>) -> Result<()> {
         let (core, id) = (incoming.core, incoming.id);
         if id.index != ONE_WAY && id.index >= self.slots.count() {
@@ -220,7 +221,8 @@ impl ServerConnection {
         next
     }
 
-    /// Ends all calls, because the connection has ended with `error`.
+    /// Ends all running calls of this connection: their handlers are dropped, and their streams
+    /// fail with `error`, the error that ended the connection.
     pub(crate) fn fail(&self, error: &Error) {
         self.is_closing.store(true, Ordering::SeqCst);
         self.slots.stop(|_| true, error, drop);
@@ -234,8 +236,9 @@ impl ServerConnection {
         drop(core.outbox.append_empty(&Header::Goodbye { status: 0 }));
     }
 
-    /// Ends the calls that still run at the end of the grace period, with [`Status::Cancelled`].
-    /// The status [`Status::ShuttingDown`] would mean that the calls were not started.
+    /// Ends the calls of the connection that still run at the end of a shutdown's grace period, and
+    /// sends their callers [`Status::Cancelled`]. The status [`Status::ShuttingDown`] would mean
+    /// that the calls were not started.
     pub(super) fn stop(&self, core: &Core) {
         let stopped = |id| refuse(core, id, &Status::Cancelled);
         let next = self.slots.stop(|_| true, &Error::ShuttingDown, stopped);
@@ -280,7 +283,8 @@ impl ServerConnection {
         self.is_closing.load(Ordering::SeqCst)
     }
 
-    /// Waits until no handler is running. Must be called after [`Self::close`].
+    /// Waits until no handler of the connection is running. Must be called after [`Self::close`],
+    /// which refuses new calls.
     pub(super) async fn wait_for_handlers(&self) {
         loop {
             let mut idle = std::pin::pin!(self.idle.notified());

@@ -61,10 +61,11 @@ pub(super) struct IncomingRequest<'m> {
 /// A method of a server. The types of its request and result are erased, so that a table can
 /// contain all methods.
 pub(super) trait Handler: Send + Sync {
-    /// Returns the name and the properties of the method.
+    /// Returns the description of the method: its number, its name and its properties.
     fn info(&self) -> &'static MethodInfo;
 
-    /// Returns the number of the codec of the method's requests, for the reflection service.
+    /// Returns the number that identifies the codec (encoding) of the method's requests. The
+    /// reflection service reports this number.
     #[cfg(feature = "reflection")]
     fn codec(&self) -> u8;
 
@@ -73,8 +74,8 @@ pub(super) trait Handler: Send + Sync {
     #[cfg(feature = "reflection")]
     fn counters(&self) -> Arc<CallCounters>;
 
-    /// Limits the number of running calls of the method to `calls`. Only the first use of this
-    /// function has an effect.
+    /// Sets the maximum number of running calls of the method to `calls`. Later uses of this
+    /// function have no effect.
     fn set_limit(&self, calls: usize);
 
     /// Decodes a request, starts its handler and polls the handler once, so that a fast handler
@@ -497,8 +498,8 @@ pub(super) fn drop_catching_panic<Fut>(boxed: FutureBox<Fut>) {
     drop(catch_unwind(AssertUnwindSafe(|| drop(boxed))));
 }
 
-/// Decodes the body of a request with the codec `C`. `codec` is the number of the codec in the
-/// request; fails if it is not the number of `C`.
+/// Decodes the body of a request with the codec `C`. `codec` is the codec number that the request
+/// contains. Fails if this number is not that of `C`.
 fn decode<C: Decode<Q>, Q>(codec: u8, body: Body<'_>) -> Result<Q, CodecError> {
     if codec != C::ID {
         return Err(CodecError::codec_mismatch(codec, C::ID));

@@ -14,13 +14,14 @@ use crate::method::MethodInfo;
 /// A service that a server can offer. The attribute [`service`](macro@crate::service) generates an
 /// implementation, the type `…Server`.
 pub trait Service {
-    /// Adds the methods of the service to `methods`, the methods of a server. Implemented by
-    /// generated code.
+    /// Adds the methods of the service to `methods`, the table of a server's methods. Implemented
+    /// by generated code.
     #[doc(hidden)]
     fn register(self, methods: &mut Methods);
 }
 
-/// Methods of a server, indexed by the number that requests contain.
+/// Table of the methods of a server. A request contains the number of its method, by which the
+/// server finds the method in the table.
 #[doc(hidden)]
 #[derive(Default)]
 pub struct Methods {
@@ -29,8 +30,8 @@ pub struct Methods {
     type_uses: Vec<TypeUse>,
 }
 
-/// Part of a method's signature that has a type, such as an argument or the result. Reflection
-/// lists the types of a method by their roles.
+/// Part of a method's signature, such as an argument or the result. Reflection reports the type of
+/// each part.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -50,8 +51,8 @@ pub enum Role {
 #[cfg(feature = "reflection")]
 pub(crate) type CountedMethod = (&'static MethodInfo, u8, Arc<crate::observe::CallCounters>);
 
-/// A type in the signature of a method, and the part of the signature that has this type.
-/// Reflection describes the method by its types.
+/// A type in the signature of a method, with the part of the signature ([`Role`]) that has this
+/// type. Recorded for the reflection service, which describes the types.
 #[cfg(feature = "reflection")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TypeUse {

@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::stream::Streams;
 use crate::wire::{CallId, Violation};
 
-/// Slots of the running calls of a connection. A slot is a place for one call. The client chooses
-/// the slot of each call, so the number of slots limits the running calls.
+/// Table of the running calls of a connection. Each slot of the table has room for one call. The
+/// client chooses the slot of each call, so the number of slots limits the running calls.
 #[derive(Debug)]
 pub(super) struct Slots(Box<[Mutex<Slot>]>);
 
@@ -57,8 +57,8 @@ impl RunningCall {
         self.end(error);
     }
 
-    /// Ends the streams of the call with `error`, and notifies the tasks that wait for the end of
-    /// the call.
+    /// Ends the call: its streams fail with `error`, and the tasks that wait for the end of the
+    /// call are notified.
     fn end(self, error: &Error) {
         self.streams.fail(error);
         if let Some(end_notify) = self.end_notify {
@@ -76,7 +76,8 @@ impl Slots {
         u32::try_from(self.0.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns the slot of a call. Fails if the client has sent an index that no slot has.
+    /// Returns the slot of the call with the ID `id`, which the client has sent. Fails if the ID
+    /// contains an index that no slot has.
     fn slot(&self, id: CallId) -> Result<&Mutex<Slot>, Violation> {
         self.0.get(id.index as usize).ok_or(Violation::Index)
     }
@@ -121,8 +122,8 @@ impl Slots {
         Ok(true)
     }
 
-    /// Stores the task of a running call's handler, so that the end of the call can abort the task.
-    /// Aborts the task immediately if the call has already ended.
+    /// Stores `task`, the task of the handler of the running call `id`, so that the end of the call
+    /// can abort the task. Aborts the task immediately if the call has already ended.
     pub(super) fn set_task(&self, id: CallId, task: AbortHandle) {
         let is_running = self.with_call(id, |running| running.task = Some(task.clone()));
         if is_running.is_none() {
@@ -177,7 +178,7 @@ impl Slots {
         incoming.end(items)
     }
 
-    /// Returns whether the call with this ID is running.
+    /// Returns whether the call with the ID `id` is running, that is, has begun and has not ended.
     pub(super) fn is_running(&self, id: CallId) -> bool {
         self.with_call(id, |_| ()).is_some()
     }
@@ -190,8 +191,8 @@ impl Slots {
         })
     }
 
-    /// Ends a call whose handler has finished, so that its slot is free. Does nothing if the call
-    /// has already ended.
+    /// Ends the call `id`, whose handler has finished, so that its slot is free. Does nothing if
+    /// the call has already ended.
     pub(super) fn end(&self, id: CallId) {
         let ended = self
             .slot(id)
@@ -215,8 +216,8 @@ impl Slots {
         }
     }
 
-    /// Ends a call that its caller has cancelled, and the leases of its result, which the caller
-    /// will not decode.
+    /// Ends the call `id`, which its caller has cancelled, and the leases of its result, which the
+    /// caller will not decode. Fails if the ID is not valid.
     pub(super) fn cancel(&self, id: CallId) -> Result<(), Violation> {
         let cancelled = {
             let mut slot = self.slot(id)?.lock();
@@ -267,7 +268,8 @@ impl Slots {
     }
 }
 
-/// Returns whether `generation` is older than `other`. Generations wrap around.
+/// Returns whether the call with the number `generation` began before the call with the number
+/// `other` in the same slot. The numbers wrap around.
 fn precedes(generation: u32, other: u32) -> bool {
     generation.wrapping_sub(other).cast_signed() < 0
 }
@@ -280,7 +282,8 @@ impl Slot {
             .is_some_and(|newest| precedes(generation, newest))
     }
 
-    /// Removes and returns the running call if it has this generation.
+    /// Removes the running call from the slot, and returns the call. Returns `None`, and removes
+    /// nothing, if the slot contains no call with this generation.
     fn take(&mut self, generation: u32) -> Option<RunningCall> {
         self.running
             .take_if(|running| running.generation == generation)

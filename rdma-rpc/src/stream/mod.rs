@@ -22,12 +22,12 @@ pub use self::sender::Sender;
 use crate::bulk::Accesses;
 use crate::error::Error;
 
-/// Window of a stream: number of items that may be sent before the receiver has taken them. Large
-/// enough that a sender of small items rarely waits for the receiver.
+/// Length of a stream's window in items: the number of items that may be sent before the receiver
+/// has taken any. Large enough that a sender of small items rarely waits for the receiver.
 pub(crate) const WINDOW_ITEMS: u32 = 4096;
 
-/// Window of a stream: number of bytes that may be sent before the receiver has taken them, which
-/// limits the memory of the receiver. The last item may exceed the window.
+/// Length of a stream's window in bytes: the number of bytes that may be sent before the receiver
+/// has taken any. Limits the memory of the receiver. The last item may exceed the window.
 pub(crate) const WINDOW_BYTES: u32 = 256 << 10;
 
 /// Streams of a call and permissions to access its received bulks, which all end with the call.
@@ -44,7 +44,8 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// Ends both streams with `error`, and refuses further transfers of the bulks.
+    /// Ends the streams of the call in both directions with `error`, and refuses further transfers
+    /// of the bulks that the call has received.
     pub(crate) fn fail(&self, error: &Error) {
         self.bulks.close();
         if let Some(incoming) = &self.incoming {

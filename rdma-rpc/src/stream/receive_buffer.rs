@@ -236,8 +236,9 @@ impl State {
         Ok(true)
     }
 
-    /// Counts items and their bytes as taken. If at least half of the window was taken since the
-    /// last grant, returns the additional window that the caller must grant to the peer.
+    /// Counts items, and their length in bytes, as taken by the program. If at least half of the
+    /// window was taken since the last grant, returns the additional window that the caller must
+    /// grant to the peer.
     fn count(&mut self, items: u32, bytes: u32) -> Option<Window> {
         self.next = self.next.wrapping_add(items);
         self.taken.items += items;
@@ -267,13 +268,15 @@ mod tests {
         })
     }
 
-    /// Pushes an item of `len` bytes that all equal the sequence number.
+    /// Pushes one item to a test's buffer: `len` bytes that all equal the item's sequence number
+    /// `sequence`.
     fn push(buffer: &ReceiveBuffer, sequence: u32, len: usize) -> Result<(), Violation> {
         let bytes = vec![sequence as u8; len];
         buffer.push(sequence, 1, 0, Body::Short(&bytes), 1000)
     }
 
-    /// Pushes a frame with `count` items of one byte that equals the sequence number.
+    /// Pushes a frame with `count` items to a test's buffer. Each item is one byte that equals its
+    /// sequence number; `first` is the number of the first item.
     fn push_run(buffer: &ReceiveBuffer, first: u32, count: u16) -> Result<(), Violation> {
         let items = (first..first + u32::from(count)).flat_map(|item| [0, 1, item as u8]);
         let bytes: Vec<u8> = items.collect();

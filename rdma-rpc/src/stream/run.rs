@@ -23,7 +23,8 @@ pub(crate) struct Run {
     has_lengths: bool,
 }
 
-/// Encoded bytes of a received item, as they are passed to the decoder.
+/// Encoded bytes of a received stream item, which are passed to the decoder: in a reused buffer, or
+/// with the receive buffer that the decoded item may keep.
 pub(crate) enum EncodedItem<'e> {
     /// Bytes in a buffer that is used again after the item was decoded.
     Bytes(&'e [u8]),
@@ -109,7 +110,8 @@ impl Run {
     }
 }
 
-/// Splits the first item off `bytes`. Returns the item without its length, and the remaining bytes.
+/// Splits the first item off `bytes`, in which each item is preceded by its length. Returns the
+/// item without its length, and the remaining bytes. Returns `None` if the item is incomplete.
 fn split_item(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<ITEM_PREFIX_LEN>()?;
     rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))

@@ -124,7 +124,7 @@ impl SendWindow {
         self.state.lock().window.next
     }
 
-    /// Returns whether [`Self::close`] was called.
+    /// Returns whether [`Self::close`] has closed the stream, so that no more items can be sent.
     pub(crate) fn is_closed(&self) -> bool {
         self.state.lock().closed.is_some()
     }

@@ -78,7 +78,7 @@ pub(crate) enum Header<'a> {
 }
 
 impl Header<'_> {
-    /// Returns the number of bytes that precede the body.
+    /// Returns the length of the encoded header in bytes. The body of the frame follows the header.
     pub(crate) fn len(&self) -> usize {
         FRAME_HEADER_LEN
             + match self {
@@ -201,7 +201,8 @@ fn micros(limit: Option<Duration>) -> u32 {
     })
 }
 
-/// Writes the header of a message with `frames` frames to the start of `room`.
+/// Writes the header of a message that contains `frames` frames to the start of `room`, the buffer
+/// of the message.
 pub(crate) fn write_message_header(room: &mut [u8], frames: u16) {
     let [c0, c1] = frames.to_be_bytes();
     room[..MESSAGE_HEADER_LEN].copy_from_slice(&[VERSION, 0, c0, c1]);

@@ -40,8 +40,8 @@ pub(crate) struct CallId {
 }
 
 impl CallId {
-    /// Identifier of every one-way call. The calls need not be distinguished, because they get no
-    /// answer.
+    /// Identifier of all one-way calls. One identifier suffices, because one-way calls get no
+    /// answer that must be matched with its call.
     pub(crate) const ONE_WAY: Self = Self {
         index: ONE_WAY,
         generation: 0,
@@ -54,8 +54,8 @@ impl CallId {
 pub(crate) struct LeaseId(pub(crate) u64);
 
 impl LeaseId {
-    /// Returns the lease ID in the form of the ID field of a frame, which contains a call ID in
-    /// other frames.
+    /// Converts the lease ID to a [`CallId`] with the same 64 bits, because the ID field of a frame
+    /// has this type.
     fn to_words(self) -> CallId {
         CallId {
             index: (self.0 >> 32) as u32,
@@ -63,7 +63,8 @@ impl LeaseId {
         }
     }
 
-    /// Creates a lease ID from the ID field of a frame.
+    /// Converts the ID field of a received frame about bulk memory to the lease ID that the field
+    /// contains. `words` is the field in the form of a call ID. The reverse of [`Self::to_words`].
     fn from_words(words: CallId) -> Self {
         Self(u64::from(words.index) << 32 | u64::from(words.generation))
     }
@@ -86,9 +87,11 @@ mod frame_kind {
     pub(super) const REVOKE: u8 = 13;
     pub(super) const RELEASE: u8 = 14;
 
-    /// Flag of a response: the body is the service's error.
+    /// Flag in the header of a response frame: the body is an error of the service instead of a
+    /// success value.
     pub(super) const IS_ERROR: u16 = 1;
-    /// Flag of a response: the number of stream items follows the header.
+    /// Flag in the header of a response frame: the header is followed by the number of items of the
+    /// handler's stream.
     pub(super) const HAS_ITEMS: u16 = 2;
 }
 
@@ -167,13 +170,14 @@ impl FrameReader {
         })
     }
 
-    /// Returns whether the next frame is the last one of the message.
+    /// Returns whether exactly one frame of the message is left, so that the next frame is the
+    /// last.
     pub(crate) fn is_last(&self) -> bool {
         self.left == 1
     }
 
-    /// Reads the next frame of `message`, for which the reader was created; returns `None` at the
-    /// end of the message.
+    /// Parses the next frame of `message`, and returns the frame, or `None` after the last frame.
+    /// `message` must be the message for which the reader was created.
     pub(crate) fn next(&mut self, message: &[u8]) -> Result<Option<Frame>, Violation> {
         if self.left == 0 {
             let is_whole = self.at == message.len();
@@ -197,12 +201,14 @@ impl FrameReader {
     }
 }
 
-/// Returns the `u64` at offset `at`. The caller must have checked the length of `bytes`.
+/// Decodes the `u64` in network byte order at the offset `at` of `bytes`. The caller must have
+/// checked the length of `bytes`.
 fn read_u64(bytes: &[u8], at: usize) -> u64 {
     u64::from(read_u32(bytes, at)) << 32 | u64::from(read_u32(bytes, at + 4))
 }
 
-/// Returns the `u32` at offset `at`. The caller must have checked the length of `bytes`.
+/// Decodes the `u32` in network byte order at the offset `at` of `bytes`. The caller must have
+/// checked the length of `bytes`.
 fn read_u32(bytes: &[u8], at: usize) -> u32 {
     let word = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>());
     word.map_or(0, |word| u32::from_be_bytes(*word))

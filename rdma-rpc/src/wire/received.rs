@@ -7,8 +7,8 @@ use super::{
     CallId, FRAME_HEADER_LEN, LeaseId, Settings, Violation, frame_kind, read_u32, read_u64, split,
 };
 
-/// A parsed frame of a received message. The metadata and the body are ranges of bytes in this
-/// message.
+/// A parsed frame of a received message. Metadata and body are not copied: the frame contains the
+/// ranges of their bytes in the message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame {
     /// A call of a method.

@@ -49,8 +49,8 @@ pub(crate) fn candidate(process: u32, attempt: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x7f00_0000 | host)
 }
 
-/// Returns the UDP port with the index `slot`, counted from the port `base`, or `None` if the port
-/// would exceed 65,535.
+/// Returns the UDP port of a slot (port index): the ports of the slots are counted from `base`.
+/// Returns `None` if the port would exceed 65,535.
 pub(crate) fn port_of_slot(base: u16, slot: u8) -> Option<u16> {
     PORT_STRIDE.checked_mul(u16::from(slot))?.checked_add(base)
 }
@@ -67,9 +67,9 @@ pub(crate) enum Ports {
 }
 
 impl Ports {
-    /// Returns the UDP port at which the peer's queue pair with the number `queue_pair` receives
-    /// packets. `base` is the first port of the device's port range. Returns `None` if the port
-    /// would exceed 65,535.
+    /// Returns the UDP port at which a queue pair of the host receives packets. `queue_pair` is the
+    /// number of the queue pair, and `base` the first port of the device's port range. Returns
+    /// `None` if the port would exceed 65,535.
     pub(crate) fn of(self, base: u16, queue_pair: u32) -> Option<u16> {
         match self {
             Self::Base => Some(base),
@@ -78,7 +78,8 @@ impl Ports {
     }
 }
 
-/// Returns the slot (port index) of the UDP port `port`, or `None` if no slot has this port.
+/// Returns the slot (port index) whose UDP port is `port`, or `None` if no slot has this port.
+/// `base` is the port of the first slot.
 pub(crate) fn slot_of_port(base: u16, port: u16) -> Option<u8> {
     let above = port.checked_sub(base)?;
     let slot = (above / PORT_STRIDE) as u8;
@@ -127,8 +128,8 @@ pub(crate) fn address_in_gid(gid: Ipv6Addr) -> Option<SocketAddrV4> {
     (reachable && !address.is_multicast()).then(|| SocketAddrV4::new(address, port))
 }
 
-/// Returns whether the bytes are the beginning of a GID that [`unique_local`] returns, so that
-/// packets of the GID are tunnelled.
+/// Returns whether a GID begins with `octets` and was made by [`unique_local`], so that packets of
+/// the GID are tunnelled. `octets` are the first bytes of the GID.
 pub(crate) fn is_unique_local(octets: &[u8]) -> bool {
     octets.starts_with(&UNIQUE_LOCAL_PREFIX)
 }

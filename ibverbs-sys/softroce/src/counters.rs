@@ -65,15 +65,15 @@ pub(crate) fn reset_in_child() {
 #[derive(Debug)]
 pub struct Counters {
     values: Values,
-    /// Counters of queue pairs and other owners that count often, by address. The value of a
-    /// counter is the sum of these and of `values`.
+    /// Separate counters of queue pairs and other owners that count often, by the addresses of the
+    /// counters. The value of a counter is the sum of its values here and in `values`.
     tallies: Mutex<HashMap<usize, Arc<Values>>>,
 }
 
 type Values = [AtomicU64; Counter::COUNT];
 
-/// Returns an array with one zero for each counter. An array of this length does not implement
-/// `Default`.
+/// Returns the initial values of all counters: zeroes. (An array of this length does not implement
+/// `Default`.)
 fn zeros() -> Values {
     [const { AtomicU64::new(0) }; Counter::COUNT]
 }
@@ -113,8 +113,8 @@ pub(crate) enum Flow {
 }
 
 impl Flow {
-    /// Returns the counters for messages, bytes and copy operations of this path and direction. The
-    /// third is `None` if every message on the path needs the same number of copies.
+    /// Returns the three counters for this path and direction: messages, bytes and copy operations.
+    /// The third is `None` if every message on the path needs the same number of copies.
     #[inline]
     const fn counters(self) -> (Counter, Counter, Option<Counter>) {
         use Counter as C;
@@ -221,8 +221,8 @@ impl Tally {
 }
 
 impl Drop for Tally {
-    /// Adds the values of these counters to the device's own values, so that the totals stay the
-    /// same after the owner was destroyed.
+    /// Adds the values of these counters to the device's own values, so that the device's totals
+    /// stay the same when the owner is destroyed.
     fn drop(&mut self) {
         let mut tallies = self.counters.tallies.lock();
         tallies.remove(&self.key());

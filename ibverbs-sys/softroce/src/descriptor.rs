@@ -50,7 +50,7 @@ use rustix::process::{Resource, getrlimit};
 #[derive(Debug)]
 pub struct Descriptor {
     file: ManuallyDrop<OwnedFd>,
-    /// Value of [`GENERATION`] (number of forks) when the descriptor was opened.
+    /// Number of forks ([`GENERATION`]) at the time when the descriptor was opened.
     generation: u32,
 }
 
@@ -82,8 +82,8 @@ type Numbers = [AtomicU64; MAX_NUMBER / 64];
 /// Bit set of the descriptor numbers that the device uses.
 static OWN_NUMBERS: Numbers = [const { AtomicU64::new(0) }; MAX_NUMBER / 64];
 
-/// Bit set of the descriptor numbers that were given to the program and that the device itself does
-/// not use.
+/// Bit set of the descriptor numbers that only the program uses, although the files belong to the
+/// device. The program may close them without harm to the device.
 static PROGRAM_NUMBERS: Numbers = [const { AtomicU64::new(0) }; MAX_NUMBER / 64];
 
 /// Set after the device has detected that the program has closed one of its files. From then on,
@@ -111,8 +111,8 @@ impl Opening {
         Self(PhantomData)
     }
 
-    /// Moves the file `file`, which was opened under this permission, to a high descriptor number,
-    /// marks the file, and records the number.
+    /// Makes a file that was just opened a file of the device: moves `file` to a high descriptor
+    /// number, marks the file, and records the number.
     pub(crate) fn adopt(&self, file: OwnedFd) -> Descriptor {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let first = (limit / 4).saturating_mul(3).min(MIN_NUMBER) as RawFd;
@@ -121,8 +121,8 @@ impl Opening {
         self.record(file)
     }
 
-    /// Records a file whose descriptor only the program uses, and marks the descriptor as such. A
-    /// program may close such a descriptor without harm to the device.
+    /// Records the file `file`, whose descriptor only the program uses. If the program closes the
+    /// descriptor, the device does not fail.
     fn record_public(&self, file: OwnedFd) -> Descriptor {
         let descriptor = self.record(file);
         if let Some((word, bit)) = word_and_bit(&PROGRAM_NUMBERS, descriptor.as_raw_fd()) {
@@ -283,8 +283,9 @@ fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Returns the word and the bit that stand for the descriptor number `number` in the bit set
-/// `noted`, or `None` if the number is too large to be recorded.
+/// Finds the bit of the descriptor number `number` in the bit set `noted`. Returns the word that
+/// contains the bit, and a mask of the bit. Returns `None` if the number is too large to be
+/// recorded.
 fn word_and_bit(noted: &'static Numbers, number: RawFd) -> Option<(&'static AtomicU64, u64)> {
     let number = usize::try_from(number).ok()?;
     Some((noted.get(number / 64)?, 1 << (number % 64)))

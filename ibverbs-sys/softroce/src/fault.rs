@@ -45,12 +45,12 @@ pub(crate) trait Listener: Send + Sync {
 /// The faults that are injected into a device. [`faults()`](crate::faults) returns the faults of
 /// this process's device.
 pub struct Faults {
-    /// Set while failures of verbs are pending or the device has failed. While clear, a call of a
-    /// verb makes no further check.
+    /// Set while failures of verbs are pending, or after the device has failed. While it is not
+    /// set, the call of a verb makes no further check.
     failing: AtomicBool,
     failures: Mutex<Vec<Failure>>,
-    /// Set while packet faults are configured. While clear, no random numbers are drawn for
-    /// packets.
+    /// Set while packet faults are configured. While it is not set, packets are sent without
+    /// drawing random numbers.
     careless: AtomicBool,
     accidents: Mutex<FaultGenerator>,
     link_up: AtomicBool,
@@ -157,8 +157,8 @@ impl Faults {
         self.accidents.lock().faults()
     }
 
-    /// Draws the random faults of the next packet, which has `len` bytes from BTH to ICRC. Returns
-    /// `None` if no packet faults are configured.
+    /// Decides at random which faults are injected into the next packet, which has `len` bytes from
+    /// BTH to ICRC. Returns `None` if no packet faults are configured.
     pub(crate) fn packet_faults(&self, len: usize) -> Option<PacketFaults> {
         if !self.careless.load(Ordering::Relaxed) {
             return None;
@@ -166,10 +166,12 @@ impl Faults {
         Some(self.accidents.lock().packet_faults(len))
     }
 
-    /// Draws the random faults of a run of `count` packets (at most 64), each with `len` bytes from
-    /// BTH to ICRC. Returns a set bit for each packet that is dropped, the lowest bit for the first
-    /// packet. Returns `None`, and draws nothing, if other faults than losses and a latency are
-    /// configured, or if the link is down: the packets must then be sent separately.
+    /// Decides at random which of `count` consecutive packets (at most 64) are dropped. Each packet
+    /// has `len` bytes from BTH to ICRC. Returns one bit for each packet, which is set if the
+    /// packet is dropped; the lowest bit belongs to the first packet.
+    ///
+    /// Returns `None`, and decides nothing, if the link is down or if other faults than losses and
+    /// a latency are configured. The packets must then be sent one by one.
     pub(crate) fn lost_in_run(&self, len: usize, count: usize) -> Option<u64> {
         if !self.link_is_up() {
             return None;
@@ -189,7 +191,8 @@ impl Faults {
         Some(lost)
     }
 
-    /// Returns the time for which packets are held back before they are sent.
+    /// Returns the configured latency: the time for which packets are held back before they are
+    /// sent.
     pub(crate) fn latency(&self) -> Duration {
         if !self.careless.load(Ordering::Relaxed) {
             return Duration::ZERO;
@@ -235,8 +238,8 @@ impl Faults {
         }
     }
 
-    /// Adds a receiver of the device's asynchronous events. It receives all later events, until it
-    /// is dropped.
+    /// Adds `listener` to the receivers of the device's asynchronous events. It receives all later
+    /// events, until it is dropped.
     pub(crate) fn subscribe(&self, listener: Weak<dyn Listener>) {
         let mut listeners = self.listeners.lock();
         listeners.retain(|listener| listener.strong_count() > 0);

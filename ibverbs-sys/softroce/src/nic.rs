@@ -74,7 +74,8 @@ pub(crate) struct Nic {
     /// receiving. That thread then receives once more.
     refused: AtomicBool,
     /// Set while responses to received packets are delayed until a later receive attempt. The
-    /// engine (background thread) must not sleep meanwhile.
+    /// engine (background thread) must then not sleep, because it sends the responses if no other
+    /// thread does.
     owes_answers: AtomicBool,
     /// Number of consecutive receive attempts that found packets while timers were due and could
     /// not run.
@@ -272,9 +273,9 @@ impl Nic {
         answer
     }
 
-    /// Sends the queued requests of a queue pair. If datagrams were sent by a socket to another
-    /// process of the host, returns the address of that process: after a handshake with it,
-    /// datagrams can go through shared memory.
+    /// Sends the requests of the queue pair that `sender` has locked. Returns the address of
+    /// another process of the host if datagrams were sent to it by a socket: after a handshake with
+    /// that process, datagrams can go through shared memory.
     fn send(&self, sender: &mut Sender<'_>) -> Option<SocketAddr> {
         if sender.execute_all_queued() != SendProgress::PacketsOnly || sender.may_wait() {
             return None;
@@ -340,8 +341,8 @@ impl Nic {
         self.network.interface(gid)
     }
 
-    /// Returns the name of the network interface that has the GID at index `gid`, or `None` if no
-    /// interface has it.
+    /// Returns the name of the network interface whose address is the GID with the index `gid`.
+    /// Returns `None` if no interface has this address.
     pub(crate) fn interface_name(&self, gid: usize) -> Option<String> {
         self.network.interface_name(gid)
     }
@@ -424,8 +425,8 @@ impl Nic {
 /// discarded, because the peer may have stopped.
 const LAST_TRANSMIT_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Publishes a socket by which other processes of the host can begin a handshake, to share memory
-/// with this process. Returns `None` if the kernel does not allow this.
+/// Publishes a socket at which other processes of the host can begin a handshake, so that they
+/// share memory with this process. Returns `None` if the kernel does not allow this.
 fn host_peers(
     config: &Config,
     network: &Network,

@@ -234,9 +234,8 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_con
     })
 }
 
-/// Returns the command file to which the descriptor `cmd_fd` refers, and the NIC of the contexts
-/// that share the file. Returns `None` if the descriptor does not refer to the file of an open
-/// context.
+/// Finds the open contexts whose command file the descriptor `cmd_fd` refers to. Returns the
+/// command file and the NIC of these contexts, or `None` if there are no such contexts.
 fn shared_by(cmd_fd: c_int) -> Option<(Arc<CommandFile>, Arc<Nic>)> {
     if cmd_fd < 0 {
         return None;

@@ -199,8 +199,8 @@ pub(super) fn segment(piece: &ibv_sge) -> Segment {
     }
 }
 
-/// Copies the inline data of a request. Fails if it has too many segments or bytes for the queue
-/// pair.
+/// Copies the inline data of a send request. Fails if the request has more segments or bytes than
+/// `rules`, the limits of the queue pair, allow.
 ///
 /// # Safety
 /// The segments of the request and their bytes must be valid.
@@ -212,7 +212,8 @@ pub(super) unsafe fn inline(request: &ibv_send_wr, rules: &Rules) -> Result<Inli
     unsafe { copy(rules, places) }
 }
 
-/// Returns the segments of a request. Fails if there are more than the queue pair allows.
+/// Returns the scatter/gather list of the send request `wr`. Fails if the list is longer than
+/// `rules`, the limits of the queue pair, allow.
 ///
 /// # Safety
 /// The segments must be valid while the result is used.
@@ -223,8 +224,8 @@ unsafe fn sge_list<'a>(wr: &'a ibv_send_wr, rules: &Rules) -> Result<&'a [ibv_sg
     Ok(unsafe { slice(wr.sg_list, count) })
 }
 
-/// Returns the `count` elements at `list` in C memory as a slice. The pointer may be null if
-/// `count` is 0.
+/// Returns an array in C memory as a slice: the `count` elements at `list`. The pointer may be null
+/// if `count` is 0.
 ///
 /// # Safety
 /// Unless `list` is null, it must point to `count` elements, which must be valid while the slice is
@@ -237,8 +238,8 @@ pub(super) unsafe fn slice<'a, T>(list: *const T, count: usize) -> &'a [T] {
     unsafe { slice::from_raw_parts(list, count) }
 }
 
-/// Copies inline data from the memory at `places`, a list of addresses and lengths. Fails if the
-/// data exceeds the queue pair's limit.
+/// Copies the inline data of a send request from `places`, a list of addresses and lengths. Fails
+/// if the data is longer than `rules`, the limits of the queue pair, allow.
 ///
 /// # Safety
 /// The bytes at the given addresses must be valid for reads.
@@ -327,7 +328,8 @@ pub(super) unsafe extern "C" fn bind_mw(
     })
 }
 
-/// Converts the attributes of a window binding.
+/// Converts the attributes `info` of a request that binds the window `window`. `key` is the key
+/// that the window gets.
 ///
 /// # Safety
 /// The region in `info` must be null or a valid region of some library.
@@ -351,8 +353,9 @@ unsafe fn binding(
     })
 }
 
-/// Returns the operation by which a send request binds a window. As with the kernel's device and
-/// with NICs, the window may be of either type.
+/// Returns the operation by which a send request binds the window `window`. `key` is the key that
+/// the window gets, and `info` contains the region and the range to bind. As with the kernel's
+/// device and with NICs, the window may be of either type.
 ///
 /// # Safety
 /// The window and the region in `info` must each be null or a valid object of some library.

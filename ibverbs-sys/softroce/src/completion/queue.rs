@@ -57,9 +57,9 @@ pub struct CompletionQueueAttributes {
     pub timestamps: bool,
 }
 
-/// State of the completion event for which the program has armed the queue. The tail of the ring of
-/// entries contains a copy, so that threads that add entries to a queue that is not armed need not
-/// lock this state.
+/// State of the completion event for which the program has armed the queue. The lock of this state
+/// is taken only while the queue is armed: the tail of the ring of entries has a copy of the state,
+/// which threads that add entries check first.
 #[derive(Default)]
 struct ArmedState {
     arming: Option<Arming>,
@@ -146,9 +146,9 @@ impl CompletionQueue {
         self.push_slowly(added, &again)
     }
 
-    /// Handles the rare cases of [`push`](Self::push) after an attempt to add `entry`: if the
-    /// attempt has failed (`added` is `None`), tries again; otherwise raises an event for the
-    /// entry, if the queue is armed.
+    /// Handles the rare cases in which the fast path of [`push`](Self::push) is not sufficient for
+    /// `entry`. If the fast path could not add the entry (`added` is `None`), tries again.
+    /// Otherwise raises an event for the added entry, if the queue is armed.
     #[cold]
     fn push_slowly(&self, added: Option<Added>, entry: &Entry) -> Result<(), Overrun> {
         let entry = slice::from_ref(entry);
@@ -199,9 +199,10 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Handles a failed attempt to add an entry, which failed for the reason `refused`. If the ring
-    /// is full, drops the oldest entry if overruns are ignored, and otherwise makes the queue fail.
-    /// Returns `Ok` if the caller must try again to add the entry.
+    /// Handles a failed attempt to add an entry to the ring. `refused` is the reason of the
+    /// failure. If the ring is full, drops the oldest entry if the program ignores overruns, and
+    /// otherwise makes the completion queue fail. Returns `Ok` if the caller must try again to add
+    /// the entry.
     #[cold]
     fn make_room(&self, refused: AddError) -> Result<(), Overrun> {
         let AddError::Full(full) = refused else {
@@ -225,8 +226,8 @@ impl CompletionQueue {
         Err(Overrun)
     }
 
-    /// Raises a completion event if the queue is armed for one of the added entries. Moderation may
-    /// delay the event.
+    /// Raises a completion event if the queue is armed for one of `entries`, which were added to
+    /// the ring with the result `added`. Moderation may delay the event.
     #[cold]
     fn notify_added(&self, added: Added, entries: &[Entry]) {
         let is_awaited =
@@ -373,7 +374,8 @@ impl CompletionQueue {
     }
 
     /// Raises the completion event for which the program has armed the queue, and disarms the
-    /// queue, so that the event is raised only once.
+    /// queue, so that the event is raised only once. `events` is the locked state of the armed
+    /// event.
     fn notify(&self, events: &mut ArmedState) {
         events.arming = None;
         events.held = moderation::DelayedEvent::default();

@@ -36,7 +36,7 @@ pub(super) use position::Position;
 /// Bounded lock-free queue of entries of the type `T`, in a ring of slots (memory for one entry
 /// each).
 pub(super) struct Ring<T> {
-    /// Position of the next entry to add, with the flags [`Position::HELD`] and
+    /// Position at which the next entry is added, with the flags [`Position::HELD`] and
     /// [`Position::CLOSED`] and the marks ([`TailFlags`]).
     tail: RingEnd,
     /// Position of the oldest entry, with the flag [`Position::HELD`].
@@ -138,8 +138,9 @@ impl<T: Copy + Send> Ring<T> {
         Some(Added(tail))
     }
 
-    /// Adds the first of `entries`: as many as there are free slots, but at least one. Returns the
-    /// number of added entries.
+    /// Adds as many of `entries` as there are free slots, but at least one, in order. Returns the
+    /// number of added entries, and the position of the first one with the marks of the tail. Fails
+    /// if the ring is full or closed.
     pub(super) fn push_all(&self, entries: &[T]) -> Result<(usize, Added), AddError> {
         let mut attempt = 0;
         loop {
@@ -168,9 +169,9 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Handles a slot (memory of one entry) at the tail that is not free: adds slots, waits for
-    /// another thread, or returns the reason why no entry can be added. `attempt` counts the waits.
-    /// After `Ok` the caller must try again.
+    /// Handles the case that the slot at the tail position `tail` is not free: adds slots to the
+    /// ring, or waits for another thread. Returns `Ok` if the caller must try again, and the reason
+    /// as an error if no entry can be added. `attempt` counts the waits.
     #[cold]
     fn make_room(&self, tail: Position, attempt: &mut u32) -> Result<(), AddError> {
         if tail.has(Position::CLOSED) {
@@ -191,8 +192,9 @@ impl<T: Copy + Send> Ring<T> {
         Ok(())
     }
 
-    /// Closes the ring, so that no entries can be added, unless the tail has changed since the ring
-    /// was found `full`. Returns `true` if this call closed the ring.
+    /// Closes the ring, so that no more entries can be added. `full` is the state in which the ring
+    /// was found full; if the tail has changed since, the ring stays open. Returns `true` if this
+    /// call closed the ring.
     pub(super) fn close(&self, full: Full) -> bool {
         claim(&self.tail, full.0, full.0.with(Position::CLOSED))
     }
@@ -246,7 +248,8 @@ impl<T: Copy + Send> Ring<T> {
         Position(self.tail.0.fetch_or(marks.0, Ordering::AcqRel)).unflagged()
     }
 
-    /// Clears all marks (flags of the tail). Later producers then get no marks.
+    /// Clears all marks (flags of the tail), for example when the completion queue is no longer
+    /// armed. Entries that are added later report no marks.
     pub(super) fn unmark(&self) {
         self.tail.0.fetch_and(!Position::MARKS, Ordering::AcqRel);
     }

@@ -64,9 +64,9 @@ pub(crate) struct Pacing {
     away: bool,
     in_vain: u32,
     patience: u32,
-    /// Number of intervals, since the required number of wakeups last changed, in which the engine
-    /// (background thread) did not watch the sockets and the program polled: the decision not to
-    /// watch was right.
+    /// Number of intervals in which the engine (background thread) did not watch the sockets and
+    /// the program polled, so that the decision not to watch was right. Counted since the required
+    /// number of useless wakeups last changed.
     right: u32,
 }
 

@@ -42,9 +42,10 @@ pub struct Registry {
 pub(crate) struct Regions<'a>(ReadGuard<'a, Entries>);
 
 impl Regions<'_> {
-    /// Returns the memory of `segment` that a queue pair of the protection domain `domain`
-    /// accesses, writable if `write` is set. Returns `None` if the access is not permitted, or if
-    /// the memory may be unmapped (on-demand regions).
+    /// Returns the memory that `segment`, an element of a request's scatter/gather list, refers to.
+    /// The request must belong to a queue pair of the protection domain `domain`. The memory may be
+    /// written only if `write` is set. Returns `None` if the access is not permitted, or if the
+    /// memory may be unmapped (on-demand regions).
     #[inline]
     pub(crate) fn piece(
         &self,
@@ -104,9 +105,9 @@ impl Registry {
         self.entries.read(0).table.base()
     }
 
-    /// Publishes the region or window in the slot `slot` of the table to peer processes. If the
-    /// slot is empty, or peers may not access its content, removes the slot from the published
-    /// table.
+    /// Publishes the memory region or window in the slot `slot` of the table `entries` to peer
+    /// processes. If the slot is empty, or if peers may not access the memory, removes the slot
+    /// from the table that peers read.
     fn publish(&self, entries: &Entries, slot: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -138,9 +139,10 @@ impl Registry {
         result
     }
 
-    /// Returns the location in the arena's file of the bytes of the region with the key `key`, and
-    /// the block that contains them. Returns `None` if there is no such region, or if its memory is
-    /// not in the arena; see [`Span::place`].
+    /// Returns the position of a memory region's bytes in the arena's file, from which peers can
+    /// map the bytes, and the allocated block that contains them. `key` is the key of the region.
+    /// Returns `None` if there is no such region, or if its memory is not in the arena; see
+    /// [`Span::place`].
     pub fn place(&self, key: u32) -> Option<(Arc<Block>, ArenaLocation)> {
         let entries = self.entries.read(0);
         let (_, region) = entries.region(key).ok()?;
@@ -166,8 +168,8 @@ impl Registry {
         self.device_memory.fetch_sub(length, Ordering::AcqRel);
     }
 
-    /// Returns a view of the memory that the queue pair with the number `queue_pair` and the
-    /// protection domain `domain` can access.
+    /// Returns the part of the registered memory that a queue pair can access. The queue pair has
+    /// the number `queue_pair` and the protection domain `domain`.
     pub fn view(&self, domain: DomainId, queue_pair: u32) -> View<'_> {
         View::new(self, domain, queue_pair)
     }
@@ -251,12 +253,12 @@ impl Registry {
         }
     }
 
-    /// Deregisters the region with the key `key` (`ibv_dereg_mr(3)`). After the call, the device
-    /// does not access the region's bytes any more.
+    /// Deregisters the memory region with the key `key` (`ibv_dereg_mr(3)`). After the call, the
+    /// device does not access the region's bytes any more.
     ///
     /// # Errors
-    /// [`Refusal::Busy`] if a window is bound to the region, or if a peer of the same host is
-    /// stopped during a copy.
+    /// [`Refusal::Busy`] if a window is bound to the region, or if another process of this host is
+    /// copying the region's bytes and does not finish in time.
     pub fn deregister(&self, key: u32) -> Result<(), Refusal> {
         let check = |region: &Region| match region.windows {
             0 => Ok(()),
@@ -331,9 +333,10 @@ impl Registry {
         }
     }
 
-    /// Returns the virtual address of `length` bytes in an on-demand region, which requests address
-    /// by `address` (`ibv_advise_mr(3)`). Fails unless `key` is the key of such a region of the
-    /// domain, the region contains the bytes, and, if `write` is set, the bytes are writable.
+    /// Checks a range of bytes for which the program advises prefetching (`ibv_advise_mr(3)`), and
+    /// returns the range's virtual address. The `length` bytes at `address` must be in the
+    /// on-demand region with the key `key`, and the region in the protection domain `domain`. If
+    /// `write` is set, the bytes must be writable.
     pub fn advise(
         &self,
         domain: DomainId,
@@ -363,15 +366,16 @@ impl Registry {
         Ok(region.span.address().wrapping_add(offset as usize))
     }
 
-    /// Locks the registry for reading by the queue pair with the number `queue_pair`. The lock
-    /// should be held for a short time only, because threads that change the registry wait for it.
+    /// Locks the table of regions and windows for reading by the queue pair with the number
+    /// `queue_pair`. The lock should be held for a short time only, because threads that change the
+    /// table wait for it.
     #[inline]
     pub(crate) fn regions(&self, queue_pair: u32) -> Regions<'_> {
         Regions(self.entries.read(queue_pair))
     }
 
-    /// Locks the registry for reading by the queue pair with the number `queue_pair`, and calls
-    /// `body` with the regions and windows. Returns the result of `body`.
+    /// Calls `body` with the table of regions and windows, locked for reading by the queue pair
+    /// with the number `queue_pair`. Returns the result of `body`.
     #[inline]
     pub(super) fn with<T>(&self, queue_pair: u32, body: impl FnOnce(&Entries) -> T) -> T {
         body(&self.entries.read(queue_pair))
@@ -398,8 +402,9 @@ impl Registry {
         self.withdraw_slot(|entries| entries.bound_window(domain, queue_pair, key))
     }
 
-    /// Begins or continues the withdrawal of the region or window whose slot (number in the table)
-    /// `find` returns. Returns the progress of the withdrawal.
+    /// Begins or continues to withdraw a memory region or window from peer processes, so that they
+    /// stop using it. `find` returns its slot (number in the table). Returns whether the withdrawal
+    /// has ended, must be continued later, or has failed.
     fn withdraw_slot(&self, find: impl FnOnce(&Entries) -> Option<u32>) -> Withdrawal {
         let Some(peers) = self.peers.get() else {
             return Withdrawal::Complete;
@@ -418,8 +423,8 @@ impl Registry {
         withdrawal
     }
 
-    /// Publishes the window with the key `key` to peer processes again, if it was withdrawn for a
-    /// request that was then not executed.
+    /// Publishes the window with the key `key` to peer processes again. Called if the window was
+    /// withdrawn for a request that was then not executed.
     pub(crate) fn restore_window(&self, key: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -445,8 +450,9 @@ impl Registry {
     }
 
     /// Binds a memory window as `wanted` describes, so that peers can access the window's bytes
-    /// (IBTA 10.6.7.2, 11.4.1.1). The caller must have [withdrawn](Self::withdraw_window) the
-    /// window from peers.
+    /// (IBTA 10.6.7.2, 11.4.1.1). `queue_pair` and `domain` are the number and the protection
+    /// domain of the queue pair that executes the bind request. The caller must have
+    /// [withdrawn](Self::withdraw_window) the window from peers.
     pub(super) fn bind(
         &self,
         domain: DomainId,
@@ -491,8 +497,8 @@ impl fmt::Debug for Registry {
     }
 }
 
-/// Checks that the addresses by which requests name a region's bytes do not wrap around at 2^64.
-/// The first address is `start`.
+/// Checks that the addresses of a memory region do not wrap around at 2^64. `start` is the address
+/// by which requests name the first byte of `span`, the memory of the region.
 fn check_range(start: u64, span: &Span) -> Result<(), Refusal> {
     let length = span.length();
     let is_whole = span.is_null() || start == 0;

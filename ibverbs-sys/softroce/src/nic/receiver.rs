@@ -32,8 +32,8 @@ pub(super) struct Receiver {
     /// Queue pairs that have received packets and not sent the responses yet.
     pub(super) responders: Vec<Arc<QueuePair>>,
     unanswered: UnacknowledgedMessages,
-    /// Cache of the queue pairs that received the last messages through shared memory, so that the
-    /// next message needs no locked lookup.
+    /// Cache of the queue pairs that received the last messages through shared memory. While a
+    /// queue pair is in the cache, delivering a message to it needs no lookup under a lock.
     recent: Recent,
     /// Cached list of the links (shared memory) to peer processes on the same host.
     host_peers: same_host::CachedLinks,
@@ -144,11 +144,13 @@ impl Nic {
         }
     }
 
-    /// Receives packets, and runs due timers. `care` is the kind of the calling thread. The packets
-    /// that the timers wait for may have arrived while this process was not scheduled. So timers
-    /// run only when no packets are left, or after [`MAX_BACKLOG`] attempts that found packets,
-    /// because a peer may send without end. If another thread is receiving, that thread runs the
-    /// timers. The engine (background thread) does not sleep before the timers have run.
+    /// Receives packets, and then runs due timers. `care` is the kind of the calling thread. If
+    /// another thread is receiving, that thread runs the timers.
+    ///
+    /// Timers run only when no packets are left, because the packets that they wait for may have
+    /// arrived while this process was not scheduled. After [`MAX_BACKLOG`] attempts that found
+    /// packets they run in any case, because a peer may send without end. The engine (background
+    /// thread) does not sleep before the timers have run.
     pub(super) fn receive_and_run_timers(
         &self,
         now: Time,
@@ -195,11 +197,13 @@ impl Nic {
         !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Receives packets, unless another thread is receiving. If the engine (background thread)
-    /// tried to receive meanwhile, receives more batches, because the packet that woke the engine
-    /// does not wake it again. If packets are left after [`MAX_BATCHES_FOR_ENGINE`] batches, wakes
-    /// the engine to receive them, because the polling thread has other work that the peer may be
-    /// waiting for.
+    /// Receives one batch of packets, unless another thread is receiving. `care` is the kind of the
+    /// calling thread.
+    ///
+    /// If the engine (background thread) tried to receive meanwhile, receives more batches, because
+    /// the packet that woke the engine does not wake it again. After [`MAX_BATCHES_FOR_ENGINE`]
+    /// batches, wakes the engine to receive the rest, because the program that polls has other
+    /// work.
     fn fetch(&self, now: Time, mut care: ReceivingThread) -> ReceiveAttempt {
         let (mut fetched, mut batches, mut owed) = (0, 0, false);
         loop {
@@ -353,9 +357,9 @@ impl Nic {
         count
     }
 
-    /// Sends the responses of the queue pairs `responders`. Each queue pair responds once to all
-    /// packets that it received. If `is_quiet` is set, wakeups of peers that share memory are
-    /// deferred.
+    /// Sends the responses of the queue pairs `responders`, one for all packets that a queue pair
+    /// received. `now` returns the present time. If `is_quiet` is set, peer processes that share
+    /// memory are not woken yet.
     fn send_responses(
         &self,
         mut now: impl FnMut() -> Time,
@@ -372,8 +376,8 @@ impl Nic {
     }
 
     /// Sends the responses of the queue pairs `responders`, except acknowledgements that may be
-    /// delayed to a later receive attempt. Removes the queue pairs that have responded from the
-    /// list.
+    /// delayed to a later receive attempt. Removes the queue pairs that have sent their responses
+    /// from `responders`. `now` is the present time.
     pub(super) fn send_undelayed_responses(&self, now: Time, responders: &mut Vec<Arc<QueuePair>>) {
         responders.retain(|queue_pair| {
             let rests = queue_pair.may_delay_transmission();
@@ -403,8 +407,9 @@ impl Nic {
         self.engine.get().is_some_and(Engine::is_unwatched)
     }
 
-    /// Passes received packets to the queue pair with their destination number, or to all queue
-    /// pairs of their multicast group.
+    /// Passes the received packets `run` to the queue pair with their destination number, or to all
+    /// queue pairs of their multicast group. `arrival` describes the sender and the destination.
+    /// Adds the queue pairs that must send a response to `responders`.
     fn deliver(
         &self,
         now: Time,
@@ -466,8 +471,8 @@ impl Nic {
         }
     }
 
-    /// Clears the cache that refers to the queue pair which received the last message, because a
-    /// queue pair is being destroyed.
+    /// Clears the cache of the queue pairs that received the last messages, because one of them may
+    /// be about to be destroyed.
     pub(super) fn clear_recent(&self) {
         if let Some(mut receiver) = self.try_lock_receiver() {
             receiver.recent = Recent::default();

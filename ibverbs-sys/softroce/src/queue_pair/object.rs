@@ -66,8 +66,9 @@ pub(super) struct Inner {
 }
 
 impl QueuePair {
-    /// Creates a queue pair with the number `number`, in the RESET state, with the attributes and
-    /// objects of `creation`. Fails if these are not valid for the device.
+    /// Creates a queue pair with the number `number` on the NIC `device`, in the RESET state.
+    /// `creation` contains the attributes, and the objects that the queue pair uses. Fails if these
+    /// are not valid for the device.
     pub(crate) fn new(
         number: u32,
         device: &Arc<dyn Adapter>,
@@ -188,8 +189,8 @@ impl QueuePair {
         self.domain
     }
 
-    /// Sets attributes and enters a state, as `wanted` requests (`ibv_modify_qp`). If a check
-    /// fails, changes nothing. Returns the new state.
+    /// Modifies the queue pair as `wanted` requests (`ibv_modify_qp`): sets attributes, and enters
+    /// a state. Changes nothing if a check fails. Returns the state after the modification.
     pub(crate) fn modify(&self, wanted: &Modification<'_>) -> Result<State, ModifyError> {
         let mut inner = self.inner.lock();
         let mut plan = check(self.present(&inner), wanted, &*self.device)?;
@@ -260,8 +261,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns the attributes that were set, with the current state, sequence numbers and
-    /// capabilities.
+    /// Returns the attributes that the program has set, with the current state, sequence numbers
+    /// and capabilities (`ibv_query_qp`).
     pub(crate) fn query(&self) -> ibv_qp_attr {
         let inner = self.inner.lock();
         let state = inner.transport.state();
@@ -278,8 +279,8 @@ impl QueuePair {
         }
     }
 
-    /// Handles the received packets `run` (one packet, or several packets of one message) from the
-    /// sender that `arrival` describes. The caller must then transmit the responses.
+    /// Handles `run`, one received packet or several packets of the same message. `arrival`
+    /// describes their sender and destination. The caller must then transmit the responses.
     pub fn receive(&self, now: Time, arrival: &Arrival, run: &Run<'_>) {
         let mut inner = self.inner.lock();
         #[cfg(any(test, feature = "sim"))]
@@ -364,7 +365,8 @@ impl QueuePair {
         }
     }
 
-    /// Checks that the longest packets of the connection arrive, if the peer is another host.
+    /// Begins a check that packets with the length of the path MTU reach the peer, if the peer is
+    /// another host. `inner` is the locked state of the queue pair.
     fn check_path_mtu(&self, inner: &Inner) {
         let attributes = inner.transport.attributes();
         if let Some(path) = &attributes.path {
@@ -438,9 +440,9 @@ impl QueuePair {
         self.with(inner, |transport, host| transport.enter(state, now, host));
     }
 
-    /// Moves the queue pair to RESET: sets the attributes, the cached peers and the state in
-    /// `host_state` to the values of a new queue pair, and removes its receives and its
-    /// completions.
+    /// Moves the queue pair with the locked state `inner` to RESET. Sets the attributes and the
+    /// cached peers to the values of a new queue pair, and removes the posted receives and the
+    /// completions in completion queues.
     fn reset(&self, inner: &mut Inner) {
         inner.version += 1;
         inner.link = None;
@@ -477,8 +479,8 @@ impl QueuePair {
         }
     }
 
-    /// Calls `act` with the transport and its environment, and returns the result. Returns `None`
-    /// if the queue pair was destroyed.
+    /// Calls `act` with the transport of the queue pair and the objects that the transport uses.
+    /// Returns the result of `act`, or `None` if the queue pair was destroyed.
     pub(super) fn with<T>(
         &self,
         inner: &mut Inner,
@@ -518,9 +520,9 @@ impl QueuePair {
         }
     }
 
-    /// Moves the queue pair to the error state if a completion was lost because its completion
-    /// queue was full: the program would never learn that the request has completed (IBTA
-    /// 11.6.3.2).
+    /// Moves the queue pair to the error state if one of its completions was lost because the
+    /// completion queue was full. The program would never learn that the request has completed
+    /// (IBTA 11.6.3.2).
     pub(super) fn fail_if_overrun(
         &self,
         transport: &mut proto::QueuePair,

@@ -41,15 +41,15 @@ pub(super) struct LinkedPeer {
     pub(super) link: Arc<Link>,
     pub(super) target: Target,
     pub(super) known: CachedRecords,
-    /// Tag from which the peer process determines the GIDs of this connection's packets.
+    /// Number from which the peer process determines the GIDs of this connection's packets.
     tag: u16,
     /// Generation number of the peer's connection; `None` until the peer was found to be connected
     /// to this queue pair.
     pub(super) generation: Option<u32>,
     /// State of the peer's connection when the peer's published record was last read.
     found: Option<Connection>,
-    /// Version of this queue pair for which this cached peer is valid. Each modification of the
-    /// queue pair changes its version.
+    /// Version of this queue pair for which the cached peer is valid. Each modification of the
+    /// queue pair changes the version, so the peer is then searched again.
     own: u64,
 }
 
@@ -68,9 +68,9 @@ pub(super) struct DirectPost<'a> {
 const MAX_MESSAGES: u64 = 64;
 
 impl QueuePair {
-    /// Executes queued one-sided requests (RDMA reads, writes and atomics) directly in the peer's
-    /// memory, if the peer is in another process of the host. Returns whether further requests,
-    /// only packets, or nothing can be sent next.
+    /// Executes queued RDMA reads, writes and atomics directly in the peer's memory, if the peer is
+    /// in another process of this host. `mine` is the locked state of the queue pair. Returns
+    /// whether further requests, only packets, or nothing can be sent next.
     pub(super) fn execute_queued(&self, mine: &mut Inner) -> SendProgress {
         if !self.is_connection() || mine.transport.awaits_receipt() {
             return SendProgress::PacketsOnly;
@@ -278,9 +278,10 @@ impl QueuePair {
         }
     }
 
-    /// Sends a message whose payload `data` fits into the [`RingMessage`] (short message without
-    /// packet headers) itself, while the message is posted. Returns `false` if the message cannot
-    /// be sent. `near` contains the parts of this queue pair that posting needs.
+    /// Sends a message whose payload `data` is short enough for a slot of the ring that both
+    /// processes share. The message is being posted, and is not added to the send queue. `near`
+    /// contains the parts of this queue pair that posting needs. Returns `false` if the message
+    /// cannot be sent in this way.
     #[inline(always)]
     fn post_in_slot(
         &self,
@@ -319,9 +320,11 @@ impl QueuePair {
         piece.copy_to(&Piece::of_mut(out))
     }
 
-    /// Sends a message, while it is posted, as a [`RingMessage`] with the addresses of the payload
-    /// `data`. The peer process copies the payload from there. `is_mappable` is set if the peer
-    /// process can map that memory. Returns `false` if the message cannot be sent.
+    /// Sends the addresses of a message's payload `data` to the peer process, which then copies the
+    /// payload itself. The message is being posted, and is not added to the send queue. `near`
+    /// contains the parts of this queue pair that posting needs. `is_mappable` is set if the peer
+    /// process can map the memory of the payload. Returns `false` if the message cannot be sent in
+    /// this way.
     #[inline(never)]
     fn post_descriptor(
         &self,
@@ -342,9 +345,10 @@ impl QueuePair {
         ) && self.send_posted(near, message, data, SlotContent::Segments { is_mappable })
     }
 
-    /// Executes an RDMA write with immediate data while it is posted: writes the payload directly
-    /// to the peer's memory, and sends a [`RingMessage`] (short message without packet headers)
-    /// with its length. Returns `false` if the message cannot be sent.
+    /// Executes an RDMA write with immediate data while it is posted: writes the payload `data` to
+    /// the peer's memory, and sends the payload's length as a [`RingMessage`] (message in a ring
+    /// that both processes share). `near` contains the parts of this queue pair that posting needs.
+    /// Returns `false` if the write cannot be executed in this way.
     #[inline(never)]
     fn post_written(
         &self,
@@ -361,8 +365,10 @@ impl QueuePair {
         written.is_some() && self.send_posted(near, message, data, SlotContent::Written)
     }
 
-    /// Sends the [`RingMessage`] of a message that is being posted; `content` is the content of its
-    /// slot in the ring. Returns `false`, and posts nothing, if the ring message cannot be sent.
+    /// Sends a message that is being posted as a [`RingMessage`] (message in a ring that the peer
+    /// process shares). `data` is the payload, and `content` what is written to the slot of the
+    /// ring. `near` contains the parts of this queue pair that posting needs. Returns `false`, and
+    /// posts nothing, if the message cannot be sent.
     #[inline(always)]
     fn send_posted(
         &self,
@@ -492,8 +498,9 @@ impl QueuePair {
         }
     }
 
-    /// Selects shared memory for the packets of the queue pair if the peer is in a process of this
-    /// host. For datagrams, the choice is made for each datagram separately.
+    /// Makes `outgoing` send the packets of the queue pair through shared memory, if the peer is in
+    /// another process of this host. For datagrams, which may have different destinations, the
+    /// choice is made for each datagram.
     pub(super) fn select_packet_path(&self, mine: &mut Inner, outgoing: &mut impl Outgoing) {
         if self.service() == Service::UnreliableDatagram {
             if self.device().is_shared() {
@@ -552,9 +559,9 @@ impl QueuePair {
         self.service() != Service::UnreliableDatagram && found.is_some()
     }
 
-    /// Returns the connected queue pair in another process that shares memory with this process:
-    /// removes the cached peer, or finds it. Returns `None` if the peer is elsewhere. The caller
-    /// must store the result in the cache again.
+    /// Returns the connected queue pair in another process that shares memory with this process.
+    /// Removes the peer from the cache in `mine`, or finds it if the cache is empty or invalid; the
+    /// caller must store the result in the cache again. Returns `None` if the peer is elsewhere.
     pub(super) fn take_linked_peer(&self, mine: &mut Inner) -> Option<LinkedPeer> {
         if mine.linked_peer.is_none() && self.device().host_peers().is_none() {
             return None;
@@ -654,8 +661,8 @@ impl PeerMemory<Environment<'_>> for Chunks<'_> {
 }
 
 impl LinkedPeer {
-    /// Returns whether this cached peer is valid for the version `version` of the queue pair, and
-    /// the shared memory is still usable.
+    /// Returns whether this cached peer is still valid: the queue pair has not been modified since,
+    /// because `version` is its present version, and the shared memory is still usable.
     #[inline]
     fn is_valid(&self, version: u64) -> bool {
         self.own == version && !self.link.is_dead()
@@ -776,9 +783,9 @@ pub(super) struct BothMemories<'a> {
 }
 
 impl BothMemories<'_> {
-    /// Calls `act` with the local memory of the bytes `range` of the request with the data `data`.
-    /// `write` is set if `act` writes to the memory. Returns `None` if the queue pair may not
-    /// access the bytes, or if `act` returns `None`.
+    /// Calls `act` with this process's memory for a part of the payload `data` of a request.
+    /// `range` selects the bytes of the payload. `write` is set if `act` writes to the memory.
+    /// Returns `None` if the queue pair may not access the bytes, or if `act` returns `None`.
     #[inline]
     fn with_pieces(
         &mut self,

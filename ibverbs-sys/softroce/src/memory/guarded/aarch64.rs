@@ -159,7 +159,8 @@ pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing>
     Ok(before)
 }
 
-/// Returns the program counter of a thread at the time of a signal.
+/// Returns access to the program counter with which the interrupted thread continues after a signal
+/// handler.
 ///
 /// # Safety
 /// `context` must be the third argument of the signal's handler, and must stay valid while the

@@ -244,8 +244,9 @@ impl Files {
         }
     }
 
-    /// Adds the files of the port's counters to `directory`: the counters that every InfiniBand
-    /// port has (IBTA 16.1.3), and those in `counters`, which are specific to this kind of device.
+    /// Adds a file for each of `counters`, the names and values of the port's counters, to
+    /// subdirectories of `directory`: one for the counters that every InfiniBand port has (IBTA
+    /// 16.1.3), and one for the others.
     fn describe_counters(&mut self, directory: &str, counters: &[(&str, u64)]) {
         let standard = format!("{directory}/counters");
         let own = format!("{directory}/hw_counters");

@@ -267,8 +267,8 @@ impl<'h> LockedDestination<'_, 'h> {
     }
 }
 
-/// Returns whether messages of the service `service` can be executed directly between two queue
-/// pairs of this process.
+/// Returns whether messages of the transport service `service` can be executed directly between two
+/// queue pairs of this process, without packets.
 fn supports_direct(service: Service) -> bool {
     match service {
         Service::ReliableConnection

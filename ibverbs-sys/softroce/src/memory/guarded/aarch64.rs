@@ -51,7 +51,8 @@ macro_rules! copy {
 }
 
 copy! {
-    /// Copies eight bytes, by a single load and a single store where they are aligned.
+    /// Copies eight bytes from `from` to `to`, by a single load and a single store where they are
+    /// aligned.
     copy_8, "ldr {value}, [{from}]", "str {value}, [{to}]", "stlr {value}, [{to}]"
 }
 copy! {

@@ -149,8 +149,9 @@ unsafe fn create_extended(
 }
 
 /// Creates a shared receive queue in the protection domain `pd`, and returns its C object. `attr`
-/// contains the requested capacity and gets the actual one. `srq_context` is the program's value
-/// for the queue. `xrc` is the XRC domain and the completion queue of an XRC shared receive queue.
+/// contains the requested numbers of requests and segments, and gets the actual ones. `srq_context`
+/// is the program's value for the queue. `xrc` is the XRC domain and the completion queue of an XRC
+/// shared receive queue.
 ///
 /// # Safety
 /// `context` must belong to this device, and `pd` to `context`.

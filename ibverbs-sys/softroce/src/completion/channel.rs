@@ -111,21 +111,21 @@ impl CompletionChannel {
             });
     }
 
-    /// Removes the next event from the queue, and returns the completion queue to which it belongs.
-    /// If no event is queued, waits for one, unless the program has made the descriptor
-    /// non-blocking.
+    /// Removes the next event from the queue. Returns the [`Element`] of the completion queue to
+    /// which the event belongs. If no event is queued, waits for one, unless the program has made
+    /// the descriptor non-blocking.
     pub fn next_event(&self) -> io::Result<Arc<Element>> {
         self.events.take(|element| Some(element))
     }
 
-    /// Removes the next event from the queue, and returns the completion queue to which it belongs,
-    /// or `None` if no event is queued. Never waits.
+    /// Removes the next event from the queue. Returns the [`Element`] of the completion queue to
+    /// which the event belongs, or `None` if no event is queued. Never waits.
     pub(crate) fn try_next_event(&self) -> Option<Arc<Element>> {
         self.events.try_take(|element| Some(element))
     }
 
-    /// Waits until an event is queued or a peer process wakes the thread. Returns the completion
-    /// queue to which the event belongs, or `None` after a wakeup by a peer.
+    /// Waits until an event is queued or a peer process wakes the thread. Returns the [`Element`]
+    /// of the completion queue to which the event belongs, or `None` after a wakeup by a peer.
     pub(crate) fn wait(&self) -> io::Result<Option<Arc<Element>>> {
         self.events.wait()?;
         Ok(self.events.pop(|element| Some(element)))

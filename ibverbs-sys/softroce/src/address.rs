@@ -86,8 +86,8 @@ pub(crate) fn slot_of_port(base: u16, port: u16) -> Option<u8> {
     (above.is_multiple_of(PORT_STRIDE) && above / PORT_STRIDE < PORT_SLOTS.into()).then_some(slot)
 }
 
-/// Error: the sender's address is a loopback address that belongs to no softroce device of this
-/// host. Another program has sent the packet, which must be dropped.
+/// Error: the sender of a packet has a loopback address, but is no softroce device of this host.
+/// Another program has sent the packet, which must be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnknownSender;
 

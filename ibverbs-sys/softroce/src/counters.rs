@@ -163,8 +163,8 @@ impl Counters {
         tally
     }
 
-    /// Returns the total of a counter: the sum of the device's own value and of the values that
-    /// queue pairs and other owners count separately.
+    /// Returns the total of the counter `counter`: the sum of the device's own value and of the
+    /// values that queue pairs and other owners count separately.
     pub fn value(&self, counter: Counter) -> u64 {
         let tallies = self.tallies.lock();
         (tallies.values().map(|values| &**values))
@@ -182,7 +182,7 @@ impl Counters {
             .find_map(|(known, value)| (known == name).then_some(value))
     }
 
-    /// Returns all counters with their names.
+    /// Returns the names and the values of all counters of the device.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         NAMES.iter().map(|&(counter, name)| {
             let value = self.value(counter);
@@ -195,7 +195,8 @@ impl Counters {
 }
 
 impl Tally {
-    /// Adds `by` to the counter `counter` of this owner.
+    /// Adds `by` to this owner's value of the counter `counter`. The totals of the device include
+    /// this value.
     #[inline]
     pub(crate) fn count(&mut self, counter: Counter, by: u64) {
         let value = &self.values[counter as usize];
@@ -203,8 +204,8 @@ impl Tally {
         value.store(after, Ordering::Relaxed);
     }
 
-    /// Adds the messages, bytes and copy operations in `volume` to the counters of the path and
-    /// direction `flow`.
+    /// Adds `volume` (numbers of messages, bytes and copy operations) to the counters of the path
+    /// and direction `flow`.
     #[inline]
     pub(crate) fn add(&mut self, flow: Flow, volume: &Volume) {
         let (messages, bytes, copies) = flow.counters();

@@ -94,7 +94,8 @@ static HAS_LOST_FILES: AtomicBool = AtomicBool::new(false);
 /// file of the device.
 static ON_LOSS: OnceLock<fn(&str)> = OnceLock::new();
 
-/// Set while a thread holds an [`Opening`] (permission to open files).
+/// Set while a thread holds an [`Opening`] (permission to open files), so that other threads can
+/// neither open files nor fork.
 static OPENING: AtomicBool = AtomicBool::new(false);
 
 /// Number of forks since the first process that used the device: 0 in that process, 1 in its
@@ -171,8 +172,8 @@ impl Descriptor {
         Opening::begin().record_public(file)
     }
 
-    /// Returns whether the descriptor number still belongs to a file of the device. If not, makes
-    /// the device fail.
+    /// Returns whether this descriptor number still belongs to the file of the device that it was
+    /// opened for. If the program has closed the file, makes the device fail.
     pub(crate) fn check(&self) -> bool {
         let is_intact = is_intact(self.as_fd());
         if !is_intact {
@@ -181,8 +182,8 @@ impl Descriptor {
         is_intact
     }
 
-    /// Writes all bytes to the file, after a check that the descriptor number still belongs to the
-    /// file.
+    /// Writes all of `bytes` to the file, after a check that the descriptor number still belongs to
+    /// the file.
     pub(crate) fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         if !self.check() {
             return Err(Errno::BADF.into());
@@ -291,7 +292,7 @@ fn word_and_bit(noted: &'static Numbers, number: RawFd) -> Option<(&'static Atom
     Some((noted.get(number / 64)?, 1 << (number % 64)))
 }
 
-/// Increments an eventfd of the device, which wakes the threads that wait for it.
+/// Increments `eventfd`, an eventfd of the device, so that the threads that wait for it wake up.
 pub(crate) fn increment(eventfd: BorrowedFd<'_>) {
     if has_lost() && !is_intact(eventfd) {
         return;
@@ -302,7 +303,7 @@ pub(crate) fn increment(eventfd: BorrowedFd<'_>) {
     }
 }
 
-/// Returns whether a descriptor number still belongs to a file of the device.
+/// Returns whether the number of `descriptor` still belongs to a file of the device.
 pub(crate) fn is_intact(descriptor: BorrowedFd<'_>) -> bool {
     is_marked(descriptor.as_raw_fd())
 }

@@ -44,12 +44,13 @@ struct Registered {
     domain: InUse<ProtectionDomain>,
 }
 
-/// Kind of memory that a region consists of, with the objects that the region must keep.
+/// Kind of memory that a region consists of. Contains the objects that must exist as long as the
+/// region.
 pub(super) enum Memory {
     Program {
         mapping: Mapping,
-        /// Block of the device's arena that contains the memory, if the memory was allocated from
-        /// the arena. The region prevents the block from being freed.
+        /// Block of the device's arena (shared file) that contains the memory. `None` if the memory
+        /// was not allocated from the arena. The region prevents the block from being freed.
         _block: Option<Arc<Block>>,
     },
     Device {
@@ -64,7 +65,7 @@ pub(super) enum Memory {
 pub(super) struct Mapping {
     address: usize,
     length: u64,
-    /// Address by which requests name the first byte, unless the region is zero-based.
+    /// Address by which requests name the first byte of the range, unless the region is zero-based.
     start: u64,
     access: AccessFlags,
 }
@@ -572,8 +573,8 @@ impl Mapping {
     }
 }
 
-/// Requests that the kernel allocates or reads the pages of a memory range in advance, for writing
-/// if `writes` is set. Errors are ignored, because the request is only a hint.
+/// Requests that the kernel loads the pages of the `length` bytes at `address` in advance, for
+/// writing if `writes` is set. Errors are ignored, because the request is only a hint.
 fn prefetch(address: usize, length: usize, writes: bool) {
     let offset = address % PAGE as usize;
     let advice = if writes {

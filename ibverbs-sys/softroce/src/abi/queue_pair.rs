@@ -37,8 +37,8 @@ pub(super) struct QueuePairHandle {
     nic: Arc<Nic>,
     handle: Handle,
     batch: Batch,
-    /// Set if the program may post by the functions of [`ibv_qp_ex`], because it requested them
-    /// when the queue pair was created.
+    /// Set if the program may post by the functions of [`ibv_qp_ex`]. It must request this when it
+    /// creates the queue pair.
     extended: bool,
     /// XRC domain by which the queue pair was opened, kept so that the program cannot close the
     /// domain first.
@@ -59,8 +59,8 @@ impl QueuePairHandle {
         &self.batch
     }
 
-    /// Returns the work request ID and the flags that the program has set for the next request of a
-    /// batch.
+    /// Returns the work request ID and the flags for the next request of a batch, which the program
+    /// has stored in the C structure.
     pub(super) fn next_request(&self) -> (u64, u32) {
         let public = self.public.get().cast_const();
         // SAFETY: the fields are valid as long as the object. The only thread that may write them

@@ -57,14 +57,14 @@ pub struct CompletionQueueAttributes {
     pub timestamps: bool,
 }
 
-/// State of the completion event for which the program has armed the queue. The lock of this state
-/// is taken only while the queue is armed: the tail of the ring of entries has a copy of the state,
-/// which threads that add entries check first.
+/// State of the completion event for which the program has armed the queue. Threads that add
+/// entries lock this state only if the queue is armed: the tail of the ring of entries has a copy
+/// of the state, which they check first.
 #[derive(Default)]
 struct ArmedState {
     arming: Option<Arming>,
-    /// Position in the ring of the first entry that may raise the event: the tail of the ring when
-    /// the queue was armed.
+    /// Position in the ring of the first entry that may raise the event: the tail of the ring at
+    /// the time when the queue was armed.
     since: Option<Position>,
     moderation: Moderation,
     held: moderation::DelayedEvent,
@@ -97,8 +97,9 @@ const MAX_BATCH: usize = 16;
 const _: () = assert!(limits::MAX_CQE as usize <= Ring::<Entry>::MAX_CAPACITY);
 
 impl CompletionQueue {
-    /// Creates a completion queue of the open device `context`. If moderation delays an event of
-    /// the queue, the due time is added to `deadlines`.
+    /// Creates a completion queue of the open device `context` with the given attributes.
+    /// `deadlines` is the list to which the queue adds each event that moderation delays, with the
+    /// time at which the event is due.
     pub fn new(
         context: &Arc<Context>,
         deadlines: &Arc<Deadlines>,
@@ -161,8 +162,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Adds entries in order. Stops with an error at the first entry that does not fit into the
-    /// queue. The entries before it stay in the queue.
+    /// Adds all of `entries` in order. Stops with an error at the first entry that does not fit
+    /// into the queue. The entries before it stay in the queue.
     #[inline]
     pub fn push_all(&self, entries: impl IntoIterator<Item = Entry>) -> Result<(), Overrun> {
         let mut entries = entries.into_iter();
@@ -175,8 +176,9 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Adds a batch of entries. All entries are taken from the iterator first, so that no panic can
-    /// occur between the claim of slots in the ring and the writing of the entries.
+    /// Adds a batch of entries, at most [`MAX_BATCH`], in order. All entries are taken from the
+    /// iterator first, so that no panic can occur between the claim of slots in the ring and the
+    /// writing of the entries.
     #[inline(never)]
     fn push_batch(&self, entries: &mut impl Iterator<Item = Entry>) -> Result<(), Overrun> {
         let together: SmallVec<[Entry; MAX_BATCH]> = entries.take(MAX_BATCH).collect();
@@ -324,8 +326,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Sets the moderation of completion events. Raises an event that is delayed at present,
-    /// because the new moderation may never raise it.
+    /// Sets the moderation of completion events to `moderation`. Raises an event that is delayed at
+    /// present, because the new moderation may never raise it.
     pub fn moderate(&self, moderation: Moderation) {
         if !moderation.period.is_zero() {
             self.timed.store(true, Ordering::Relaxed);

@@ -46,7 +46,7 @@ pub(super) struct Ring<T> {
     capacity: AtomicUsize,
 }
 
-/// Word of the head or the tail of the ring, in its own cache line.
+/// The head or the tail of the ring: one word, in its own cache line.
 #[repr(align(64))]
 struct RingEnd(AtomicU64);
 
@@ -64,14 +64,14 @@ pub(super) struct TailFlags(u64);
 /// Error: the reason why no entry could be added to the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AddError {
-    /// The ring contains as many entries as its capacity.
+    /// The ring contains as many entries as its capacity allows.
     Full(Full),
     /// The ring is closed: no more entries can be added.
     Closed,
 }
 
-/// Value of the tail when the ring was found full. [`Ring::close`] closes the ring only if the tail
-/// has not changed since.
+/// State in which the ring was found full: the value of the tail. [`Ring::close`] closes the ring
+/// only if the tail has not changed since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full(Position);
 
@@ -90,7 +90,8 @@ impl TailFlags {
 }
 
 impl Added {
-    /// Returns the marks (flags of the tail) that were set when the entries were added.
+    /// Returns the marks (flags of the tail of the ring) that were set when the entries were added.
+    /// They show the kinds of entries for which the completion queue was armed.
     #[inline]
     pub(super) fn marks(self) -> TailFlags {
         TailFlags(self.0.0 & Position::MARKS)
@@ -108,7 +109,8 @@ impl<T: Copy + Send> Ring<T> {
     /// slots.
     pub(super) const MAX_CAPACITY: usize = Lap::MAX;
 
-    /// Creates a ring for `capacity` entries, with memory for the first `room` entries.
+    /// Creates a ring with the capacity `capacity`. Memory is allocated for `room` entries at
+    /// first, and for more when it is needed.
     pub(super) fn new(capacity: usize, room: usize) -> Self {
         debug_assert!((1..=Self::MAX_CAPACITY).contains(&capacity));
         Self {
@@ -254,8 +256,8 @@ impl<T: Copy + Send> Ring<T> {
         self.tail.0.fetch_and(!Position::MARKS, Ordering::AcqRel);
     }
 
-    /// Waits until other threads have written all entries whose positions they claimed before this
-    /// call.
+    /// Waits until all entries whose positions were claimed before this call have been written by
+    /// the threads that claimed them.
     pub(super) fn wait_for_claims(&self) {
         let end = self.tail().unflagged();
         let mut attempt = 0;
@@ -281,8 +283,8 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Returns the number of entries. The result is inexact while other threads add or remove
-    /// entries.
+    /// Returns the number of entries in the ring. The result is inexact while other threads add or
+    /// remove entries.
     pub(super) fn len(&self) -> usize {
         let (tail, head) = (self.tail(), self.head().unflagged());
         let lap = self.table.slots().lap;
@@ -312,8 +314,8 @@ fn claim(end: &RingEnd, from: Position, to: Position) -> bool {
     end.0.compare_exchange(from.0, to.0, order, order).is_ok()
 }
 
-/// Entries that a consumer has claimed and is reading. Dropping this value frees the slots of these
-/// entries.
+/// Entries of the ring that a thread has claimed and is reading. Dropping this value frees their
+/// slots.
 struct ClaimedEntries<'a, T: Copy> {
     slots: Slots<'a, T>,
     next: Position,

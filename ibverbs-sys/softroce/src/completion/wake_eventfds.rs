@@ -78,8 +78,8 @@ impl WakeEventfds {
 }
 
 impl WakeEventfd {
-    /// Returns the index of the descriptor among the wakeup descriptors of the NIC, by which peer
-    /// processes identify it.
+    /// Returns the index of this descriptor among the wakeup descriptors of the NIC. Peer processes
+    /// identify the descriptor by this index.
     pub(crate) fn number(&self) -> usize {
         self.number
     }

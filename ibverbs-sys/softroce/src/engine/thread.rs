@@ -44,8 +44,8 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     /// the lock.
     fn receive(&self) -> ReceiveAttempt;
 
-    /// Returns the time at which a thread last polled the device, or `None` if no thread ever
-    /// polled.
+    /// Returns the time at which a thread of the program last polled the device, or `None` if no
+    /// thread ever polled.
     fn polled(&self) -> Option<Time>;
 
     /// Returns the UDP sockets that receive packets of the device at present.
@@ -91,12 +91,12 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
         None
     }
 
-    /// Runs due timers without receiving packets. Called while the sockets cannot be used, because
-    /// the program has closed descriptors.
+    /// Runs the timers that are due, without receiving packets. Called while the sockets cannot be
+    /// used, because the program has closed descriptors of the device.
     fn run_due(&self);
 
-    /// Reports a panic of the engine's thread to the device, which then fails. Returns `true` if
-    /// the engine (background thread) may continue.
+    /// Reports a panic of the engine (background thread) to the device, which then fails. `panic`
+    /// is the payload of the panic. Returns `true` if the engine may continue.
     fn panicked(&self, panic: &(dyn Any + Send)) -> bool;
 }
 
@@ -136,8 +136,8 @@ struct EngineState {
 }
 
 impl Engine {
-    /// Starts the engine's thread, which calls the functions of `device` and runs `timers`. Signals
-    /// of the program are delivered to the program's own threads only.
+    /// Starts the engine (background thread of the device), which calls the functions of `device`
+    /// and runs `timers`. Signals of the program are delivered to the program's own threads only.
     pub(crate) fn start<D: EngineTasks>(timers: Arc<Timers>, device: Weak<D>) -> io::Result<Self> {
         let shared = Arc::new(EngineState {
             timers,
@@ -163,7 +163,7 @@ impl Engine {
         }
     }
 
-    /// Returns the number of iterations of the engine's loop.
+    /// Returns the number of iterations of the engine's loop, for tests.
     #[cfg(test)]
     pub(super) fn rounds(&self) -> u64 {
         self.shared.rounds.load(Ordering::SeqCst)

@@ -85,7 +85,7 @@ const MIN_SEGMENT: usize = 64 << 20;
 const CHECKED_LENGTH: usize = 16 << 20;
 
 impl Arena {
-    /// Creates an arena with an empty file. Segments are added when blocks are allocated.
+    /// Creates an arena with an empty file. The file grows when blocks are allocated.
     pub fn new() -> io::Result<Arc<Self>> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // Kernels before 6.3 do not support this flag; newer kernels may require it.
@@ -182,7 +182,7 @@ impl Arena {
         state.segments.last_mut().ok_or(Refusal::Exhausted)
     }
 
-    /// Returns the pages of a block that is no longer used to the system. Later accesses read
+    /// Returns the pages of `block`, which is no longer used, to the system. Later accesses read
     /// zeroes.
     fn release_pages(&self, block: &Block) {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

@@ -146,14 +146,14 @@ impl Span {
         matches!(self.kind, Kind::Null)
     }
 
-    /// Copies `data` to the beginning of the span. Fails if the span is shorter, or if not all
-    /// bytes are writable.
+    /// Copies `data` to the beginning of the span. Fails if the span is shorter than `data`, or if
+    /// not all of these bytes are writable.
     pub(crate) fn copy_in(&self, data: &[u8]) -> Result<(), Refusal> {
         self.write(0, data).map_err(|_| Refusal::Fault)
     }
 
-    /// Copies bytes from the beginning of the span to `out`. Fails if the span is shorter, or if
-    /// not all bytes are readable.
+    /// Copies `out.len()` bytes from the beginning of the span to `out`. Fails if the span is
+    /// shorter, or if not all of these bytes are readable.
     pub(crate) fn copy_out(&self, out: &mut [u8]) -> Result<(), Refusal> {
         self.read(0, out).map_err(|_| Refusal::Fault)
     }

@@ -39,7 +39,8 @@ impl Nic {
         true
     }
 
-    /// Makes the device fail because a thread panicked in it. Returns `true` if the device had not
+    /// Makes the device fail because a thread has panicked in code of the device. `panic` is the
+    /// payload of the panic, for the error message. Returns `true` if the device had not
     /// [failed](Self::fail_permanently) before.
     pub(crate) fn panicked(&self, panic: &(dyn Any + Send)) -> bool {
         let message = match panic.downcast_ref::<String>() {

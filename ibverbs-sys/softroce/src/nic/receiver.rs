@@ -88,9 +88,9 @@ const MAX_DELAYED: usize = 4;
 /// whose window (limit of packets in flight) is small may be waiting for an acknowledgement.
 const RESPONSE_BATCH: usize = 32;
 
-/// Maximum time to wait for another thread to finish receiving, when an object is destroyed or the
-/// process ends. The other thread may have been interrupted for a long time, so the caller
-/// continues without the lock.
+/// Maximum time to wait for the lock that only one receiving thread holds, when an object is
+/// destroyed or the process ends. The thread with the lock may have been interrupted for a long
+/// time, so the caller then continues without the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// Maximum number of batches of packets that a polling thread receives in place of the engine
@@ -107,7 +107,7 @@ const ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_micros(200);
 impl Nic {
     /// Receives one batch of packets, sends the responses, and runs due timers. A thread of the
     /// program calls this function, in place of the engine (background thread), when a poll finds
-    /// no completion. Returns `false`, and does nothing, if another thread is receiving.
+    /// no completion. Returns `false` if another thread is receiving; then nothing is done.
     pub(crate) fn progress(&self) -> bool {
         if let Some(host_peers) = &self.host_peers {
             // A lost increment is harmless: two threads that poll at the same time may count as
@@ -177,8 +177,9 @@ impl Nic {
         look
     }
 
-    /// Receives from shared memory only, without a system call. Returns `false` if the caller must
-    /// receive from the sockets as well.
+    /// Receives messages and packets from shared memory only, without a system call. Called by
+    /// polling threads, most of whose polls need not check the sockets. Returns `false` if the
+    /// caller must receive from the sockets as well.
     fn receive_shared_only(&self, host_peers: &HostPeers) -> bool {
         let Some(mut receiver) = self.receiver.try_lock() else {
             return false;
@@ -286,9 +287,12 @@ impl Nic {
     }
 
     /// Receives packets and messages from shared memory, and sends the responses that may not be
-    /// delayed. Returns the number of received packets and messages. `now` is the present time; if
-    /// it is `None`, the exact time is read only when a packet arrives or is sent, because the
-    /// coarse clock is sufficient for messages without packet headers.
+    /// delayed. Returns the number of received packets and messages. `receiver` is the locked state
+    /// of receiving, and `care` the kind of the calling thread.
+    ///
+    /// `now` is the present time. If it is `None`, the exact time is read only when a packet
+    /// arrives or is sent, because the coarse clock is sufficient for messages without packet
+    /// headers.
     fn receive_shared(
         &self,
         receiver: &mut Receiver,
@@ -396,7 +400,7 @@ impl Nic {
     /// Returns whether acknowledgements may be delayed to a later receive attempt. A polling
     /// program handles a message immediately, and often sends a message itself, which then includes
     /// the acknowledgement. If no thread polls again, the engine (background thread) sends the
-    /// acknowledgement.
+    /// delayed acknowledgements.
     fn may_delay_responses(&self) -> bool {
         if !self.owes_answers.load(Ordering::Relaxed) {
             self.owes_answers.store(true, Ordering::Relaxed);
@@ -463,8 +467,8 @@ impl Nic {
         }
     }
 
-    /// Sends all delayed responses. Does nothing if another thread is receiving for longer than
-    /// [`LOCK_TIMEOUT`].
+    /// Sends all delayed responses, for example before the process ends. Does nothing if another
+    /// thread is receiving for longer than [`LOCK_TIMEOUT`].
     pub(super) fn send_all_responses(&self) {
         if let Some(mut receiver) = self.try_lock_receiver() {
             self.send_responses(|| self.now(), &mut receiver.responders, false);
@@ -479,8 +483,8 @@ impl Nic {
         }
     }
 
-    /// Locks the receiver. Returns `None` if another thread holds the lock for longer than
-    /// [`LOCK_TIMEOUT`].
+    /// Takes the lock that only one receiving thread holds. Returns `None` if another thread holds
+    /// the lock for longer than [`LOCK_TIMEOUT`].
     fn try_lock_receiver(&self) -> Option<spin::MutexGuard<'_, Receiver>> {
         let deadline = self.now() + LOCK_TIMEOUT;
         loop {

@@ -63,8 +63,8 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     /// Returns the current time of the NIC's clock, on which all timeouts are based.
     fn now(&self) -> Time;
 
-    /// Returns the current time at low cost, with an error of some milliseconds. Suitable for
-    /// timeouts that are much longer.
+    /// Returns the current time of the NIC's clock with an error of some milliseconds, at low cost.
+    /// Suitable for timeouts that are much longer.
     fn coarse_now(&self) -> Time {
         self.now()
     }
@@ -163,8 +163,8 @@ pub(crate) trait Outgoing {
         let _ = (link, tag, queue_pair);
     }
 
-    /// Returns the number and the length of packets that were sent through shared memory since the
-    /// last call.
+    /// Returns the number and the total length of the packets that were sent through shared memory
+    /// since the last call of this function.
     fn take_shared_volume(&mut self) -> SharedVolume {
         SharedVolume::default()
     }

@@ -158,8 +158,8 @@ impl QueuePair {
         transport.state() == State::ReadyToSend && transport.outstanding() > 0
     }
 
-    /// Returns the path to the connected queue pair and the number of that queue pair. Returns
-    /// `None` for UD, and before a path is set.
+    /// Returns the path to the peer (the connected queue pair), and the peer's queue pair number.
+    /// Returns `None` for UD, and before a path is set.
     pub(crate) fn peer(&self) -> Option<(Path, u32)> {
         self.peer_of(&self.inner.lock())
     }
@@ -319,9 +319,9 @@ impl QueuePair {
         inner.transport.next_timeout()
     }
 
-    /// Records that the peer process has freed space in the shared ring, so that this queue pair
-    /// may send again, unless another queue pair has used the space. Does nothing if the link
-    /// (shared memory) to the peer has ended.
+    /// Records that the peer process has freed space in the ring that both processes share, so that
+    /// this queue pair may send again. If another queue pair has used the space, or the link
+    /// (shared memory) to the peer has ended, has no effect.
     pub(crate) fn space_available(&self) {
         let mut inner = self.inner.lock();
         if (inner.linked_peer.as_ref()).is_some_and(|linked_peer| !linked_peer.link.is_dead()) {
@@ -329,8 +329,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether the only transmission is an acknowledgement that may be delayed, to be sent
-    /// together with a message of the program.
+    /// Returns whether the queue pair has nothing to transmit but an acknowledgement that may be
+    /// delayed. Such an acknowledgement is later sent together with a message of the program.
     pub(crate) fn may_delay_transmission(&self) -> bool {
         self.inner.lock().transport.may_delay_transmission()
     }

@@ -43,8 +43,8 @@ pub(super) struct LinkedPeer {
     pub(super) known: CachedRecords,
     /// Number from which the peer process determines the GIDs of this connection's packets.
     tag: u16,
-    /// Generation number of the peer's connection; `None` until the peer was found to be connected
-    /// to this queue pair.
+    /// Generation number of the peer's connection, which differs for each later connection of the
+    /// peer. `None` until the peer was found to be connected to this queue pair.
     pub(super) generation: Option<u32>,
     /// State of the peer's connection when the peer's published record was last read.
     found: Option<Connection>,
@@ -514,9 +514,9 @@ impl QueuePair {
         }
     }
 
-    /// Returns the parts of the queue pair that are needed to post a request directly to the peer.
-    /// Returns `None` if the peer is not known yet, or cannot currently be reached through shared
-    /// memory.
+    /// Returns the parts of the queue pair that are needed to post a request directly to a peer in
+    /// another process. `mine` is the locked state of the queue pair. Returns `None` if the peer is
+    /// not known yet, or cannot currently be reached through shared memory.
     #[inline]
     pub(super) fn direct_post<'a>(&self, mine: &'a mut Inner) -> Option<DirectPost<'a>> {
         let Inner {
@@ -668,8 +668,8 @@ impl LinkedPeer {
         self.own == version && !self.link.is_dead()
     }
 
-    /// Returns the generation number of the peer's connection, or `None` if the peer is not
-    /// connected to this queue pair.
+    /// Returns the generation number of the peer's connection, which differs for each later
+    /// connection of the peer. Returns `None` if the peer is not connected to this queue pair.
     #[inline]
     fn connection(&mut self) -> Option<u32> {
         if let known @ Some(_) = self.generation {
@@ -697,9 +697,10 @@ impl LinkedPeer {
         self.generation
     }
 
-    /// Executes a one-sided request completely, over the peer's connection with the generation
-    /// number `generation`. A long request takes several [`CopySession`]s (periods of access to the
-    /// peer's memory).
+    /// Executes the one-sided request `request` (an RDMA read, write or atomic) completely in the
+    /// memory of the peer. `generation` is the generation number of the peer's connection, and
+    /// `host` gives access to the memory of this process. A long request takes several
+    /// [`CopySession`]s (periods of access to the peer's memory).
     fn execute(
         &mut self,
         request: &OneSided<'_>,

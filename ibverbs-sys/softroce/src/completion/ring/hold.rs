@@ -14,8 +14,8 @@ const GROWTH_FACTOR: usize = 4;
 pub(in crate::completion) struct TooManyEntries;
 
 impl<T: Copy + Send> Ring<T> {
-    /// Removes the entries for which `keep` returns `false` from the ring. Entries that other
-    /// threads add during the call may stay.
+    /// Removes the entries for which `keep` returns `false` from the ring. Keeps all entries that
+    /// other threads add during the call.
     pub(in crate::completion) fn retain(&self, keep: impl Fn(&T) -> bool) {
         if self.head().unflagged() == self.tail().unflagged() {
             return;

@@ -91,9 +91,9 @@ pub(crate) fn slot_of_port(base: u16, port: u16) -> Option<u8> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnknownSender;
 
-/// Returns the slot (index of the UDP port) of the device that sends packets without a tunnel from
-/// the address `from`. Returns `None` if the sender is not a softroce device, because other devices
-/// may send from any port.
+/// Returns the slot (index of the UDP port) of the softroce device that has sent a packet without a
+/// tunnel from the address `from`. `base` is the port of the first slot. Returns `None` if the
+/// sender is not a softroce device, because other devices may send from any port.
 ///
 /// Every program on this host may send from a loopback address, but only the softroce device has
 /// bound the port. So the port identifies the sender.
@@ -105,8 +105,8 @@ pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, 
     Ok(slot)
 }
 
-/// Returns the unique local GID that contains an IPv4 address and a UDP port. Packets between such
-/// GIDs are tunnelled.
+/// Returns the unique local GID that contains the IPv4 address and the UDP port of `address`.
+/// Packets between such GIDs are tunnelled.
 pub(crate) fn unique_local(address: SocketAddrV4) -> Ipv6Addr {
     let mut octets = [0; 16];
     octets[..6].copy_from_slice(&UNIQUE_LOCAL_PREFIX);
@@ -115,8 +115,8 @@ pub(crate) fn unique_local(address: SocketAddrV4) -> Ipv6Addr {
     Ipv6Addr::from(octets)
 }
 
-/// Returns the IPv4 address and the UDP port that a GID made by [`unique_local`] contains, or
-/// `None` for any other GID.
+/// Returns the IPv4 address and the UDP port that the GID `gid` contains, if [`unique_local`] has
+/// made it. Returns `None` for any other GID.
 pub(crate) fn address_in_gid(gid: Ipv6Addr) -> Option<SocketAddrV4> {
     let octets = gid.octets();
     if !is_unique_local(&octets) || octets[8..12] != [0; 4] {
@@ -154,8 +154,8 @@ pub(crate) fn ipv4_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     ))
 }
 
-/// Returns the IPv4 multicast group that a GID represents, or `None` if the GID does not represent
-/// one.
+/// Returns the IPv4 multicast group that the GID `gid` represents, or `None` if the GID does not
+/// represent an IPv4 group.
 fn mapped_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     let octets = gid.octets();
     let ipv4 = Ipv4Addr::new(octets[12], octets[13], octets[14], octets[15]);

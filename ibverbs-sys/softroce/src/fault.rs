@@ -32,13 +32,13 @@ pub struct Failure {
     /// Number of the call that fails, counted from the time when the failure is set; the next call
     /// has the number 1.
     pub call: u64,
-    /// Error number that the failed call returns.
+    /// Number of the error (errno) with which the call of the verb fails.
     pub errno: Errno,
 }
 
 /// Receiver of the asynchronous events of the device and its port: an open device context.
 pub(crate) trait Listener: Send + Sync {
-    /// Raises an asynchronous event of the device or port in this context.
+    /// Raises the asynchronous event `kind` of the device or its port in this context.
     fn raise(&self, kind: ibv_event_type);
 }
 
@@ -74,8 +74,8 @@ impl Faults {
         }
     }
 
-    /// Makes a later call of a verb fail. Several failures may be set. Each stays pending until the
-    /// call that it selects is made.
+    /// Makes a later call of a verb fail, as `failure` describes. Several failures may be set. Each
+    /// stays pending until the call that it selects is made.
     pub fn fail(&self, failure: Failure) {
         let mut failures = self.failures.lock();
         failures.push(failure);
@@ -90,8 +90,8 @@ impl Faults {
         self.set_failing(&failures);
     }
 
-    /// Counts a call of a verb. Returns an error if this call must fail, because of a pending
-    /// failure or because the device has failed.
+    /// Counts a call of the verb `verb`. Returns an error if this call must fail, because of a
+    /// pending failure or because the device has failed.
     #[inline]
     pub(crate) fn check(&self, verb: Verb) -> Result<(), Errno> {
         if self.failing.load(Ordering::Relaxed) {
@@ -152,7 +152,7 @@ impl Faults {
         self.careless.store(faults.any(), Ordering::Relaxed);
     }
 
-    /// Returns the configured packet faults.
+    /// Returns the faults that are injected into packets at present.
     pub fn network(&self) -> NetworkFaults {
         self.accidents.lock().faults()
     }
@@ -229,7 +229,7 @@ impl Faults {
         self.link_up.load(Ordering::Relaxed)
     }
 
-    /// Raises an asynchronous event of the device or the port in every open context.
+    /// Raises the asynchronous event `kind` of the device or the port in every open context.
     pub fn raise(&self, kind: ibv_event_type) {
         // The list is copied, because a listener may be added or removed during the calls.
         let listeners = self.listeners.lock().clone();

@@ -64,7 +64,7 @@ struct Settings {
     domain: *mut ibv_pd,
 }
 
-/// Returns the [`CompletionQueue`] that is stored in the C object `cq`.
+/// Returns the completion queue that the C object `cq` contains.
 ///
 /// # Safety
 /// `cq` must belong to this device, and must not be destroyed while the reference is used.
@@ -263,8 +263,8 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     })
 }
 
-/// Creates a completion queue and its C object. Fails if an attribute is invalid or a limit is
-/// exceeded.
+/// Creates a completion queue of `context` with the attributes `wanted`, and returns its C object.
+/// Fails if an attribute is invalid or a limit is exceeded.
 ///
 /// # Safety
 /// `context` must belong to this device. The channel and the domain must each be null or valid.

@@ -25,7 +25,8 @@ pub(crate) unsafe fn is_ours(context: *const ibv_context) -> bool {
     unsafe { (*context).device == address() }
 }
 
-/// Returns the address of this device's C object, to which the contexts of this library point.
+/// Returns the address of this device's C object. The C objects of contexts and the list of devices
+/// contain this address.
 pub(crate) fn address() -> *mut ibv_device {
     DEVICE.0.get().cast()
 }
@@ -65,8 +66,7 @@ impl DeviceList {
         Some(lists.swap_remove(at))
     }
 
-    /// Frees the list of the real library, to which the device pointers in the program's list
-    /// belong.
+    /// Frees the real library's list, from which the devices in the program's list come.
     fn free_real(self) {
         let real = ptr::with_exposed_provenance_mut(self.real);
         // SAFETY: the list was returned by the real library. Its entry was removed by the caller or

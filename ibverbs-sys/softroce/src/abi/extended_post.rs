@@ -51,9 +51,9 @@ impl Operations {
     }
 }
 
-/// Sets all function pointers of `ibv_qp_ex`, even for operations that the program did not request,
-/// because C code calls them without checks. A call of an unsupported function makes the batch of
-/// requests fail.
+/// Sets all function pointers of the C structure `qp`. C code calls them without checks, even for
+/// operations that the program did not request. A call of an unsupported function makes the batch
+/// of requests fail.
 pub(super) fn set_functions(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);

@@ -101,7 +101,8 @@ pub(super) unsafe extern "C" fn post_recv(
     })
 }
 
-/// Converts a send request of the C ABI to a [`Draft`] (a request that is checked later).
+/// Converts a send request of the C ABI to a [`Draft`] (a request that is checked later). `object`
+/// is the queue pair to which the request is posted.
 ///
 /// # Safety
 /// The data to which the request's fields refer, according to its opcode and flags, must be valid.

@@ -79,8 +79,8 @@ impl<T> Table<T> {
         self.base
     }
 
-    /// Stores the object `content` in a free slot, and returns the number of the slot. Fails if the
-    /// table is full.
+    /// Stores the object `content` in a free slot of the table, and returns the number of the slot.
+    /// Fails if the table is full.
     pub(super) fn insert(&mut self, content: T) -> Result<u32, Refusal> {
         if self.free.len() < MIN_FREE_SLOTS && self.slots.len() + BLOCK_SIZE < INDICES as usize / 2
         {
@@ -183,7 +183,7 @@ impl<T> Table<T> {
         self.slots.get_mut(number as usize)?.content.as_mut()
     }
 
-    /// Returns all stored objects, each with the number of its slot.
+    /// Returns all objects in the table, each with the number of its slot.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         self.slots
             .iter_mut()

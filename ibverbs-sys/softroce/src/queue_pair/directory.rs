@@ -119,8 +119,8 @@ impl<T> QueuePairDirectory<T> {
         (*found == number).then(|| Arc::clone(queue_pair))
     }
 
-    /// Returns the queue pair with the number `number`, or `None` if it does not exist. If
-    /// `recent`, the caller's cache, contains the valid result of an earlier lookup of this number,
+    /// Returns the queue pair with the number `number`, or `None` if it does not exist. `recent` is
+    /// the caller's cache of earlier lookups. If the cache has a valid result for this number,
     /// takes no lock and changes no reference count.
     #[inline]
     pub fn find_again<'r>(&self, number: u32, recent: &'r mut Recent<T>) -> Option<&'r Arc<T>> {

@@ -40,7 +40,8 @@ pub(super) enum Receives {
     /// Receive queue of the queue pair itself, protected by the queue pair's lock.
     Own(RefCell<ReceiveQueue>),
     Shared(InUse<SharedReceiveQueue>),
-    /// Shared receive queues that XRC requests name. An XRC initiator receives no requests.
+    /// Shared receive queues of the XRC domain, one of which each XRC request names. Also used for
+    /// an XRC initiator, which receives no requests.
     Named,
 }
 
@@ -50,7 +51,8 @@ pub(super) enum Receives {
 pub(super) struct HostState {
     /// Set while started requests are in progress in the state SQD (send queue drained).
     pub(super) draining: bool,
-    /// Set if the program has requested an event for the end of the draining of the send queue.
+    /// Set if the program has requested an event for the end of the draining: when no started
+    /// request is in progress any more.
     pub(super) notify_drained: bool,
     /// Set if a completion was lost because its completion queue was full.
     pub(super) overrun: bool,
@@ -226,8 +228,8 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns the shared receive queue with the number `number`, or `None` if no such queue
-    /// belongs to the XRC domain of the queue pair.
+    /// Returns the XRC shared receive queue with the number `number`. Returns `None` if no such
+    /// queue belongs to the XRC domain of this queue pair.
     fn xrc_queue(&self, number: u32) -> Option<Arc<SharedReceiveQueue>> {
         let domain = self.objects.xrc.as_ref()?.id();
         self.device

@@ -29,8 +29,8 @@ pub(crate) struct Sender<'a> {
 }
 
 impl QueuePair {
-    /// Locks the queue pair, and returns its send queue, to which one or more requests can be
-    /// posted.
+    /// Locks the queue pair for posting send requests. Returns the locked send queue, to which one
+    /// or more requests can be posted.
     #[inline]
     pub(crate) fn sender(&self) -> Sender<'_> {
         Sender {
@@ -42,8 +42,8 @@ impl QueuePair {
         }
     }
 
-    /// Locks the queue pair, and returns its receive queue, to which one or more requests can be
-    /// posted.
+    /// Locks the queue pair for posting receive requests. Returns the locked receive queue, to
+    /// which one or more requests can be posted.
     pub(crate) fn receiver(&self) -> Receiver<'_> {
         Receiver {
             queue_pair: self,

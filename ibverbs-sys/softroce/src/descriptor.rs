@@ -159,15 +159,15 @@ impl Descriptor {
         open().map(|file| opening.adopt(file))
     }
 
-    /// Duplicates a descriptor for use by the program. The device itself does not use the
+    /// Duplicates the descriptor `file` for use by the program. The device itself does not use the
     /// duplicate.
     pub(crate) fn for_program(file: BorrowedFd<'_>) -> io::Result<Self> {
         let opening = Opening::begin();
         Ok(opening.record_public(fcntl_dupfd_cloexec(file, 0)?))
     }
 
-    /// Takes ownership of a descriptor that the program has duplicated from a descriptor of
-    /// [`for_program`](Self::for_program). The device only closes the descriptor.
+    /// Takes ownership of the descriptor `file`, which the program has duplicated from a descriptor
+    /// of [`for_program`](Self::for_program). The device only closes the descriptor.
     pub(crate) fn of_program(file: OwnedFd) -> Self {
         Opening::begin().record_public(file)
     }

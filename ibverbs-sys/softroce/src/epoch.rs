@@ -112,7 +112,8 @@ impl Drop for Lane<'_> {
 pub(crate) struct OccupiedLanes(Vec<(usize, u64)>);
 
 impl OccupiedLanes {
-    /// Returns whether all recorded memory accesses have ended.
+    /// Returns whether all memory accesses in this list have ended. `lanes` are the words in which
+    /// the accesses are recorded.
     pub(crate) fn have_ended(&mut self, lanes: Lanes<'_>) -> bool {
         self.0.retain(|&(number, value)| {
             let word = lanes.0.get(number).map(|line| &line.0);
@@ -121,9 +122,9 @@ impl OccupiedLanes {
         self.0.is_empty()
     }
 
-    /// Waits until all recorded memory accesses have ended, and returns `true`. Stops waiting and
-    /// returns `false` if `is_in_vain` returns `true`. Calls `is_in_vain` rarely, because it may
-    /// make a system call.
+    /// Waits until all memory accesses in this list have ended, and returns `true`. Stops waiting
+    /// and returns `false` if `is_in_vain` returns `true`. Calls `is_in_vain` rarely, because it
+    /// may make a system call. `lanes` are the words in which the accesses are recorded.
     pub(crate) fn wait(&mut self, lanes: Lanes<'_>, mut is_in_vain: impl FnMut() -> bool) -> bool {
         let mut attempt = 0_u32;
         while !self.have_ended(lanes) {

@@ -285,8 +285,8 @@ impl Nic {
         outbox.take_unlinked_peer()
     }
 
-    /// Begins a handshake with the process of a queue pair's peer, if the peer is on the same host.
-    /// After the handshake, the two processes share memory.
+    /// Begins a handshake with the process of the peer of `queue_pair`, if the peer is on the same
+    /// host. After the handshake, the two processes share memory.
     pub(crate) fn begin_handshake(&self, queue_pair: &QueuePair) {
         if let (Some(host_peers), Some((path, number))) = (&self.host_peers, queue_pair.peer())
             && let Some(address) = self.network.address(&path, number)
@@ -317,7 +317,7 @@ impl Nic {
         }
     }
 
-    /// Removes a queue pair that is being destroyed from the NIC's timers and from the receiving
+    /// Removes `queue_pair`, which is being destroyed, from the NIC's timers and from the receiving
     /// thread's cache. Sends the packets that an injected delay holds back, because the peer may
     /// wait for these packets and the process may be about to end.
     pub(crate) fn remove(&self, queue_pair: &QueuePair) {

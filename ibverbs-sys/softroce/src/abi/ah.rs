@@ -200,8 +200,8 @@ fn address_of(gid: &ibv_gid) -> Ipv6Addr {
     unsafe { gid.raw }.into()
 }
 
-/// Returns whether a GID represents an IPv4 address: it is IPv4-mapped, or has the form of IPv4
-/// multicast groups.
+/// Returns whether the GID `gid` represents an IPv4 address: it is IPv4-mapped, or has the form of
+/// IPv4 multicast groups.
 fn is_ipv4(gid: &Ipv6Addr) -> bool {
     gid.to_ipv4_mapped().is_some() || gid.segments()[..6] == [0xff0e, 0, 0, 0, 0, 0xffff]
 }

@@ -330,8 +330,9 @@ pub(super) unsafe extern "C" fn advise_mr(
     })
 }
 
-/// Registers a range of the program's memory as a memory region, and returns the C object of the
-/// region.
+/// Registers the `length` bytes at `address` of the program's memory as a memory region, and
+/// returns the C object of the region. `start` is the address by which requests name the first
+/// byte, and `access` the access flags.
 ///
 /// # Safety
 /// `pd` must belong to this device. The memory must meet the conditions of [`Mapping::span`].
@@ -417,8 +418,8 @@ pub(super) unsafe fn make(
     }))
 }
 
-/// Changes the address range, the protection domain or the access flags of a memory region, as
-/// `flags` request.
+/// Changes the memory region `mr`. The bits of `flags` select the changes: new memory at `addr`
+/// with `length` bytes, the new protection domain `pd`, and the new access flags `access`.
 ///
 /// # Safety
 /// `mr` must belong to this device, and must not be used concurrently. The memory must meet the

@@ -634,7 +634,8 @@ unsafe fn attributes(from: *const ibv_qp_attr) -> ibv_qp_attr {
     values
 }
 
-/// Copies queue pair attributes to C memory: only the fields that all versions of the headers have.
+/// Copies the queue pair attributes `values` to C memory: only the fields that all versions of the
+/// headers have.
 ///
 /// # Safety
 /// `to` must be valid for writes of attributes.

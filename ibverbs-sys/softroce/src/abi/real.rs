@@ -226,7 +226,7 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-/// Converts an argument of [`call!`] to the type that this crate's function has for the argument.
+/// Converts an argument of [`call!`] to the type that this crate's function has for this argument.
 macro_rules! argument {
     ($argument:expr) => {
         _

@@ -262,8 +262,8 @@ pub(super) unsafe fn copy(
 }
 
 /// Returns the destination of a datagram: the path of the address handle `handle`, the queue pair
-/// number `destination` and the queue key. Fails unless the address handle has the queue pair's
-/// protection domain (IBTA 10.2.5).
+/// number `destination` and the queue key `queue_key`. Fails unless the address handle has the
+/// protection domain of the queue pair `object` (IBTA 10.2.5).
 ///
 /// # Safety
 /// `handle` must be null or a valid address handle of some library.
@@ -294,8 +294,8 @@ pub(super) unsafe fn address(
     }
 }
 
-/// Binds a type 1 window (`ibv_bind_mw(3)`). The new key is returned immediately. A window of type 2
-/// and a zero-based window are immediate errors; the completion reports other errors.
+/// Binds a type 1 window (`ibv_bind_mw(3)`). The new key is returned immediately. Windows of type 2
+/// and zero-based windows are immediate errors; the completion reports other errors.
 pub(super) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,

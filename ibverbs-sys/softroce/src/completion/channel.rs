@@ -102,7 +102,7 @@ impl CompletionChannel {
         self.was_non_blocking.load(Ordering::Relaxed)
     }
 
-    /// Queues an event for a completion queue that has new entries. Each arming of the completion
+    /// Queues an event for `completion_queue`, which has new entries. Each arming of the completion
     /// queue causes one event, even if the previous event was not fetched (`ibv_req_notify_cq(3)`).
     pub fn notify(&self, completion_queue: &Arc<Element>) {
         self.events
@@ -131,8 +131,8 @@ impl CompletionChannel {
         Ok(self.events.pop(|element| Some(element)))
     }
 
-    /// Removes the queued events of a completion queue that is being destroyed, and waits until the
-    /// program has acknowledged the queue's fetched events (`ibv_destroy_cq(3)`).
+    /// Removes the queued events of `completion_queue`, which is being destroyed, and waits until
+    /// the program has acknowledged the queue's fetched events (`ibv_destroy_cq(3)`).
     pub fn withdraw(&self, completion_queue: &Arc<Element>) {
         self.events
             .withdraw(completion_queue, |element| Some(element));

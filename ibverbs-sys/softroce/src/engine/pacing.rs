@@ -147,8 +147,8 @@ mod tests {
         }
     }
 
-    /// Repeats useless wakeups until the engine (background thread) stops watching the sockets.
-    /// Returns their number.
+    /// Repeats useless wakeups until `pacing` decides that the engine (background thread) stops
+    /// watching the sockets. Returns the number of wakeups.
     fn wake_until_unwatched(pacing: &mut Pacing) -> u32 {
         let mut times = 1;
         while pacing.decide(in_vain()) == Wait::Watch {

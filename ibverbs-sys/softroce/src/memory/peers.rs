@@ -12,7 +12,7 @@ use crate::proto::{AccessFlags, Withdrawal};
 /// a peer needs for an access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Published {
-    /// Memory key by which requests of peers name the region or window.
+    /// Memory key by which requests of peer processes name the region or window.
     pub(crate) key: u32,
     /// Number of the protection domain to which the region or window belongs.
     pub(crate) domain: u64,

@@ -92,9 +92,9 @@ impl Registry {
         self.arena.get_or_init(|| Arena::new().ok()).as_ref()
     }
 
-    /// Sets the interface through which all regions and windows are published to peer processes of
-    /// the same host, so that these processes can access the memory directly. Must be called before
-    /// the first registration.
+    /// Sets `peers`, the interface through which all regions and windows are published to peer
+    /// processes of the same host. These processes can then access the memory directly. Must be
+    /// called before the first registration.
     pub(crate) fn set_peers(&self, peers: Arc<impl Peers + 'static>) {
         let _ = self.peers.set(peers);
     }
@@ -381,9 +381,10 @@ impl Registry {
         body(&self.entries.read(queue_pair))
     }
 
-    /// Begins or continues the withdrawal of a type 1 window from peer processes, because the
-    /// window is about to be bound again, as `wanted` describes. Returns the progress of the
-    /// withdrawal.
+    /// Begins or continues to withdraw a type 1 window from peer processes, so that they stop using
+    /// it. The window is about to be bound as `wanted` describes, for a queue pair of the
+    /// protection domain `domain`. Returns whether the withdrawal is complete, must be continued
+    /// later, or has failed.
     pub(super) fn withdraw_window(&self, domain: DomainId, wanted: &WindowBinding) -> Withdrawal {
         self.withdraw_slot(|entries| {
             let number = entries.table.slot_of(wanted.window)?;
@@ -395,16 +396,17 @@ impl Registry {
         })
     }
 
-    /// Begins or continues the withdrawal of the type 2 window with the key `key` from peer
-    /// processes, because the window is about to be invalidated. Returns the progress of the
-    /// withdrawal.
+    /// Begins or continues to withdraw the type 2 window with the key `key` from peer processes, so
+    /// that they stop using it. The window is about to be invalidated by a request of the queue
+    /// pair `queue_pair` in the protection domain `domain`. Returns whether the withdrawal is
+    /// complete, must be continued later, or has failed.
     pub(super) fn withdraw(&self, domain: DomainId, queue_pair: u32, key: u32) -> Withdrawal {
         self.withdraw_slot(|entries| entries.bound_window(domain, queue_pair, key))
     }
 
     /// Begins or continues to withdraw a memory region or window from peer processes, so that they
     /// stop using it. `find` returns its slot (number in the table). Returns whether the withdrawal
-    /// has ended, must be continued later, or has failed.
+    /// is complete, must be continued later, or has failed.
     fn withdraw_slot(&self, find: impl FnOnce(&Entries) -> Option<u32>) -> Withdrawal {
         let Some(peers) = self.peers.get() else {
             return Withdrawal::Complete;
@@ -472,9 +474,10 @@ impl Registry {
     }
 
     /// Unbinds the type 2 window with the key `key`, so that peers can no longer access memory
-    /// through it (IBTA 10.6.7.2.4). The caller must have [withdrawn](Self::withdraw) the window
-    /// from peers. Returns `None` if no window with this key is bound through the queue pair, or if
-    /// the window is still published.
+    /// through it (IBTA 10.6.7.2.4). The request comes from the queue pair `queue_pair` of the
+    /// protection domain `domain`. The caller must have [withdrawn](Self::withdraw) the window from
+    /// peers. Returns `None` if no window with this key is bound through the queue pair, or if the
+    /// window is still published.
     pub(super) fn invalidate(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<()> {
         let mut entries = self.entries.write();
         let number = entries.bound_window(domain, queue_pair, key)?;

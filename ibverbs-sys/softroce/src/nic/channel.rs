@@ -78,9 +78,9 @@ impl Nic {
         }
     }
 
-    /// Fetches the next event of a non-blocking channel, whose descriptor peers can make readable.
-    /// If a peer has done so, first receives the peer's messages in place of the engine (background
-    /// thread).
+    /// Fetches the next event of the non-blocking channel `channel`. Peers can make its descriptor
+    /// `wake_eventfd` readable. If a peer has done so, first receives the peer's messages from
+    /// `host_peers` in place of the engine (background thread).
     fn next_event_non_blocking(
         &self,
         channel: &CompletionChannel,

@@ -130,7 +130,7 @@ impl Nic {
         looked
     }
 
-    /// Receives until all requests of the connected queue pair have completed, for at most
+    /// Receives until all requests of `queue_pair`, which is connected, have completed, for at most
     /// [`ACKNOWLEDGEMENT_TIMEOUT`]. Called before the queue pair flushes its requests: a request
     /// that the peer has executed should complete with success, as with a NIC, which acknowledges
     /// on arrival.

@@ -35,8 +35,8 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     /// `_path`. Called once for each local queue pair that is connected to that queue pair.
     fn connect(&self, _path: &Path, _number: u32) {}
 
-    /// Reverses one call of [`connect`](Self::connect), because the local queue pair is no longer
-    /// connected to that queue pair.
+    /// Reverses one call of [`connect`](Self::connect): a local queue pair is no longer connected
+    /// to the queue pair with the number `_number` at the end of `_path`.
     fn disconnect(&self, _path: &Path, _number: u32) {}
 
     /// Returns the largest path MTU of packets from the GID with the index `_gid`, at most

@@ -237,7 +237,8 @@ mod tests {
             .map(|number| *number)
     }
 
-    /// Creates and destroys `count` queue pairs one after the other. Returns their numbers.
+    /// Creates and destroys `count` queue pairs in `directory`, one after the other. Returns their
+    /// numbers.
     fn one_by_one(directory: &QueuePairDirectory<u32>, count: u32) -> impl Iterator<Item = u32> {
         (0..count).map(|_| {
             let number = insert(directory).unwrap();

@@ -24,7 +24,8 @@ use crate::proto::{self, Data, Part, PartOutcome, Path, SendOperation, SendProgr
 use crate::spin::MutexGuard;
 use crate::transfer::{Peer, Transfer, TransferHost, Volume, in_process};
 
-/// A destination queue pair in the same NIC, in which messages are executed directly.
+/// A destination queue pair in the same process as the sending queue pair. Messages are executed
+/// directly in it, without packets.
 pub(super) struct LocalPeer {
     peer: Arc<QueuePair>,
     /// The path to the destination queue pair.

@@ -279,7 +279,7 @@ pub(crate) fn number_of(state: State) -> ibv_qp_state {
     }
 }
 
-/// Returns the value of an MTU in the C ABI.
+/// Returns the value of the MTU `mtu` in the C ABI.
 pub(super) fn mtu_number(mtu: Mtu) -> ibv_mtu {
     match mtu {
         Mtu::Mtu256 => ibv_mtu::IBV_MTU_256,

@@ -480,7 +480,8 @@ impl QueuePair {
     }
 
     /// Calls `act` with the transport of the queue pair and the objects that the transport uses.
-    /// Returns the result of `act`, or `None` if the queue pair was destroyed.
+    /// `inner` is the locked state of the queue pair. Returns the result of `act`, or `None` if the
+    /// queue pair was destroyed.
     pub(super) fn with<T>(
         &self,
         inner: &mut Inner,
@@ -504,7 +505,8 @@ impl QueuePair {
     }
 
     /// Returns the environment that the transport needs for one call: access to the memory, the
-    /// receives, the completion queues and the NIC.
+    /// receives, the completion queues and the NIC. `objects` are the objects that the queue pair
+    /// uses, and `host_state` stores the results of the call.
     pub(super) fn environment<'a>(
         &'a self,
         objects: &'a UsedObjects,

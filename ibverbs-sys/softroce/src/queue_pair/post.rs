@@ -188,8 +188,8 @@ impl Sender<'_> {
         self.inner.transport.next_timeout()
     }
 
-    /// Returns the time for which the caller must set the queue pair's timer in the NIC, or `None`
-    /// if no timer is needed.
+    /// Returns the time for which the caller must set the queue pair's timer in the NIC. Returns
+    /// `None` if no timer is needed. `now` returns the present time.
     pub(crate) fn next_timeout(&mut self, now: impl FnOnce() -> Time) -> Option<Time> {
         let answer = self.answer_timeout(now);
         answer.or_else(|| self.inner.transport.next_timeout())

@@ -138,9 +138,10 @@ impl QueuePair {
         step
     }
 
-    /// Sends a pending acknowledgement as a ring message (short message in shared memory). Returns
-    /// `false`, and sends nothing, if the queue pair must transmit something else, too, or if the
-    /// acknowledgement cannot be sent as a ring message.
+    /// Sends a pending acknowledgement as a ring message (short message in shared memory). `mine`
+    /// is the locked state of the queue pair. Returns `false`, and sends nothing, if the queue pair
+    /// must transmit something else, too, or if the acknowledgement cannot be sent as a ring
+    /// message.
     pub(super) fn transmit_acknowledgement(
         &self,
         mine: &mut Inner,
@@ -166,8 +167,9 @@ impl QueuePair {
     }
 
     /// Sends queued messages as ring messages (short messages in shared memory), up to the first
-    /// message that cannot be sent in this way. Returns whether no packets must be sent: the queue
-    /// pair has no other message to send, or the next message waits to be sent as a ring message.
+    /// message that cannot be sent in this way. `mine` is the locked state of the queue pair.
+    /// Returns `true` if no packets must be sent: the queue pair has no other message to send, or
+    /// the next message waits to be sent as a ring message.
     pub(super) fn transmit_ring_messages(
         &self,
         mine: &mut Inner,
@@ -224,11 +226,11 @@ impl QueuePair {
         mine.transport.is_silent() || is_waiting && mine.transport.has_no_response()
     }
 
-    /// Sends a message with the payload `data` as a [`RingMessage`] (short message in shared
-    /// memory) while it is posted. The caller must then call
-    /// [`flush_ring_messages`](Self::flush_ring_messages). Returns `false`, and sends nothing, if
-    /// the message cannot be a ring message or an earlier request must be sent first; the message
-    /// must then be queued.
+    /// Sends a message that is being posted as a [`RingMessage`] (short message in shared memory),
+    /// with the payload `data`. `mine` is the locked state of the queue pair. Returns `false`, and
+    /// sends nothing, if the message cannot be a ring message or an earlier request must be sent
+    /// first; the message must then be queued. After `true`, the caller must call
+    /// [`flush_ring_messages`](Self::flush_ring_messages).
     #[inline]
     pub(super) fn post_ring_message(
         &self,
@@ -310,8 +312,8 @@ impl QueuePair {
     }
 
     /// Copies the bytes of the local segment `segment` to `out`, the payload of a message that fits
-    /// into one slot of the ring. Returns `None` if the queue pair may not access the memory, or if
-    /// the memory is an on-demand region.
+    /// into one slot of the ring. `objects` are the objects that the queue pair uses. Returns
+    /// `None` if the queue pair may not access the memory, or if the memory is an on-demand region.
     #[inline(always)]
     fn gather_one(&self, objects: &UsedObjects, segment: &Segment, out: &mut [u8]) -> Option<()> {
         let domain = objects.domain.as_ref()?.id();
@@ -416,7 +418,7 @@ impl QueuePair {
     }
 
     /// Wakes the peer process, if it sleeps, to receive the messages that were sent through the
-    /// shared ring.
+    /// ring in shared memory. `mine` is the locked state of the queue pair.
     #[inline]
     pub(super) fn flush_ring_messages(&self, mine: &Inner) {
         if let Some(linked_peer) = &mine.linked_peer {
@@ -424,9 +426,10 @@ impl QueuePair {
         }
     }
 
-    /// Receives a ring message (short message without packet headers) and its payload `chunks`.
-    /// Returns the urgency of the transmission that must follow: none, an acknowledgement that may
-    /// be delayed, or an immediate response.
+    /// Receives a ring message (short message in memory shared with the sender) and its payload
+    /// `chunks`. `arrival` describes its sender and destination, and `now` returns the present
+    /// time. Returns the urgency of the transmission that must follow: none, an acknowledgement
+    /// that may be delayed, or an immediate response.
     pub(crate) fn receive_ring_message(
         &self,
         now: impl FnOnce() -> Time,
@@ -600,10 +603,10 @@ impl QueuePair {
     }
 }
 
-/// Passes a received ring message (short message without packet headers) to the transport of its
-/// queue pair. Drops the message if `arrival` is not the path of the connection. Returns the
-/// numbers of messages, bytes and copies that were received, for the counters. `peer` gives access
-/// to the sender's memory.
+/// Passes a received ring message (short message in memory shared with the sender) to the transport
+/// of its queue pair. Drops the message if `arrival` is not the path of the connection. `host`
+/// gives access to the memory of this process, and `peer` to the sender's memory. Returns the
+/// numbers of messages, bytes and copies that were received, for the counters.
 #[inline]
 fn take_ring_message<'h, P: PeerMemory<Environment<'h>>>(
     transport: &mut proto::QueuePair,
@@ -631,9 +634,9 @@ fn wake(link: &Link, outgoing: &impl Outgoing) {
     }
 }
 
-/// Sends a [`RingMessage`] (short message without packet headers) on `link`, and copies the bytes
-/// of `portion`, its payload, to the ring that both processes share. The peer finds the GIDs of the
-/// connection by `tag`.
+/// Sends `ring_message` on `link`, the memory that this process shares with the peer process.
+/// Copies the bytes of `portion`, the payload, to the ring in this memory; `host` gives access to
+/// the bytes. The peer finds the GIDs of the connection by `tag`.
 #[inline(always)]
 fn send_ring_message(
     link: &Link,

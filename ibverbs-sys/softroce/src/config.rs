@@ -51,7 +51,7 @@ pub enum Scheduled {
     Raise(ibv_event_type),
     /// Takes the link up or down.
     Link {
-        /// Set if the link goes up.
+        /// Set if the link goes up; not set if it goes down.
         up: bool,
     },
 }

@@ -27,7 +27,7 @@ pub use verb::{Errno, Verb};
 /// A request to make one call of a verb fail, for fault injection by [`Faults::fail`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The verb to fail.
+    /// The verb whose call fails.
     pub verb: Verb,
     /// Number of the call that fails, counted from the time when the failure is set; the next call
     /// has the number 1.

@@ -77,7 +77,7 @@ pub fn is_real_library_running() -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     guid: u64,
-    /// Set if the port is active, as the files of the port show it.
+    /// Set if the port is active. The files of the port contain this state.
     is_up: bool,
     /// Entries of the GID table that are not empty, by their indices.
     gids: BTreeMap<usize, Gid>,
@@ -88,7 +88,8 @@ pub struct State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Gid {
     address: Ipv6Addr,
-    /// Name of the network interface that has the address.
+    /// Name of the network interface that has the address of the GID. `None` if no interface has
+    /// it.
     interface: Option<String>,
 }
 

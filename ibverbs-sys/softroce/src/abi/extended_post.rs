@@ -96,8 +96,9 @@ impl LaterFunctions {
     }
 }
 
-/// Calls `body` with the [`QueuePairHandle`] of the queue pair `qp`. A panic in `body` is caught,
-/// because the C functions that call this function cannot return an error.
+/// Calls `body` with the [`QueuePairHandle`] of the queue pair `qp`. Does nothing if the queue pair
+/// was created before this process was forked. A panic in `body` is caught, because the C functions
+/// that call this function cannot return an error.
 ///
 /// # Safety
 /// `qp` must be a queue pair of this device, and must not be destroyed during the call.

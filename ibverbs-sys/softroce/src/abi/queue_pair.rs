@@ -392,8 +392,8 @@ struct Settings {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
     xrcd: *mut ibv_xrcd,
-    /// Operations that the program will post by the functions of [`ibv_qp_ex`]; `None` if it did
-    /// not request these functions.
+    /// Operations that the program will post to the queue pair by the functions of [`ibv_qp_ex`].
+    /// `None` if it did not request these functions.
     operations: Option<Operations>,
     basic: ibv_qp_init_attr,
 }

@@ -38,7 +38,7 @@ struct State {
     segments: Vec<ArenaSegment>,
     /// Blocks of the arena that are in use, by the addresses of their first bytes.
     blocks: BTreeMap<usize, Weak<Block>>,
-    /// Size of the file in bytes.
+    /// Size of the arena's file in bytes.
     end: u64,
 }
 

@@ -26,7 +26,7 @@ pub(super) enum Entry {
 /// the offset of the accessed bytes in the span.
 pub(super) struct AccessibleSpan<'a> {
     pub(super) span: &'a Span,
-    /// Offset of the first accessed byte in the span, in bytes.
+    /// Offset in bytes of the first accessed byte from the start of the span.
     pub(super) offset: u64,
 }
 

@@ -67,8 +67,8 @@ pub(crate) trait Peers: Send + Sync {
 
     /// Begins or continues to withdraw the memory region or window in the record `slot` from peer
     /// processes: removes the record from the published table, without waiting for peers that are
-    /// still copying. Returns whether all such copies have ended, or the caller must try again
-    /// later.
+    /// still copying. Returns whether the withdrawal is complete, must be continued later, or has
+    /// failed.
     fn withdraw(&self, slot: u32) -> Withdrawal;
 
     /// Cancels the pending withdrawal of the memory region or window in the record `slot` of the

@@ -99,8 +99,9 @@ impl Registry {
         let _ = self.peers.set(peers);
     }
 
-    /// Returns the number that is added to the index of a region or window in the table to form the
-    /// index in its memory key. Peer processes need the number to find the record of a key.
+    /// Returns the random number that is added to the index of a region or window in the table to
+    /// form the index in its memory key. Peer processes need the number to find the published
+    /// record of a key.
     pub(crate) fn key_base(&self) -> u32 {
         self.entries.read(0).table.base()
     }
@@ -162,8 +163,8 @@ impl Registry {
         DeviceMemory::new(length).inspect_err(|_| self.deallocate(length))
     }
 
-    /// Subtracts `length` bytes of freed device memory from the total, so that they can be
-    /// allocated again.
+    /// Subtracts `length` bytes of freed device memory from the total of allocated device memory,
+    /// so that they can be allocated again.
     pub fn deallocate(&self, length: u64) {
         self.device_memory.fetch_sub(length, Ordering::AcqRel);
     }
@@ -229,8 +230,9 @@ impl Registry {
         Ok(key)
     }
 
-    /// Withdraws the region with the key `key` from peer processes, after `check` has accepted it.
-    /// Returns the write lock on the entries, and the region's slot (number in the table).
+    /// Withdraws the memory region with the key `key` from peer processes, after `check` has
+    /// accepted the region. Returns the write lock on the table of regions and windows, and the
+    /// region's slot (number in the table).
     fn withdraw_region(
         &self,
         key: u32,
@@ -437,8 +439,8 @@ impl Registry {
         }
     }
 
-    /// Returns the slot (number in the table) of the key `key`, without checking the tag (low byte
-    /// of the key). Returns `None` if the slot is empty.
+    /// Returns the slot (number in the table) that belongs to the memory key `key`. Does not check
+    /// the tag (low byte) of the key. Returns `None` if the slot is empty.
     #[cfg(test)]
     pub(crate) fn slot(&self, key: u32) -> Option<u32> {
         self.entries.read(0).table.slot_of(key)

@@ -24,7 +24,7 @@ enum Kind {
     Mapped,
     /// Memory of the program that was allocated from the device's arena (shared file).
     Allocated {
-        /// Block that contains the bytes.
+        /// Block of the arena that contains the bytes of the span.
         block: Arc<Block>,
     },
     /// Memory of the program that may be unmapped at times (on-demand region). System calls copy

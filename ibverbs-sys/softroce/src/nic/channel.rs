@@ -78,9 +78,9 @@ impl Nic {
         }
     }
 
-    /// Fetches the next event of the non-blocking channel `channel`. Peers can make its descriptor
-    /// `wake_eventfd` readable. If a peer has done so, first receives the peer's messages from
-    /// `host_peers` in place of the engine (background thread).
+    /// Fetches the next completion event of the non-blocking channel `channel`. The peers in
+    /// `host_peers` can make the channel's descriptor `wake_eventfd` readable. If a peer has done
+    /// so, first receives the peer's messages in place of the engine (background thread).
     fn next_event_non_blocking(
         &self,
         channel: &CompletionChannel,
@@ -112,10 +112,10 @@ impl Nic {
         }
     }
 
-    /// Fetches the next event of a channel, or waits for it, while the engine (background thread)
-    /// or another waiting thread receives messages. If a peer's wakeup for another thread on the
-    /// same channel ends this wait without an event, wakes the engine, because otherwise no thread
-    /// would receive the peer's message.
+    /// Fetches the next completion event of `channel`, or waits for it, while the engine
+    /// (background thread) or another waiting thread receives messages. If a peer's wakeup for
+    /// another thread on the same channel ends this wait without an event, wakes the engine,
+    /// because otherwise no thread would receive the peer's message.
     fn next_event_shared(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         loop {
             if let Some(event) = channel.wait()? {

@@ -38,7 +38,8 @@ pub(super) struct Receiver {
     /// Cached list of the links (shared memory) to peer processes on the same host.
     host_peers: same_host::CachedLinks,
     sockets: SocketSchedule,
-    /// Counters of messages that arrive through shared memory.
+    /// Counters of the messages that arrive through shared memory, which the device's counters
+    /// include.
     tally: Tally,
 }
 

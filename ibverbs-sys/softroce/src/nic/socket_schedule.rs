@@ -7,7 +7,7 @@ use crate::proto::Time;
 /// memory, so checks that find no packet are made less often.
 #[derive(Debug, Default)]
 pub(super) struct SocketSchedule {
-    /// Time of the last check.
+    /// Time of the last check of the sockets.
     checked: Time,
     /// Present minimum interval between two checks of the sockets.
     interval: Duration,

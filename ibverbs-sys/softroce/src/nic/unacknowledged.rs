@@ -4,7 +4,8 @@
 pub(super) struct UnacknowledgedMessages {
     /// Number of messages that arrived since the last acknowledgement.
     messages: u32,
-    /// Number of attempts to receive since the last message arrived.
+    /// Number of consecutive attempts to receive that found no message, since the last message
+    /// arrived.
     attempts: u32,
 }
 

@@ -54,7 +54,7 @@ pub(super) struct HostState {
     /// Set if the program has requested an event for the end of the draining: when no started
     /// request is in progress any more.
     pub(super) notify_drained: bool,
-    /// Set if a completion was lost because its completion queue was full.
+    /// Set if a completion of the queue pair was lost because its completion queue was full.
     pub(super) overrun: bool,
     /// Location of the peer that receives the next request: in this process, on this host, or
     /// elsewhere. The location determines how the request is transferred.

@@ -37,7 +37,7 @@ pub(super) struct PresentState {
 /// be applied without failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// State to enter, or `None` if the state does not change.
+    /// State that the queue pair enters, or `None` if its state does not change.
     pub(super) enter: Option<State>,
     /// Attributes that the modification sets, besides the state of the queue pair.
     pub(super) set: Mask,

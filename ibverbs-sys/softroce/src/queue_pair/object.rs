@@ -47,7 +47,7 @@ pub struct QueuePair {
 
 pub(super) struct Inner {
     pub(super) transport: proto::QueuePair,
-    /// Attribute values as the program has set them, for `ibv_query_qp`.
+    /// Values of the queue pair's attributes as the program has set them, for `ibv_query_qp`.
     as_set: ibv_qp_attr,
     /// Objects that the queue pair uses; `None` after its destruction.
     pub(super) objects: Option<UsedObjects>,
@@ -61,7 +61,7 @@ pub(super) struct Inner {
     pub(super) linked_peer: Option<LinkedPeer>,
     /// The record of this queue pair that other processes read.
     pub(super) publication: Publication,
-    /// Counters of the messages of this queue pair, which are included in the device's counters.
+    /// Counters of the messages of this queue pair. The device's counters include their values.
     pub(super) tally: Tally,
 }
 
@@ -341,7 +341,8 @@ impl QueuePair {
         self.inner.lock().transport.must_acknowledge()
     }
 
-    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) must be called next.
+    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) must be called next, or
+    /// `None` if no timeout is pending.
     pub fn next_timeout(&self) -> Option<Time> {
         self.inner.lock().transport.next_timeout()
     }

@@ -23,8 +23,8 @@ pub(crate) struct Sender<'a> {
     /// Set if a request was added to the queue, because it could not be executed or sent
     /// immediately.
     has_queued: bool,
-    /// Number of requests that were executed while they were posted. These requests occupy capacity
-    /// of the queue until the sender is dropped.
+    /// Number of requests that were executed while they were posted. Until the sender is dropped,
+    /// they occupy capacity of the send queue, as if they were queued.
     done: usize,
 }
 

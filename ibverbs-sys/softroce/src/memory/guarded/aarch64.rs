@@ -56,15 +56,17 @@ copy! {
     copy_8, "ldr {value}, [{from}]", "str {value}, [{to}]", "stlr {value}, [{to}]"
 }
 copy! {
-    /// Copies four bytes, by a single load and a single store where they are aligned.
+    /// Copies four bytes from `from` to `to`, by a single load and a single store where they are
+    /// aligned.
     copy_4, "ldr {value:w}, [{from}]", "str {value:w}, [{to}]", "stlr {value:w}, [{to}]"
 }
 copy! {
-    /// Copies two bytes, by a single load and a single store where they are aligned.
+    /// Copies two bytes from `from` to `to`, by a single load and a single store where they are
+    /// aligned.
     copy_2, "ldrh {value:w}, [{from}]", "strh {value:w}, [{to}]", "stlrh {value:w}, [{to}]"
 }
 copy! {
-    /// Copies one byte.
+    /// Copies one byte from `from` to `to`.
     copy_1, "ldrb {value:w}, [{from}]", "strb {value:w}, [{to}]", "stlrb {value:w}, [{to}]"
 }
 

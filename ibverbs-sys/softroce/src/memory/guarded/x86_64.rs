@@ -41,19 +41,22 @@ macro_rules! copy {
 }
 
 copy! {
-    /// Copies eight bytes, by a single load and a single store where they are aligned.
+    /// Copies eight bytes from `from` to `to`, by a single load and a single store where they are
+    /// aligned.
     copy_8, "mov {value}, qword ptr [{from}]", "mov qword ptr [{to}], {value}"
 }
 copy! {
-    /// Copies four bytes, by a single load and a single store where they are aligned.
+    /// Copies four bytes from `from` to `to`, by a single load and a single store where they are
+    /// aligned.
     copy_4, "mov {value:e}, dword ptr [{from}]", "mov dword ptr [{to}], {value:e}"
 }
 copy! {
-    /// Copies two bytes, by a single load and a single store where they are aligned.
+    /// Copies two bytes from `from` to `to`, by a single load and a single store where they are
+    /// aligned.
     copy_2, "movzx {value:e}, word ptr [{from}]", "mov word ptr [{to}], {value:x}"
 }
 copy! {
-    /// Copies one byte.
+    /// Copies one byte from `from` to `to`.
     copy_1, "movzx {value:e}, byte ptr [{from}]", "mov byte ptr [{to}], {value:l}"
 }
 

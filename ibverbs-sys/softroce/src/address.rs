@@ -49,8 +49,8 @@ pub(crate) fn candidate(process: u32, attempt: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x7f00_0000 | host)
 }
 
-/// Returns the UDP port with the index `slot`, counted from the port `base`, or `None` if the port
-/// would exceed 65,535.
+/// Returns the UDP port of a slot (port index): the ports of the slots are counted from `base`.
+/// Returns `None` if the port would exceed 65,535.
 pub(crate) fn port_of_slot(base: u16, slot: u8) -> Option<u16> {
     PORT_STRIDE.checked_mul(u16::from(slot))?.checked_add(base)
 }
@@ -67,9 +67,9 @@ pub(crate) enum Ports {
 }
 
 impl Ports {
-    /// Returns the UDP port at which the peer's queue pair with the number `queue_pair` receives
-    /// packets. `base` is the first port of the device's port range. Returns `None` if the port
-    /// would exceed 65,535.
+    /// Returns the UDP port at which a queue pair of the host receives packets. `queue_pair` is the
+    /// number of the queue pair, and `base` the first port of the device's port range. Returns
+    /// `None` if the port would exceed 65,535.
     pub(crate) fn of(self, base: u16, queue_pair: u32) -> Option<u16> {
         match self {
             Self::Base => Some(base),
@@ -78,21 +78,22 @@ impl Ports {
     }
 }
 
-/// Returns the slot (port index) of the UDP port `port`, or `None` if no slot has this port.
+/// Returns the slot (port index) whose UDP port is `port`, or `None` if no slot has this port.
+/// `base` is the port of the first slot.
 pub(crate) fn slot_of_port(base: u16, port: u16) -> Option<u8> {
     let above = port.checked_sub(base)?;
     let slot = (above / PORT_STRIDE) as u8;
     (above.is_multiple_of(PORT_STRIDE) && above / PORT_STRIDE < PORT_SLOTS.into()).then_some(slot)
 }
 
-/// Error: the sender's address is a loopback address that belongs to no softroce device of this
-/// host. Another program has sent the packet, which must be dropped.
+/// Error: the sender of a packet has a loopback address, but is no softroce device of this host.
+/// Another program has sent the packet, which must be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnknownSender;
 
-/// Returns the slot (index of the UDP port) of the device that sends packets without a tunnel from
-/// the address `from`. Returns `None` if the sender is not a softroce device, because other devices
-/// may send from any port.
+/// Returns the slot (index of the UDP port) of the softroce device that has sent a packet without a
+/// tunnel from the address `from`. `base` is the port of the first slot. Returns `None` if the
+/// sender is not a softroce device, because other devices may send from any port.
 ///
 /// Every program on this host may send from a loopback address, but only the softroce device has
 /// bound the port. So the port identifies the sender.
@@ -104,8 +105,8 @@ pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, 
     Ok(slot)
 }
 
-/// Returns the unique local GID that contains an IPv4 address and a UDP port. Packets between such
-/// GIDs are tunnelled.
+/// Returns the unique local GID that contains the IPv4 address and the UDP port of `address`.
+/// Packets between such GIDs are tunnelled.
 pub(crate) fn unique_local(address: SocketAddrV4) -> Ipv6Addr {
     let mut octets = [0; 16];
     octets[..6].copy_from_slice(&UNIQUE_LOCAL_PREFIX);
@@ -114,8 +115,8 @@ pub(crate) fn unique_local(address: SocketAddrV4) -> Ipv6Addr {
     Ipv6Addr::from(octets)
 }
 
-/// Returns the IPv4 address and the UDP port that a GID made by [`unique_local`] contains, or
-/// `None` for any other GID.
+/// Returns the IPv4 address and the UDP port that the GID `gid` contains, if [`unique_local`] has
+/// made it. Returns `None` for any other GID.
 pub(crate) fn address_in_gid(gid: Ipv6Addr) -> Option<SocketAddrV4> {
     let octets = gid.octets();
     if !is_unique_local(&octets) || octets[8..12] != [0; 4] {
@@ -127,8 +128,8 @@ pub(crate) fn address_in_gid(gid: Ipv6Addr) -> Option<SocketAddrV4> {
     (reachable && !address.is_multicast()).then(|| SocketAddrV4::new(address, port))
 }
 
-/// Returns whether the bytes are the beginning of a GID that [`unique_local`] returns, so that
-/// packets of the GID are tunnelled.
+/// Returns whether a GID begins with `octets` and was made by [`unique_local`], so that packets of
+/// the GID are tunnelled. `octets` are the first bytes of the GID.
 pub(crate) fn is_unique_local(octets: &[u8]) -> bool {
     octets.starts_with(&UNIQUE_LOCAL_PREFIX)
 }
@@ -153,8 +154,8 @@ pub(crate) fn ipv4_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     ))
 }
 
-/// Returns the IPv4 multicast group that a GID represents, or `None` if the GID does not represent
-/// one.
+/// Returns the IPv4 multicast group that the GID `gid` represents, or `None` if the GID does not
+/// represent an IPv4 group.
 fn mapped_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     let octets = gid.octets();
     let ipv4 = Ipv4Addr::new(octets[12], octets[13], octets[14], octets[15]);

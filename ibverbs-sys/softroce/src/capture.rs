@@ -71,8 +71,9 @@ impl Capture {
         })
     }
 
-    /// Appends a packet to the file. `packet` lists the parts of the packet, beginning with the IP
-    /// header. Returns the error of the first failed write; later calls do nothing.
+    /// Appends a packet to the capture file. `packet` lists the parts of the packet, beginning with
+    /// the IP header, and `time` is the packet's timestamp. Returns the error of the first failed
+    /// write; later calls do nothing.
     pub(crate) fn record(&self, time: SystemTime, packet: &[&[u8]]) -> io::Result<()> {
         let mut writer = self.writer.lock();
         let Some(open) = &mut *writer else {
@@ -109,8 +110,8 @@ impl Writer {
     }
 }
 
-/// Creates the capture file with its header, unless the file exists. The file gets its name after
-/// the header was written, so that other processes do not find an incomplete file.
+/// Creates the capture file at `path` with its header, unless the file exists. The file gets its
+/// name after the header was written, so that other processes do not find an incomplete file.
 fn create_with_header(path: &Path) -> io::Result<()> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     if path.exists() {
@@ -185,7 +186,7 @@ mod tests {
         u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap())
     }
 
-    /// Returns the times and packets in a capture file.
+    /// Returns the packets in the capture file at `path`, each with its timestamp.
     fn records(path: &Path) -> Vec<(Duration, Vec<u8>)> {
         let bytes = fs::read(path).unwrap();
         assert_eq!(bytes[..24], file_header());

@@ -51,7 +51,7 @@ pub enum Scheduled {
     Raise(ibv_event_type),
     /// Takes the link up or down.
     Link {
-        /// Set if the link goes up.
+        /// Set if the link goes up; not set if it goes down.
         up: bool,
     },
 }
@@ -92,14 +92,15 @@ pub struct Config {
     pub segmentation: Segmentation,
     /// Size in bytes to request for the receive buffer of each socket, which the kernel may reduce.
     pub receive_buffer: usize,
-    /// Only path to a peer that is allowed besides packets. `None`: all paths are allowed, and the
-    /// first available one is used.
+    /// The only path to peers that is allowed besides packets, such as shared memory. `None`: all
+    /// paths are allowed, and the first available one is used.
     pub path: Option<Way>,
-    /// Faults to inject into sent packets.
+    /// Faults to inject into packets that are sent, such as losses.
     pub network: NetworkFaults,
     /// Calls of verbs that fail by fault injection (`SOFTROCE_FAIL`).
     pub failures: Vec<Failure>,
-    /// Scheduled changes, each with its time after the device was opened.
+    /// Changes of the device or its port, each with the time from the opening of the device to the
+    /// change.
     pub schedule: Vec<(Duration, Scheduled)>,
     /// File to which packets are captured (pcap format); `None` if packets are not captured.
     pub capture: Option<PathBuf>,
@@ -211,8 +212,8 @@ impl Config {
 struct Environment<F>(F);
 
 impl<F: Fn(&str) -> Option<String>> Environment<F> {
-    /// Returns the value of `variable`, converted by `parse`, or `None` if the variable is not set
-    /// or empty.
+    /// Reads the environment variable `variable`, and converts its value by `parse`. Returns `None`
+    /// if the variable is not set or empty. Fails if `parse` rejects the value.
     fn read<T>(
         &self,
         variable: &'static str,

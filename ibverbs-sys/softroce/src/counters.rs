@@ -65,15 +65,15 @@ pub(crate) fn reset_in_child() {
 #[derive(Debug)]
 pub struct Counters {
     values: Values,
-    /// Counters of queue pairs and other owners that count often, by address. The value of a
-    /// counter is the sum of these and of `values`.
+    /// Separate counters of queue pairs and other owners that count often, by the addresses of the
+    /// counters. The value of a counter is the sum of its values here and in `values`.
     tallies: Mutex<HashMap<usize, Arc<Values>>>,
 }
 
 type Values = [AtomicU64; Counter::COUNT];
 
-/// Returns an array with one zero for each counter. An array of this length does not implement
-/// `Default`.
+/// Returns the initial values of all counters: zeroes. (An array of this length does not implement
+/// `Default`.)
 fn zeros() -> Values {
     [const { AtomicU64::new(0) }; Counter::COUNT]
 }
@@ -113,8 +113,8 @@ pub(crate) enum Flow {
 }
 
 impl Flow {
-    /// Returns the counters for messages, bytes and copy operations of this path and direction. The
-    /// third is `None` if every message on the path needs the same number of copies.
+    /// Returns the three counters for this path and direction: messages, bytes and copy operations.
+    /// The third is `None` if every message on the path needs the same number of copies.
     #[inline]
     const fn counters(self) -> (Counter, Counter, Option<Counter>) {
         use Counter as C;
@@ -163,8 +163,8 @@ impl Counters {
         tally
     }
 
-    /// Returns the total of a counter: the sum of the device's own value and of the values that
-    /// queue pairs and other owners count separately.
+    /// Returns the total of the counter `counter`: the sum of the device's own value and of the
+    /// values that queue pairs and other owners count separately.
     pub fn value(&self, counter: Counter) -> u64 {
         let tallies = self.tallies.lock();
         (tallies.values().map(|values| &**values))
@@ -182,7 +182,7 @@ impl Counters {
             .find_map(|(known, value)| (known == name).then_some(value))
     }
 
-    /// Returns all counters with their names.
+    /// Returns the names and the values of all counters of the device.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         NAMES.iter().map(|&(counter, name)| {
             let value = self.value(counter);
@@ -195,7 +195,8 @@ impl Counters {
 }
 
 impl Tally {
-    /// Adds `by` to the counter `counter` of this owner.
+    /// Adds `by` to this owner's value of the counter `counter`. The totals of the device include
+    /// this value.
     #[inline]
     pub(crate) fn count(&mut self, counter: Counter, by: u64) {
         let value = &self.values[counter as usize];
@@ -203,8 +204,8 @@ impl Tally {
         value.store(after, Ordering::Relaxed);
     }
 
-    /// Adds the messages, bytes and copy operations in `volume` to the counters of the path and
-    /// direction `flow`.
+    /// Adds `volume` (numbers of messages, bytes and copy operations) to the counters of the path
+    /// and direction `flow`.
     #[inline]
     pub(crate) fn add(&mut self, flow: Flow, volume: &Volume) {
         let (messages, bytes, copies) = flow.counters();
@@ -221,8 +222,8 @@ impl Tally {
 }
 
 impl Drop for Tally {
-    /// Adds the values of these counters to the device's own values, so that the totals stay the
-    /// same after the owner was destroyed.
+    /// Adds the values of these counters to the device's own values, so that the device's totals
+    /// stay the same when the owner is destroyed.
     fn drop(&mut self) {
         let mut tallies = self.counters.tallies.lock();
         tallies.remove(&self.key());

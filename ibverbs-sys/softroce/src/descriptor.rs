@@ -50,7 +50,7 @@ use rustix::process::{Resource, getrlimit};
 #[derive(Debug)]
 pub struct Descriptor {
     file: ManuallyDrop<OwnedFd>,
-    /// Value of [`GENERATION`] (number of forks) when the descriptor was opened.
+    /// Number of forks ([`GENERATION`]) at the time when the descriptor was opened.
     generation: u32,
 }
 
@@ -82,8 +82,8 @@ type Numbers = [AtomicU64; MAX_NUMBER / 64];
 /// Bit set of the descriptor numbers that the device uses.
 static OWN_NUMBERS: Numbers = [const { AtomicU64::new(0) }; MAX_NUMBER / 64];
 
-/// Bit set of the descriptor numbers that were given to the program and that the device itself does
-/// not use.
+/// Bit set of the descriptor numbers that only the program uses, although the files belong to the
+/// device. The program may close them without harm to the device.
 static PROGRAM_NUMBERS: Numbers = [const { AtomicU64::new(0) }; MAX_NUMBER / 64];
 
 /// Set after the device has detected that the program has closed one of its files. From then on,
@@ -94,7 +94,8 @@ static HAS_LOST_FILES: AtomicBool = AtomicBool::new(false);
 /// file of the device.
 static ON_LOSS: OnceLock<fn(&str)> = OnceLock::new();
 
-/// Set while a thread holds an [`Opening`] (permission to open files).
+/// Set while a thread holds an [`Opening`] (permission to open files), so that other threads can
+/// neither open files nor fork.
 static OPENING: AtomicBool = AtomicBool::new(false);
 
 /// Number of forks since the first process that used the device: 0 in that process, 1 in its
@@ -111,8 +112,8 @@ impl Opening {
         Self(PhantomData)
     }
 
-    /// Moves the file `file`, which was opened under this permission, to a high descriptor number,
-    /// marks the file, and records the number.
+    /// Makes a file that was just opened a file of the device: moves `file` to a high descriptor
+    /// number, marks the file, and records the number.
     pub(crate) fn adopt(&self, file: OwnedFd) -> Descriptor {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let first = (limit / 4).saturating_mul(3).min(MIN_NUMBER) as RawFd;
@@ -121,8 +122,8 @@ impl Opening {
         self.record(file)
     }
 
-    /// Records a file whose descriptor only the program uses, and marks the descriptor as such. A
-    /// program may close such a descriptor without harm to the device.
+    /// Records the file `file`, whose descriptor only the program uses. If the program closes the
+    /// descriptor, the device does not fail.
     fn record_public(&self, file: OwnedFd) -> Descriptor {
         let descriptor = self.record(file);
         if let Some((word, bit)) = word_and_bit(&PROGRAM_NUMBERS, descriptor.as_raw_fd()) {
@@ -158,21 +159,21 @@ impl Descriptor {
         open().map(|file| opening.adopt(file))
     }
 
-    /// Duplicates a descriptor for use by the program. The device itself does not use the
+    /// Duplicates the descriptor `file` for use by the program. The device itself does not use the
     /// duplicate.
     pub(crate) fn for_program(file: BorrowedFd<'_>) -> io::Result<Self> {
         let opening = Opening::begin();
         Ok(opening.record_public(fcntl_dupfd_cloexec(file, 0)?))
     }
 
-    /// Takes ownership of a descriptor that the program has duplicated from a descriptor of
-    /// [`for_program`](Self::for_program). The device only closes the descriptor.
+    /// Takes ownership of the descriptor `file`, which the program has duplicated from a descriptor
+    /// of [`for_program`](Self::for_program). The device only closes the descriptor.
     pub(crate) fn of_program(file: OwnedFd) -> Self {
         Opening::begin().record_public(file)
     }
 
-    /// Returns whether the descriptor number still belongs to a file of the device. If not, makes
-    /// the device fail.
+    /// Returns whether this descriptor number still belongs to the file of the device that it was
+    /// opened for. If the program has closed the file, makes the device fail.
     pub(crate) fn check(&self) -> bool {
         let is_intact = is_intact(self.as_fd());
         if !is_intact {
@@ -181,8 +182,8 @@ impl Descriptor {
         is_intact
     }
 
-    /// Writes all bytes to the file, after a check that the descriptor number still belongs to the
-    /// file.
+    /// Writes all of `bytes` to the file, after a check that the descriptor number still belongs to
+    /// the file.
     pub(crate) fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         if !self.check() {
             return Err(Errno::BADF.into());
@@ -283,14 +284,15 @@ fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Returns the word and the bit that stand for the descriptor number `number` in the bit set
-/// `noted`, or `None` if the number is too large to be recorded.
+/// Finds the bit of the descriptor number `number` in the bit set `noted`. Returns the word that
+/// contains the bit, and a mask of the bit. Returns `None` if the number is too large to be
+/// recorded.
 fn word_and_bit(noted: &'static Numbers, number: RawFd) -> Option<(&'static AtomicU64, u64)> {
     let number = usize::try_from(number).ok()?;
     Some((noted.get(number / 64)?, 1 << (number % 64)))
 }
 
-/// Increments an eventfd of the device, which wakes the threads that wait for it.
+/// Increments `eventfd`, an eventfd of the device, so that the threads that wait for it wake up.
 pub(crate) fn increment(eventfd: BorrowedFd<'_>) {
     if has_lost() && !is_intact(eventfd) {
         return;
@@ -301,7 +303,7 @@ pub(crate) fn increment(eventfd: BorrowedFd<'_>) {
     }
 }
 
-/// Returns whether a descriptor number still belongs to a file of the device.
+/// Returns whether the number of `descriptor` still belongs to a file of the device.
 pub(crate) fn is_intact(descriptor: BorrowedFd<'_>) -> bool {
     is_marked(descriptor.as_raw_fd())
 }

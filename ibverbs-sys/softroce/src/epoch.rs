@@ -68,8 +68,8 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// Records the beginning of a memory access in the lane with the index `number`. Returns `None`
-    /// if the lane is in use.
+    /// Records the beginning of a memory access in the lane (word) with the index `number`. Returns
+    /// `None` if another access occupies the lane.
     #[inline]
     fn try_enter(self, number: usize) -> Option<Lane<'a>> {
         let word = &self.0[number].0;
@@ -86,8 +86,8 @@ impl<'a> Lanes<'a> {
         Some(Lane { word, value })
     }
 
-    /// Returns the accesses that are in progress now and that may still use memory which the caller
-    /// has withdrawn. The caller must withdraw the memory first.
+    /// Returns the memory accesses that are in progress now. A caller that has withdrawn memory
+    /// must wait for them before it reuses the memory, because they may still use it.
     pub(crate) fn occupied(self) -> OccupiedLanes {
         fence(Ordering::SeqCst);
         let words = self.0.iter().enumerate().filter_map(|(number, line)| {
@@ -112,7 +112,8 @@ impl Drop for Lane<'_> {
 pub(crate) struct OccupiedLanes(Vec<(usize, u64)>);
 
 impl OccupiedLanes {
-    /// Returns whether all recorded memory accesses have ended.
+    /// Returns whether all memory accesses in this list have ended. `lanes` are the words in which
+    /// the accesses are recorded.
     pub(crate) fn have_ended(&mut self, lanes: Lanes<'_>) -> bool {
         self.0.retain(|&(number, value)| {
             let word = lanes.0.get(number).map(|line| &line.0);
@@ -121,9 +122,9 @@ impl OccupiedLanes {
         self.0.is_empty()
     }
 
-    /// Waits until all recorded memory accesses have ended, and returns `true`. Stops waiting and
-    /// returns `false` if `is_in_vain` returns `true`. Calls `is_in_vain` rarely, because it may
-    /// make a system call.
+    /// Waits until all memory accesses in this list have ended, and returns `true`. Stops waiting
+    /// and returns `false` if `is_in_vain` returns `true`. Calls `is_in_vain` rarely, because it
+    /// may make a system call. `lanes` are the words in which the accesses are recorded.
     pub(crate) fn wait(&mut self, lanes: Lanes<'_>, mut is_in_vain: impl FnMut() -> bool) -> bool {
         let mut attempt = 0_u32;
         while !self.have_ended(lanes) {
@@ -256,8 +257,9 @@ mod models {
         })
     }
 
-    /// Accesses the memory if it is published, as a copying peer does. The model fails if the
-    /// owner's access is not ordered after this access.
+    /// Accesses the memory if it is published, as a peer that copies does. `preferred` is the index
+    /// of the lane that the access uses. The loom model fails if the owner's access is not ordered
+    /// after this access.
     fn copy(world: &World, preferred: usize) {
         let _lane = Lanes(&world.lines).enter(preferred);
         if world.published.load(Ordering::Relaxed) == 1 {

@@ -27,30 +27,30 @@ pub use verb::{Errno, Verb};
 /// A request to make one call of a verb fail, for fault injection by [`Faults::fail`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The verb to fail.
+    /// The verb whose call fails.
     pub verb: Verb,
     /// Number of the call that fails, counted from the time when the failure is set; the next call
     /// has the number 1.
     pub call: u64,
-    /// Error number that the failed call returns.
+    /// Number of the error (errno) with which the call of the verb fails.
     pub errno: Errno,
 }
 
 /// Receiver of the asynchronous events of the device and its port: an open device context.
 pub(crate) trait Listener: Send + Sync {
-    /// Raises an asynchronous event of the device or port in this context.
+    /// Raises the asynchronous event `kind` of the device or its port in this context.
     fn raise(&self, kind: ibv_event_type);
 }
 
 /// The faults that are injected into a device. [`faults()`](crate::faults) returns the faults of
 /// this process's device.
 pub struct Faults {
-    /// Set while failures of verbs are pending or the device has failed. While clear, a call of a
-    /// verb makes no further check.
+    /// Set while failures of verbs are pending, or after the device has failed. While it is not
+    /// set, the call of a verb makes no further check.
     failing: AtomicBool,
     failures: Mutex<Vec<Failure>>,
-    /// Set while packet faults are configured. While clear, no random numbers are drawn for
-    /// packets.
+    /// Set while packet faults are configured. While it is not set, packets are sent without
+    /// drawing random numbers.
     careless: AtomicBool,
     accidents: Mutex<FaultGenerator>,
     link_up: AtomicBool,
@@ -74,8 +74,8 @@ impl Faults {
         }
     }
 
-    /// Makes a later call of a verb fail. Several failures may be set. Each stays pending until the
-    /// call that it selects is made.
+    /// Makes a later call of a verb fail, as `failure` describes. Several failures may be set. Each
+    /// stays pending until the call that it selects is made.
     pub fn fail(&self, failure: Failure) {
         let mut failures = self.failures.lock();
         failures.push(failure);
@@ -90,8 +90,8 @@ impl Faults {
         self.set_failing(&failures);
     }
 
-    /// Counts a call of a verb. Returns an error if this call must fail, because of a pending
-    /// failure or because the device has failed.
+    /// Counts a call of the verb `verb`. Returns an error if this call must fail, because of a
+    /// pending failure or because the device has failed.
     #[inline]
     pub(crate) fn check(&self, verb: Verb) -> Result<(), Errno> {
         if self.failing.load(Ordering::Relaxed) {
@@ -152,13 +152,13 @@ impl Faults {
         self.careless.store(faults.any(), Ordering::Relaxed);
     }
 
-    /// Returns the configured packet faults.
+    /// Returns the faults that are injected into packets at present.
     pub fn network(&self) -> NetworkFaults {
         self.accidents.lock().faults()
     }
 
-    /// Draws the random faults of the next packet, which has `len` bytes from BTH to ICRC. Returns
-    /// `None` if no packet faults are configured.
+    /// Decides at random which faults are injected into the next packet, which has `len` bytes from
+    /// BTH to ICRC. Returns `None` if no packet faults are configured.
     pub(crate) fn packet_faults(&self, len: usize) -> Option<PacketFaults> {
         if !self.careless.load(Ordering::Relaxed) {
             return None;
@@ -166,10 +166,12 @@ impl Faults {
         Some(self.accidents.lock().packet_faults(len))
     }
 
-    /// Draws the random faults of a run of `count` packets (at most 64), each with `len` bytes from
-    /// BTH to ICRC. Returns a set bit for each packet that is dropped, the lowest bit for the first
-    /// packet. Returns `None`, and draws nothing, if other faults than losses and a latency are
-    /// configured, or if the link is down: the packets must then be sent separately.
+    /// Decides at random which of `count` consecutive packets (at most 64) are dropped. Each packet
+    /// has `len` bytes from BTH to ICRC. Returns one bit for each packet, which is set if the
+    /// packet is dropped; the lowest bit belongs to the first packet.
+    ///
+    /// Returns `None`, and decides nothing, if the link is down or if other faults than losses and
+    /// a latency are configured. The packets must then be sent one by one.
     pub(crate) fn lost_in_run(&self, len: usize, count: usize) -> Option<u64> {
         if !self.link_is_up() {
             return None;
@@ -189,7 +191,8 @@ impl Faults {
         Some(lost)
     }
 
-    /// Returns the time for which packets are held back before they are sent.
+    /// Returns the configured latency: the time for which packets are held back before they are
+    /// sent.
     pub(crate) fn latency(&self) -> Duration {
         if !self.careless.load(Ordering::Relaxed) {
             return Duration::ZERO;
@@ -226,7 +229,7 @@ impl Faults {
         self.link_up.load(Ordering::Relaxed)
     }
 
-    /// Raises an asynchronous event of the device or the port in every open context.
+    /// Raises the asynchronous event `kind` of the device or the port in every open context.
     pub fn raise(&self, kind: ibv_event_type) {
         // The list is copied, because a listener may be added or removed during the calls.
         let listeners = self.listeners.lock().clone();
@@ -235,8 +238,8 @@ impl Faults {
         }
     }
 
-    /// Adds a receiver of the device's asynchronous events. It receives all later events, until it
-    /// is dropped.
+    /// Adds `listener` to the receivers of the device's asynchronous events. It receives all later
+    /// events, until it is dropped.
     pub(crate) fn subscribe(&self, listener: Weak<dyn Listener>) {
         let mut listeners = self.listeners.lock();
         listeners.retain(|listener| listener.strong_count() > 0);

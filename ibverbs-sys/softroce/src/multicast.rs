@@ -51,9 +51,10 @@ impl<T: HasUsage> Groups<T> {
         }
     }
 
-    /// Attaches the queue pair `member` to the group `gid`. If the group had no queue pair before,
-    /// calls `join`, by which the NIC joins the group. Does nothing if the queue pair is already
-    /// attached, since it receives each datagram only once (`ibv_attach_mcast(3)`).
+    /// Attaches the queue pair `member` to the multicast group with the GID `gid`. If the group had
+    /// no queue pair before, calls `join`, by which the NIC joins the group. Does nothing if the
+    /// queue pair is already attached, since it receives each datagram only once
+    /// (`ibv_attach_mcast(3)`).
     pub fn attach(
         &self,
         gid: Ipv6Addr,
@@ -84,8 +85,9 @@ impl<T: HasUsage> Groups<T> {
         Ok(())
     }
 
-    /// Detaches the queue pair `member` from the group `gid`. If the group has no queue pair left,
-    /// calls `leave`, by which the NIC leaves the group. Fails if the queue pair is not attached.
+    /// Detaches the queue pair `member` from the multicast group with the GID `gid`. If the group
+    /// has no queue pair left, calls `leave`, by which the NIC leaves the group. Fails if the queue
+    /// pair is not attached.
     pub fn detach(
         &self,
         gid: Ipv6Addr,
@@ -126,8 +128,8 @@ impl<T: HasUsage> Default for Groups<T> {
     }
 }
 
-/// Returns the canonical GID of the multicast group `gid`, or `None` if `gid` is not a multicast
-/// GID.
+/// Returns the canonical GID of a multicast group, by which the group is stored. `gid` is any GID
+/// of the group. Returns `None` if `gid` is not a multicast GID.
 ///
 /// An IPv4 group has several GIDs: the IPv4-mapped form, and multicast forms with any scope, of
 /// which the kernel uses the global one. Packets to all of them are the same on the wire.

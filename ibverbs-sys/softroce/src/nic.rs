@@ -53,12 +53,12 @@ pub(crate) struct Nic {
     /// Completion queues whose events are delayed by moderation, each with the time at which its
     /// event is due.
     pub(crate) deadlines: Arc<Deadlines>,
-    /// Statistics counters of the device, which include the counts of all objects.
+    /// Statistics counters of the device, such as the number of sent packets.
     pub(crate) counters: Arc<Counters>,
     /// Injector of faults, such as lost packets, for tests.
     pub(crate) faults: Arc<Faults>,
-    /// Set if messages between queue pairs of this process may be transferred without packets: the
-    /// configuration allows this path, and packets are not captured.
+    /// Set if messages between queue pairs of this process may be transferred directly, without
+    /// packets. Not set if the configuration forbids this path or packets are captured.
     direct: bool,
     /// Other processes of the host with which this process shares memory; `None` if memory cannot
     /// be shared.
@@ -71,13 +71,14 @@ pub(crate) struct Nic {
     schedule_alarm: Alarm,
     receiver: spin::Mutex<Receiver>,
     /// Set if the engine (background thread) could not receive packets because another thread was
-    /// receiving. That thread then receives once more.
+    /// receiving. The other thread then receives once more in place of the engine.
     refused: AtomicBool,
     /// Set while responses to received packets are delayed until a later receive attempt. The
-    /// engine (background thread) must not sleep meanwhile.
+    /// engine (background thread) must then not sleep, because it sends the responses if no other
+    /// thread does.
     owes_answers: AtomicBool,
-    /// Number of consecutive receive attempts that found packets while timers were due and could
-    /// not run.
+    /// Number of consecutive receive attempts that found packets while timers were due. The timers
+    /// run when no packets are left, or when this number is too high.
     backlog: AtomicU32,
     /// Time in nanoseconds at which a thread of the program last polled a completion queue. 0 if
     /// none has polled.
@@ -93,14 +94,14 @@ pub(crate) struct Nic {
 static NIC: PerProcess<Mutex<Option<Arc<Nic>>>> = PerProcess::new(Mutex::default);
 
 /// In a child of `fork`, discards the parent's NIC and fault injector without dropping them. The
-/// next use of the device creates a new NIC and a new fault injector.
+/// next use of the device in the child creates new ones.
 pub(crate) fn reset_in_child() {
     NIC.reset_in_child();
     faults::reset_in_child();
 }
 
-/// Key of the timer for completion events that moderation (a delay that combines events) holds
-/// back. Differs from the keys of queue pairs' timers, which are queue pair numbers, below 2^24.
+/// Key of the timer that raises the completion events which moderation has delayed. Differs from
+/// the keys of queue pairs' timers, which are queue pair numbers, below 2^24.
 const MODERATION_TIMER: u32 = net::DELAY_TIMER + 1;
 /// Key of the timer for the events that the configuration schedules for tests, such as the port
 /// going down. Differs from the keys of all other timers.
@@ -137,8 +138,8 @@ impl Nic {
         }
     }
 
-    /// Puts the process's NIC into the failed state for the reason `reason`, if the NIC is open.
-    /// Called when the program has closed a file of the device. Does nothing while the NIC is being
+    /// Makes the process's NIC fail permanently for the reason `reason`, if the NIC is open. Called
+    /// when the program has closed a file of the device. Does nothing while the NIC is being
     /// opened: the engine (background thread) then detects the failure itself.
     pub(crate) fn fail_opened(reason: &str) {
         if let Some(nic) = NIC.get().try_lock().and_then(|nic| nic.clone()) {
@@ -229,9 +230,9 @@ impl Nic {
         }
     }
 
-    /// Posts requests to a queue pair, by a call of `post`, and transfers the requests: without
-    /// packets where possible, otherwise as packets. Small messages may be delayed while many
-    /// acknowledgements of the peer are outstanding.
+    /// Posts requests to `queue_pair` by a call of `post`, and then transfers the requests: without
+    /// packets where possible, otherwise as packets. Returns the result of `post`. Small messages
+    /// may be delayed while many acknowledgements of the peer are outstanding.
     ///
     /// The [`Sender`] is used where it is created. If the value were moved, the copy would load its
     /// fields in other sizes than they were stored in, so store forwarding would fail. Such loads
@@ -272,9 +273,9 @@ impl Nic {
         answer
     }
 
-    /// Sends the queued requests of a queue pair. If datagrams were sent by a socket to another
-    /// process of the host, returns the address of that process: after a handshake with it,
-    /// datagrams can go through shared memory.
+    /// Sends the requests of the queue pair that `sender` has locked. Returns the address of
+    /// another process of the host if datagrams were sent to it by a socket: after a handshake with
+    /// that process, datagrams can go through shared memory.
     fn send(&self, sender: &mut Sender<'_>) -> Option<SocketAddr> {
         if sender.execute_all_queued() != SendProgress::PacketsOnly || sender.may_wait() {
             return None;
@@ -284,8 +285,8 @@ impl Nic {
         outbox.take_unlinked_peer()
     }
 
-    /// Begins a handshake with the process of a queue pair's peer, if the peer is on the same host.
-    /// After the handshake, the two processes share memory.
+    /// Begins a handshake with the process of the peer of `queue_pair`, if the peer is on the same
+    /// host. After the handshake, the two processes share memory.
     pub(crate) fn begin_handshake(&self, queue_pair: &QueuePair) {
         if let (Some(host_peers), Some((path, number))) = (&self.host_peers, queue_pair.peer())
             && let Some(address) = self.network.address(&path, number)
@@ -294,13 +295,14 @@ impl Nic {
         }
     }
 
-    /// Transmits all packets that a queue pair may send now, and updates its timer.
+    /// Transmits all packets that `queue_pair` may send now, and sets its timer for the next
+    /// timeout.
     pub(crate) fn transmit(&self, queue_pair: &QueuePair) {
         self.transmit_at(queue_pair, self.now());
     }
 
-    /// Sends the last packets of a queue pair before it is destroyed. If the ring in shared memory
-    /// from which the peer receives is full, waits for a limited time.
+    /// Sends the last packets of `queue_pair` before it is destroyed. If the ring in shared memory
+    /// from which the peer receives is full, waits for free space for a limited time.
     pub(crate) fn transmit_last(&self, queue_pair: &QueuePair) {
         let deadline = self.now() + LAST_TRANSMIT_TIMEOUT;
         loop {
@@ -315,7 +317,7 @@ impl Nic {
         }
     }
 
-    /// Removes a queue pair that is being destroyed from the NIC's timers and from the receiving
+    /// Removes `queue_pair`, which is being destroyed, from the NIC's timers and from the receiving
     /// thread's cache. Sends the packets that an injected delay holds back, because the peer may
     /// wait for these packets and the process may be about to end.
     pub(crate) fn remove(&self, queue_pair: &QueuePair) {
@@ -340,8 +342,8 @@ impl Nic {
         self.network.interface(gid)
     }
 
-    /// Returns the name of the network interface that has the GID at index `gid`, or `None` if no
-    /// interface has it.
+    /// Returns the name of the network interface whose address is the GID with the index `gid`.
+    /// Returns `None` if no interface has this address.
     pub(crate) fn interface_name(&self, gid: usize) -> Option<String> {
         self.network.interface_name(gid)
     }
@@ -424,8 +426,8 @@ impl Nic {
 /// discarded, because the peer may have stopped.
 const LAST_TRANSMIT_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Publishes a socket by which other processes of the host can begin a handshake, to share memory
-/// with this process. Returns `None` if the kernel does not allow this.
+/// Publishes a socket at which other processes of the host can begin a handshake, so that they
+/// share memory with this process. Returns `None` if the kernel does not allow this.
 fn host_peers(
     config: &Config,
     network: &Network,

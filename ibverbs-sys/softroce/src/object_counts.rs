@@ -26,7 +26,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All kinds, in the order of the variants.
+    /// All kinds of objects, in the order of the enum's variants.
     pub const ALL: [Self; 12] = [
         Self::Context,
         Self::ProtectionDomain,
@@ -67,7 +67,8 @@ pub(crate) fn reset_in_child() {
 pub(crate) struct Counted(Kind);
 
 impl Counted {
-    /// Counts a new object of the kind `kind`.
+    /// Counts a new object of the kind `kind`. The object must contain the returned value, which
+    /// subtracts the object from the count when it is dropped.
     pub(crate) fn new(kind: Kind) -> Self {
         COUNTS[kind as usize].fetch_add(1, Ordering::Relaxed);
         Self(kind)

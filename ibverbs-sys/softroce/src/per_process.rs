@@ -25,7 +25,7 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
         }
     }
 
-    /// Returns the value of this process. The first call creates the value.
+    /// Returns this process's value. The first call in a process creates the value.
     #[inline]
     pub(crate) fn get(&self) -> &'static T {
         let value = self.value.load(Ordering::Acquire);

@@ -37,8 +37,8 @@ impl Permutation {
     }
 
     /// Returns the number to which the permutation maps `number`. `family` selects one of 2^32
-    /// permutations that the keys define. The results of one permutation reveal nothing about the
-    /// results of another.
+    /// permutations, which all have the same keys. The results of one of them reveal nothing about
+    /// the results of another.
     pub(crate) fn apply(&self, family: u32, number: u32) -> u32 {
         let mut place = self.step(family, number);
         // For an odd number of bits, the network permutes twice as many numbers; results above the
@@ -91,8 +91,9 @@ fn draw() -> u64 {
     }
 }
 
-/// Mixes the bits of a word, by the output function of SplitMix64 (Steele, Lea, Flood: Fast
-/// splittable pseudorandom number generators, 2014).
+/// Mixes the bits of `word` so that each bit influences all bits of the result, by the output
+/// function of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
+/// 2014).
 fn mix(word: u64) -> u64 {
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -117,8 +118,9 @@ mod tests {
         }
     }
 
-    /// Checks that permutations with other keys, or of other families, have other results. A good
-    /// permutation would fail this test with a probability below 2^-60.
+    /// Checks that the results of a permutation depend on its random keys and on the parameter
+    /// `family`, which selects one of many permutations. A good permutation would fail this test
+    /// with a probability below 2^-60.
     #[test]
     fn keys_and_families_give_different_permutations() {
         let [one, other] = [(); 2].map(|()| Permutation::new(20));

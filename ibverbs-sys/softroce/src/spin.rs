@@ -67,9 +67,9 @@ impl Spin {
     }
 }
 
-/// Yields the processor to threads that wait for the lock; sleeps instead if `left`, the number of
-/// remaining repetitions, is below [`FAIR_UNLOCK_SLEEPS`]. A separate function keeps this code out
-/// of the fast path.
+/// Gives threads that wait for the lock time to take it: yields the processor, or sleeps if `left`,
+/// the number of remaining repetitions, is below [`FAIR_UNLOCK_SLEEPS`]. A separate function keeps
+/// this code out of the fast path.
 #[cold]
 #[inline(never)]
 fn yield_to_waiters(left: u32) {

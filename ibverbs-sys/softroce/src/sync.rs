@@ -22,7 +22,7 @@ pub(crate) use loom::sync::{Mutex, MutexGuard};
 pub(crate) struct Line(pub(crate) AtomicU64, [AtomicU64; 7]);
 
 impl Line {
-    /// Creates a word with the value zero, in memory of this process.
+    /// Creates a word with the value zero, in memory that only this process uses.
     pub(crate) fn here() -> Self {
         Self(
             AtomicU64::new(0),

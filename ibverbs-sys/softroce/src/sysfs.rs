@@ -61,7 +61,7 @@ pub fn show() {
     show_files();
 }
 
-/// Returns the name of the process's device.
+/// Returns the configured name of the softroce device of this process.
 pub fn device_name() -> &'static str {
     // An invalid configuration is reported when the device is opened.
     Config::of_process().map_or("softroce0", |config| &config.device)
@@ -77,9 +77,9 @@ pub fn is_real_library_running() -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     guid: u64,
-    /// Set if the port is active, as the files of the port show it.
+    /// Set if the port is active. The files of the port contain this state.
     is_up: bool,
-    /// Entries of the GID table that are not empty, by their index.
+    /// Entries of the GID table that are not empty, by their indices.
     gids: BTreeMap<usize, Gid>,
     counters: Vec<(&'static str, u64)>,
 }
@@ -88,13 +88,14 @@ pub struct State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Gid {
     address: Ipv6Addr,
-    /// Name of the network interface that has the address.
+    /// Name of the network interface that has the address of the GID. `None` if no interface has
+    /// it.
     interface: Option<String>,
 }
 
 impl State {
-    /// Returns the current state. Until the process has opened the device, the port is down and has
-    /// no GIDs.
+    /// Returns the current state of the device. Until the process has opened the device, the port
+    /// is down and has no GIDs.
     pub fn present() -> Self {
         // Another thread may hold a lock that is needed here while this process is forked.
         fork::register_handlers();
@@ -145,7 +146,7 @@ impl State {
 struct Files(BTreeMap<String, File>);
 
 impl Files {
-    /// Adds the directory `path` and all its parents to the set of files.
+    /// Adds the directory `path` and all its parent directories to this set of files.
     fn directories(&mut self, path: &str) {
         for (end, _) in path.match_indices('/').skip(1) {
             self.0.insert(path[..end].to_owned(), File::Directory);
@@ -158,7 +159,8 @@ impl Files {
             .insert(path.to_owned(), File::Link(target.to_owned()));
     }
 
-    /// Adds the file `name` in `directory`, which contains the line `text`.
+    /// Adds a file to this set of files: the file `name` in `directory`, which contains the line
+    /// `text`.
     fn line(&mut self, directory: &str, name: impl std::fmt::Display, text: &str) {
         self.0.insert(
             format!("{directory}/{name}"),
@@ -166,8 +168,8 @@ impl Files {
         );
     }
 
-    /// Adds the files in `directory` that describe the node in `/dev/infiniband`: its name and its
-    /// device number.
+    /// Adds the files in `directory` that describe the device's node in `/dev/infiniband`: its name
+    /// and its device number.
     fn describe_node(&mut self, directory: &str) {
         let name = device_name();
         self.line(directory, "abi_version", &ABI_VERSION.to_string());
@@ -218,9 +220,9 @@ impl Files {
         self.line(&keys, 0, &format!("{PARTITION_KEY:#06x}"));
     }
 
-    /// Adds the files of the GID table to `directory`. As with the kernel, each index has a file,
-    /// and an empty entry has no type and no interface. Reading these two from the kernel's files
-    /// fails with `EINVAL`; the files here are empty.
+    /// Adds the files of the GID table `table` to `directory`. As with the kernel, each index has a
+    /// file, and an empty entry has no type and no interface. Reading the type and the interface of
+    /// an empty entry fails with `EINVAL` for the kernel's files; the files here are empty.
     fn describe_gids(&mut self, directory: &str, table: &BTreeMap<usize, Gid>) {
         let gids = format!("{directory}/gids");
         let types = format!("{directory}/gid_attrs/types");
@@ -243,8 +245,9 @@ impl Files {
         }
     }
 
-    /// Adds the files of the counters to `directory`: the counters that every InfiniBand port has
-    /// (IBTA 16.1.3), and counters of this kind of device.
+    /// Adds a file for each of `counters`, the names and values of the port's counters, to
+    /// subdirectories of `directory`: one for the counters that every InfiniBand port has (IBTA
+    /// 16.1.3), and one for the others.
     fn describe_counters(&mut self, directory: &str, counters: &[(&str, u64)]) {
         let standard = format!("{directory}/counters");
         let own = format!("{directory}/hw_counters");
@@ -258,7 +261,8 @@ impl Files {
     }
 }
 
-/// Returns bytes as the kernel writes GUIDs and GIDs: groups of four hexadecimal digits.
+/// Returns `bytes` in the form in which the kernel shows GUIDs and GIDs: groups of four hexadecimal
+/// digits.
 fn groups(bytes: &[u8]) -> String {
     let mut text = String::new();
     for pair in bytes.chunks(2) {

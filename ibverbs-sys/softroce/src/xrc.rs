@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 
 use crate::context::{DomainId, HasUsage, Refusal, Usage};
 
-/// An open of an XRC domain by a program. All opens of the same file have the same domain ID, but
-/// each counts its users separately.
+/// An XRC domain as one call of `ibv_open_xrcd` has opened it. All opens of the same file have the
+/// same domain ID, but each counts its users separately.
 #[derive(Debug)]
 pub struct XrcDomain {
     id: DomainId,
@@ -50,9 +50,9 @@ impl HasUsage for XrcDomain {
 }
 
 impl XrcDomains {
-    /// Opens the XRC domain of a file, or creates a domain without a file (`ibv_open_xrcd(3)`).
-    /// `create` permits creating a domain (`O_CREAT`). If `exclusive` is set as well, the file must
-    /// not have a domain yet (`O_EXCL`).
+    /// Opens the XRC domain of the file `file`. Without a file, creates a new domain
+    /// (`ibv_open_xrcd(3)`). `create` permits creating a domain (`O_CREAT`). If `exclusive` is set
+    /// as well, the file must not have a domain yet (`O_EXCL`).
     pub fn open(
         &self,
         file: Option<File>,
@@ -86,8 +86,8 @@ impl XrcDomains {
         }))
     }
 
-    /// Closes an open of an XRC domain. Fails while queue pairs or shared receive queues use this
-    /// open.
+    /// Closes `domain`, an XRC domain as one call of `ibv_open_xrcd` has opened it. Fails while
+    /// queue pairs or shared receive queues use it.
     pub fn close(&self, domain: &XrcDomain) -> Result<(), Refusal> {
         domain.usage.close()?;
         if let Some(file) = domain.file {

@@ -173,8 +173,8 @@ pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     })
 }
 
-/// Returns the path that the attributes of an address handle describe. Fails if the attributes are
-/// invalid.
+/// Returns the path to the destination that `attr`, the attributes of an address handle, describe.
+/// The path begins at a GID of `nic`. Fails if the attributes are invalid.
 fn path(nic: &Nic, attr: &ibv_ah_attr) -> Result<Path, Refusal> {
     // IBTA annex A17.4.4: RoCE addresses are GIDs, so a GRH is required.
     if attr.is_global == 0 || attr.port_num != limits::PORTS {
@@ -200,14 +200,15 @@ fn address_of(gid: &ibv_gid) -> Ipv6Addr {
     unsafe { gid.raw }.into()
 }
 
-/// Returns whether a GID represents an IPv4 address: it is IPv4-mapped, or has the form of IPv4
-/// multicast groups.
+/// Returns whether the GID `gid` represents an IPv4 address: it is IPv4-mapped, or has the form of
+/// IPv4 multicast groups.
 fn is_ipv4(gid: &Ipv6Addr) -> bool {
     gid.to_ipv4_mapped().is_some() || gid.segments()[..6] == [0xff0e, 0, 0, 0, 0, 0xffff]
 }
 
-/// Sets `attr` to the address of the sender of a datagram. `wc` is the datagram's completion,
-/// `port` the port that received it, and `header` points to the 40 bytes before the datagram.
+/// Sets `attr` to the address of the sender of a received datagram, for a reply. `wc` is the
+/// completion of the datagram, `port` the port that received it, and `header` points to the 40
+/// bytes before the datagram in its receive buffer.
 ///
 /// # Safety
 /// If the completion has the flag `IBV_WC_GRH`, `header` must be valid for reads.
@@ -263,9 +264,9 @@ struct IpHeader {
 }
 
 impl IpHeader {
-    /// Parses the 40 bytes before a datagram. An IPv4 header is in the last 20 bytes; the first 20
-    /// bytes are then undefined, and may look like an IPv6 header, so the IPv4 checksum decides.
-    /// Returns `None` if there is no valid header.
+    /// Parses the IP header in the 40 bytes before a received datagram. An IPv4 header is in the
+    /// last 20 bytes. The first 20 bytes are then undefined, and may look like an IPv6 header, so
+    /// the IPv4 checksum decides. Returns `None` if there is no valid header.
     fn parse(header: &[u8; 40]) -> Option<Self> {
         const UDP: u8 = 17;
         const IPV4_OF_NO_OPTIONS: u8 = 0x45;
@@ -298,8 +299,8 @@ impl IpHeader {
     }
 }
 
-/// Returns the Internet checksum of a header that includes its checksum field: 0 if the header is
-/// intact (RFC 1071).
+/// Returns the Internet checksum (RFC 1071) of an IPv4 header, which includes its checksum field.
+/// The result is 0 if the header is intact.
 fn checksum(header: &[u8]) -> u16 {
     let mut sum: u32 = header
         .chunks_exact(2)

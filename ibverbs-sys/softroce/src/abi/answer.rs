@@ -39,15 +39,15 @@ pub(super) fn fetched(fetch: impl FnOnce() -> std::io::Result<()>) -> c_int {
     }
 }
 
-/// Returns a unique number for the `handle` field of a new C object. For other devices, the kernel
-/// assigns this number.
+/// Returns a number for the `handle` field of a new C object, different from all others. For other
+/// devices, the kernel assigns this number.
 pub(super) fn handle() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Moves an object to the heap, and returns a pointer to the C structure with which the object
-/// begins.
+/// Moves `object` to the heap. Returns a pointer to the C structure that is the first field of the
+/// object.
 pub(super) fn into_c_object<T, C>(object: T) -> *mut C {
     // Every type that is passed here is `repr(C)`, and its first field is the C structure.
     Box::into_raw(Box::new(object)).cast()

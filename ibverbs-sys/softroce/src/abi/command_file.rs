@@ -19,8 +19,8 @@ use crate::context::{ProtectionDomain, Refusal};
 use crate::descriptor::Descriptor;
 use crate::memory::DeviceMemory;
 
-/// Command file of a context. Contexts that were imported by the descriptor of the file share the
-/// file.
+/// Command file of a context. With a duplicate of the file's descriptor, the program can import the
+/// context in the same process; the imported context then shares the file.
 pub(super) struct CommandFile {
     file: Descriptor,
     identity: Identity,
@@ -29,12 +29,11 @@ pub(super) struct CommandFile {
     pub(super) device_memory: Objects<DeviceMemory>,
 }
 
-/// The device number and the inode number of a file, which together identify the file in this
-/// process.
+/// Identity of a file in this process: its device number and its inode number.
 type Identity = (u64, u64);
 
 impl CommandFile {
-    /// Creates a file without objects.
+    /// Creates a command file to which no objects belong.
     pub(super) fn new() -> io::Result<Arc<Self>> {
         let file = Descriptor::open(|| {
             let create = |flags| rustix::fs::memfd_create("softroce", flags);
@@ -69,7 +68,7 @@ fn identity(descriptor: BorrowedFd<'_>) -> io::Result<Identity> {
     Ok((status.st_dev, status.st_ino))
 }
 
-/// Existing objects of one type that belong to a command file, by handle.
+/// Existing objects of one type that belong to a command file, each with its handle.
 pub(super) struct Objects<T>(Mutex<HashMap<u32, Arc<T>>>);
 
 impl<T> Default for Objects<T> {
@@ -79,19 +78,20 @@ impl<T> Default for Objects<T> {
 }
 
 impl<T> Objects<T> {
-    /// Adds a new object, so that all contexts that share the command file can import the object by
-    /// its handle.
+    /// Adds the object `object` with the handle `handle`, so that all contexts that share the
+    /// command file can import the object.
     pub(super) fn insert(&self, handle: u32, object: &Arc<T>) {
         self.0.lock().insert(handle, Arc::clone(object));
     }
 
-    /// Returns the object with the handle. Fails if no object has the handle, or if the object was
-    /// destroyed.
+    /// Returns the object with the handle `handle`. Fails if no object has this handle, or if the
+    /// object was destroyed.
     pub(super) fn find(&self, handle: u32) -> Result<Arc<T>, Refusal> {
         self.0.lock().get(&handle).cloned().ok_or(Refusal::Absent)
     }
 
-    /// Removes an object that is being destroyed, so that it can no longer be imported.
+    /// Removes the object with the handle `handle`, which is being destroyed, so that it can no
+    /// longer be imported.
     pub(super) fn remove(&self, handle: u32) {
         let removed = self.0.lock().remove(&handle);
         // The object is dropped after the lock is released.

@@ -39,7 +39,7 @@ struct ChannelHandle {
 /// structure of a plain queue is the beginning of the structure of an extended one.
 #[repr(C)]
 pub(super) struct QueueHandle {
-    /// The public structure, in a cell because C code writes to it while other threads have
+    /// The public structure. In a cell, because C code writes to it while other threads have
     /// references to the object.
     _public: UnsafeCell<ibv_cq_ex>,
     pub(super) queue: Arc<CompletionQueue>,
@@ -52,8 +52,8 @@ pub(super) struct QueueHandle {
     _counted: Counted,
 }
 
-/// Attributes of a new completion queue, except the verbs context, in the same form for plain and
-/// for extended queues.
+/// Attributes of a new completion queue, except the verbs context. Plain and extended completion
+/// queues are created from the same form.
 struct Settings {
     capacity: u32,
     cq_context: *mut c_void,
@@ -64,7 +64,7 @@ struct Settings {
     domain: *mut ibv_pd,
 }
 
-/// Returns the [`CompletionQueue`] that is stored in the C object `cq`.
+/// Returns the completion queue that the C object `cq` contains.
 ///
 /// # Safety
 /// `cq` must belong to this device, and must not be destroyed while the reference is used.
@@ -263,8 +263,8 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     })
 }
 
-/// Creates a completion queue and its C object. Fails if an attribute is invalid or a limit is
-/// exceeded.
+/// Creates a completion queue of `context` with the attributes `wanted`, and returns its C object.
+/// Fails if an attribute is invalid or a limit is exceeded.
 ///
 /// # Safety
 /// `context` must belong to this device. The channel and the domain must each be null or valid.
@@ -437,8 +437,8 @@ pub(super) unsafe extern "C" fn poll_cq(
     )
 }
 
-/// Removes at most `limit` entries from a queue, and stores them as work completions at `place`.
-/// Returns the number of entries.
+/// Removes at most `limit` entries from a completion queue, and stores them as work completions in
+/// the array at `place`. Returns the number of removed entries.
 ///
 /// # Safety
 /// `place` must be valid for writes of `limit` work completions.
@@ -453,8 +453,8 @@ unsafe fn take(queue: &CompletionQueue, limit: usize, mut place: *mut ibv_wc) ->
     })
 }
 
-/// Calls [`take`] without inlining, for polls that found the queue empty and then processed
-/// packets.
+/// Calls [`take`], but is never inlined. For polls that found the queue empty and then processed
+/// packets, so that the code of the usual poll stays short.
 ///
 /// # Safety
 /// `place` must be valid for writes of `limit` work completions.

@@ -25,7 +25,8 @@ pub(crate) unsafe fn is_ours(context: *const ibv_context) -> bool {
     unsafe { (*context).device == address() }
 }
 
-/// Returns the address of this device's C object, to which the contexts of this library point.
+/// Returns the address of this device's C object. The C objects of contexts and the list of devices
+/// contain this address.
 pub(crate) fn address() -> *mut ibv_device {
     DEVICE.0.get().cast()
 }
@@ -47,8 +48,8 @@ pub(crate) fn is_own(device: *const ibv_device) -> bool {
 /// own, which a child of `fork` could not release.
 static LISTING: Mutex<Vec<DeviceList>> = Mutex::new(Vec::new());
 
-/// A list of devices that was returned to the program, and the list of the real library whose
-/// devices it contains. Both are stored as addresses.
+/// A list of devices that was returned to the program, together with the list of the real library
+/// from which its devices come. Both are stored as addresses.
 #[derive(Debug, Clone, Copy)]
 struct DeviceList {
     own: usize,
@@ -56,16 +57,16 @@ struct DeviceList {
 }
 
 impl DeviceList {
-    /// Removes and returns the entry for the list `list`. Returns `None` if the list contains no
-    /// devices of the real library.
+    /// Removes a list that was returned to the program from [`LISTING`], and returns its entry.
+    /// `list` is the address of the program's list. Returns `None` if the list contains no devices
+    /// of the real library.
     fn take(list: *mut *mut ibv_device) -> Option<Self> {
         let mut lists = LISTING.lock();
         let at = lists.iter().position(|entry| entry.own == list.addr())?;
         Some(lists.swap_remove(at))
     }
 
-    /// Frees the list of the real library, to which the device pointers in the program's list
-    /// belong.
+    /// Frees the real library's list, from which the devices in the program's list come.
     fn free_real(self) {
         let real = ptr::with_exposed_provenance_mut(self.real);
         // SAFETY: the list was returned by the real library. Its entry was removed by the caller or
@@ -204,9 +205,9 @@ pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) ->
     -1
 }
 
-/// The `ibv_device` of softroce, followed by zeroes. Programs and drivers read beyond the public
-/// part: `is_mlx5_dev` reads the operations that the device of a driver contains there. Because of
-/// the zeroes, they reject the device.
+/// The C object of this device: an `ibv_device`, followed by zeroes. Programs and drivers read
+/// beyond the public part: `is_mlx5_dev` reads the operations that the device of a driver contains
+/// there. Because of the zeroes, they reject the device.
 #[repr(C)]
 struct DeviceObject {
     public: ibv_device,
@@ -242,8 +243,8 @@ const UNINITIALIZED_DEVICE: DeviceObject = DeviceObject {
 
 const _: () = assert!(mem::offset_of!(DeviceObject, private) == size_of::<ibv_device>());
 
-/// Set if the files of [`crate::sysfs`] can be read under their paths, so that the device object
-/// names them.
+/// Set if programs can read the files of [`crate::sysfs`] under their paths. The device's C object
+/// then contains these paths.
 static HAS_FILES: AtomicBool = AtomicBool::new(false);
 
 /// Makes the device's C object contain the paths of the files of [`crate::sysfs`], as the C objects
@@ -252,7 +253,7 @@ pub(crate) fn show_files() {
     HAS_FILES.store(true, Ordering::Relaxed);
 }
 
-/// Sets the names and paths in the device's C object, from the configured name.
+/// Writes the configured name and the paths that contain it to the device's C object.
 fn name_device() {
     static NAMED: Once = Once::new();
     NAMED.call_once(|| {
@@ -275,8 +276,8 @@ fn name_device() {
     });
 }
 
-/// Writes text to a field, which must contain zeroes, and cuts text that is too long. The last byte
-/// stays 0.
+/// Writes `text` to the field `field` of a C structure, which must contain zeroes. Text that is too
+/// long is cut off. The last byte stays 0.
 fn write_text(field: &mut [c_char], text: &str) {
     let room = field.len() - 1;
     for (place, byte) in field[..room].iter_mut().zip(text.bytes()) {

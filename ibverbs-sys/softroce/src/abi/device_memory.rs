@@ -54,7 +54,7 @@ pub(super) unsafe extern "C" fn alloc_dm(
     })
 }
 
-/// Creates a C object of device memory.
+/// Creates the C object of the device memory `memory`, which has the handle `handle`.
 ///
 /// # Safety
 /// `context` must be an open context of this device.
@@ -137,7 +137,8 @@ unsafe extern "C" fn memcpy_from_dm(
     })
 }
 
-/// Returns the span of device memory for a copy by the program.
+/// Returns the range of the device memory `memory` that the program copies from or to. The range
+/// has `length` bytes and begins at `offset`.
 ///
 /// # Errors
 /// [`Refusal::Fault`] if the range is not inside of the memory. [`Refusal::Invalid`] if the offset

@@ -14,9 +14,10 @@ use super::{fork, guard, number, verb, work_completion};
 use crate::completion::Entry;
 use crate::fault::Verb;
 
-/// State of an iteration over the entries of a queue. From `ibv_start_poll` to `ibv_end_poll`, the
-/// iterating thread holds the lock, which gives it exclusive access to the current entry. Queues
-/// that were created for a single thread have no lock.
+/// State of a program's iteration over the entries of an extended completion queue. From
+/// `ibv_start_poll` to `ibv_end_poll`, the iterating thread holds the lock, which gives it
+/// exclusive access to the current entry. Queues that were created for a single thread have no
+/// lock.
 pub(super) struct Iteration {
     lock: Option<RawMutex>,
     entry: UnsafeCell<Option<Entry>>,
@@ -52,8 +53,8 @@ impl Iteration {
     }
 }
 
-/// Sets all function pointers of an extended completion queue, because C code calls them without
-/// checks.
+/// Sets all function pointers in `public`, the C structure of an extended completion queue, because
+/// C code calls them without checks.
 pub(super) fn set_functions(public: &mut ibv_cq_ex) {
     public.start_poll = Some(start);
     public.next_poll = Some(next);
@@ -123,8 +124,8 @@ unsafe extern "C" fn end(cq: *mut ibv_cq_ex) {
     guard((), || unsafe { handle(cq) }.iteration.end());
 }
 
-/// Moves the iteration to the next entry of the queue. Returns 0, `ENOENT` if the queue has no more
-/// entries, or `EIO` after an overrun.
+/// Moves the iteration over the completion queue `cq` to the next entry. Returns 0, or `ENOENT` if
+/// the queue has no more entries, or `EIO` after an overrun.
 ///
 /// # Safety
 /// `cq` must belong to this device, and the caller must have begun an iteration.
@@ -150,8 +151,8 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
     }
 }
 
-/// Returns the result of `read` for the current entry of the iteration, or the default value if
-/// there is no current entry.
+/// Calls `read` for the current entry of the iteration over the completion queue `cq`. Returns the
+/// result of `read`, or the default value if there is no current entry.
 ///
 /// # Safety
 /// `cq` must belong to this device, and the caller must have begun an iteration.

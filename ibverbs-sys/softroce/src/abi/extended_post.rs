@@ -34,8 +34,8 @@ bitflags! {
 }
 
 impl Operations {
-    /// Returns whether queue pairs of the transport service `service` support all operations in the
-    /// set, by the table of `ibv_wr_post(3)`.
+    /// Returns whether queue pairs of the transport service `service` support all operations in
+    /// this set, by the table of `ibv_wr_post(3)`.
     pub(super) fn are_supported_by(self, service: Service) -> bool {
         let datagrams = Self::SEND | Self::SEND_WITH_IMMEDIATE;
         match service {
@@ -51,9 +51,9 @@ impl Operations {
     }
 }
 
-/// Sets all function pointers of `ibv_qp_ex`, even for operations that the program did not request,
-/// because C code calls them without checks. A call of an unsupported function makes the batch of
-/// requests fail.
+/// Sets all function pointers of the C structure `qp`. C code calls them without checks, even for
+/// operations that the program did not request. A call of an unsupported function makes the batch
+/// of requests fail.
 pub(super) fn set_functions(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
@@ -96,8 +96,9 @@ impl LaterFunctions {
     }
 }
 
-/// Calls `body` with the [`QueuePairHandle`] of the queue pair. Returns normally even if `body`
-/// panics, for C functions that return nothing.
+/// Calls `body` with the [`QueuePairHandle`] of the queue pair `qp`. Does nothing if the queue pair
+/// was created before this process was forked. A panic in `body` is caught, because the C functions
+/// that call this function cannot return an error.
 ///
 /// # Safety
 /// `qp` must be a queue pair of this device, and must not be destroyed during the call.
@@ -111,7 +112,7 @@ unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&QueuePairHandle)) {
     guard((), || body(unsafe { object(qp.cast()) }));
 }
 
-/// Returns whether a queue pair was created before this process was forked.
+/// Returns whether the queue pair `qp` was created by the parent of this process, before a `fork`.
 ///
 /// # Safety
 /// `qp` must be a queue pair of this device, and must not be destroyed during the call.
@@ -121,8 +122,8 @@ unsafe fn is_inherited(qp: *mut ibv_qp_ex) -> bool {
     unsafe { fork::is_inherited((*qp).qp_base.context) }
 }
 
-/// Adds a send request with the operation `operation` to the batch that the program builds between
-/// `ibv_wr_start` and `ibv_wr_complete`.
+/// Adds a send request with the operation `operation` to the batch of requests that the program
+/// builds between `ibv_wr_start` and `ibv_wr_complete`.
 ///
 /// # Safety
 /// `qp` must be a queue pair of this device, and must not be destroyed during the call.
@@ -366,8 +367,8 @@ unsafe extern "C" fn wr_set_inline_data_list(
     }
 }
 
-/// Copies inline data to the last request of the batch. `places` are the addresses and lengths of
-/// the parts of the data.
+/// Sets the data of the last request of the batch to inline data. `places` are the addresses and
+/// lengths of the parts of the data, whose bytes are copied.
 ///
 /// # Safety
 /// The bytes at `places` must be valid for reads.
@@ -431,7 +432,8 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     unsafe { with(qp, |object| object.batch().abort()) };
 }
 
-/// Returns the location in the peer's memory with the remote key `key` and the address `address`.
+/// Returns the location in the peer's memory that a request names by the remote key `key` and the
+/// address `address`.
 fn remote(key: u32, address: u64) -> Remote {
     Remote { address, key }
 }

@@ -53,7 +53,7 @@ pub(crate) unsafe fn is_inherited(context: *const ibv_context) -> bool {
 }
 
 /// Set in a child that was forked while the device was in use. Functions check this flag first,
-/// because its cache line is rarely written.
+/// which is cheap because its cache line is rarely written.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn prepare() {

@@ -191,8 +191,8 @@ fn negative(errno: c_int) -> ssize_t {
     -(errno as ssize_t)
 }
 
-/// Returns an entry of the GID table. Fails with `EINVAL` if there is no such port or index, and
-/// with `ENODATA` if the entry is empty.
+/// Returns the GID with the index `index` in the GID table of the port `port` of `nic`. Fails with
+/// `EINVAL` if there is no such port or index, and with `ENODATA` if the entry is empty.
 fn find(nic: &Nic, port: u32, index: u32) -> Result<Ipv6Addr, c_int> {
     let index = index as usize;
     if !is_port(port) || index >= net::GIDS {

@@ -6,8 +6,8 @@ use libc::c_int;
 use crate::fault::{Errno, Verb};
 use crate::nic::{Nic, faults};
 
-/// Calls `body`, the body of a function that C code calls, and returns its result. After a panic,
-/// sets errno to `EIO` and returns `failed`.
+/// Calls `body`, the body of a function that C code calls, and returns its result. After a panic in
+/// `body`, makes the device fail, sets errno to `EIO` and returns `failed`.
 pub(crate) fn guard<T>(failed: T, body: impl FnOnce() -> T) -> T {
     catch_panic(|_| failed, body)
 }

@@ -16,8 +16,7 @@ const SOLICITED: u32 = ibv_send_flags::IBV_SEND_SOLICITED.0;
 const FENCE: u32 = ibv_send_flags::IBV_SEND_FENCE.0;
 const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
 
-/// The remaining requests of the caller's list of send requests: the requests that have not been
-/// posted yet.
+/// The requests in a program's list of send requests that have not been posted yet.
 #[derive(Debug)]
 pub(super) struct Requests<'a> {
     next: *const ibv_send_wr,
@@ -25,7 +24,8 @@ pub(super) struct Requests<'a> {
 }
 
 impl<'a> Requests<'a> {
-    /// Creates the list of the requests that begins with `next`.
+    /// Creates the list of unposted requests that begins with `next`. `rules` are the limits of the
+    /// queue pair to which the requests are posted.
     ///
     /// # Safety
     /// `next` must be null or point to a list of valid requests that ends with a null pointer. The
@@ -84,9 +84,9 @@ impl<'a> PostedList<'a> for Requests<'a> {
     }
 }
 
-/// Returns the message of a send, or of a write with immediate data, that has only common flags.
-/// Returns `None` for all other requests. If the message has inline data of several elements,
-/// copies them to `gathered`.
+/// Returns the message that `request` sends, and its data, if the request is a send or a write with
+/// immediate data and has only common flags. Returns `None` for all other requests. `rules` are the
+/// limits of the queue pair. Inline data of several elements is copied to `gathered`.
 ///
 /// # Safety
 /// The request, and the data that its fields refer to, must be valid while the result is used.
@@ -135,8 +135,9 @@ pub(super) unsafe fn message<'a>(
     Some((message, data))
 }
 
-/// Returns the data of a request. Returns `None` if the request has flags other than `flags`,
-/// exceeds the limits in `rules`, or has inline data that is not exactly one element.
+/// Returns the data that `request` sends. Returns `None` if the request has flags other than
+/// `flags`, exceeds the queue pair's limits in `rules`, or has inline data that is not exactly one
+/// element.
 ///
 /// # Safety
 /// The segments of the request, and their bytes if they are inline, must be valid while the result
@@ -166,7 +167,7 @@ unsafe fn data<'a>(request: &'a ibv_send_wr, flags: u32, rules: &Rules) -> Optio
     Some(Data::Inline(bytes))
 }
 
-/// Returns the scatter/gather list of a request as segments.
+/// Returns the `count` scatter/gather elements at `list` as segments of a request.
 ///
 /// # Safety
 /// `list` must point to `count` elements, which must be valid while the result is used.

@@ -2,8 +2,9 @@ use std::sync::Once;
 
 use super::symbols::{SYMBOLS, Symbol};
 
-/// Checks that this process calls the verbs of softroce, and no other libibverbs: in Rust code, in
-/// librdmacm, and in all other libraries. May be called any number of times at low cost.
+/// Checks that this process calls the verbs of softroce, and not those of another libibverbs. The
+/// check covers Rust code, librdmacm and all other libraries. May be called any number of times at
+/// low cost.
 ///
 /// A program that links this crate without a call of this function would silently use the real
 /// library, because the linker drops unreferenced objects. This function references all verbs.

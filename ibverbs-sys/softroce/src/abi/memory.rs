@@ -32,8 +32,8 @@ struct RegionHandle {
     _counted: Counted,
 }
 
-/// A memory region, which its C objects share: a region that the program imports has several.
-/// Contains `None` after the deregistration of the region.
+/// A registered memory region, which all of its C objects share: `ibv_import_mr` creates further C
+/// objects of a region. Contains `None` after the deregistration of the region.
 pub(super) struct Region(Mutex<Option<Registered>>);
 
 /// The key, memory and protection domain of a region that is registered at present.
@@ -44,12 +44,13 @@ struct Registered {
     domain: InUse<ProtectionDomain>,
 }
 
-/// Kind of memory that a region consists of, with the objects that the region must keep.
+/// Kind of memory that a region consists of. Contains the objects that must exist as long as the
+/// region.
 pub(super) enum Memory {
     Program {
         mapping: Mapping,
-        /// Block of the device's arena that contains the memory, if the memory was allocated from
-        /// the arena. The region prevents the block from being freed.
+        /// Block of the device's arena (shared file) that contains the memory. `None` if the memory
+        /// was not allocated from the arena. The region prevents the block from being freed.
         _block: Option<Arc<Block>>,
     },
     Device {
@@ -64,7 +65,7 @@ pub(super) enum Memory {
 pub(super) struct Mapping {
     address: usize,
     length: u64,
-    /// Address by which requests name the first byte, unless the region is zero-based.
+    /// Address by which requests name the first byte of the range, unless the region is zero-based.
     start: u64,
     access: AccessFlags,
 }
@@ -329,8 +330,9 @@ pub(super) unsafe extern "C" fn advise_mr(
     })
 }
 
-/// Registers a range of the program's memory as a memory region, and returns the C object of the
-/// region.
+/// Registers the `length` bytes at `address` of the program's memory as a memory region, and
+/// returns the C object of the region. `start` is the address by which requests name the first
+/// byte, and `access` the access flags.
 ///
 /// # Safety
 /// `pd` must belong to this device. The memory must meet the conditions of [`Mapping::span`].
@@ -365,7 +367,10 @@ pub(super) unsafe fn register(
     }
 }
 
-/// Registers memory of any kind as a memory region, and returns the C object of the region.
+/// Registers a memory region, and returns its C object. The first tuple has the memory as the
+/// device accesses it, the address by which requests name the first byte, and the access flags. The
+/// second has the address and the length that `ibv_mr` contains. `memory` contains the objects that
+/// the region must keep.
 ///
 /// # Safety
 /// `pd` must belong to this device.
@@ -413,8 +418,8 @@ pub(super) unsafe fn make(
     }))
 }
 
-/// Changes the address range, the protection domain or the access flags of a memory region, as
-/// `flags` request.
+/// Changes the memory region `mr`. The bits of `flags` select the changes: new memory at `addr`
+/// with `length` bytes, the new protection domain `pd`, and the new access flags `access`.
 ///
 /// # Safety
 /// `mr` must belong to this device, and must not be used concurrently. The memory must meet the
@@ -498,8 +503,8 @@ unsafe fn reregister(
 }
 
 impl Mapping {
-    /// Checks that the memory can be registered with the attributes of the registration. `block` is
-    /// the [block](Self::block) that contains the memory.
+    /// Checks that the memory may be registered with the given access flags and addresses. `block`
+    /// is the [block](Self::block) of the arena that contains the memory.
     fn check(&self, block: Option<&Arc<Block>>) -> Result<(), Refusal> {
         let is_on_demand = self.access.contains(AccessFlags::ON_DEMAND);
         if self.is_implicit() {
@@ -521,15 +526,16 @@ impl Mapping {
         Ok(())
     }
 
-    /// Returns whether this is the implicit on-demand region of all present and future memory of
-    /// the program (`ibv_reg_mr(3)`).
+    /// Returns whether the program registers the implicit on-demand region, which contains all
+    /// present and future memory of the program (`ibv_reg_mr(3)`).
     fn is_implicit(&self) -> bool {
         self.access.contains(AccessFlags::ON_DEMAND)
             && self.address == 0
             && self.length == usize::MAX as u64
     }
 
-    /// Returns the address by which requests name the first byte: 0 if the region is zero-based.
+    /// Returns the address by which requests name the first byte of the region: 0 if the region is
+    /// zero-based.
     fn start(&self) -> u64 {
         if self.access.contains(AccessFlags::ZERO_BASED) {
             0
@@ -538,9 +544,9 @@ impl Mapping {
         }
     }
 
-    /// Returns the block of the device's arena (shared file) that contains the memory, or `None` if
-    /// the memory was not allocated from the arena. The region keeps the block, even after the
-    /// program has freed the buffer.
+    /// Returns the block of the device's arena (shared file) that contains the memory to register.
+    /// Returns `None` if the memory was not allocated from the arena of `nic`. The region keeps the
+    /// block allocated, even after the program has freed its buffer.
     fn block(&self, nic: &Nic) -> Option<Arc<Block>> {
         nic.memory.arena()?.find(self.address, self.length)
     }
@@ -568,8 +574,8 @@ impl Mapping {
     }
 }
 
-/// Requests that the kernel allocates or reads the pages of a memory range in advance, for writing
-/// if `writes` is set. Errors are ignored, because the request is only a hint.
+/// Requests that the kernel loads the pages of the `length` bytes at `address` in advance, for
+/// writing if `writes` is set. Errors are ignored, because the request is only a hint.
 fn prefetch(address: usize, length: usize, writes: bool) {
     let offset = address % PAGE as usize;
     let advice = if writes {

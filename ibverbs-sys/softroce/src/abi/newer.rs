@@ -80,8 +80,8 @@ mod tests {
     use super::*;
     use crate::abi::{device, errno, set_errno};
 
-    /// Returns a context with only the fields by which functions identify the device of a context.
-    /// A function that passed the context to the real library would crash.
+    /// Returns a context for tests that has only the fields by which functions identify the device
+    /// of a context. A function that passed this context to the real library would crash.
     fn context() -> Box<ibv_context> {
         // SAFETY: zeroes are valid for all fields: null pointers, integers, and an unlocked mutex.
         let mut context: Box<ibv_context> = Box::new(unsafe { mem::zeroed() });

@@ -29,7 +29,8 @@ struct OpenDevice {
     /// Descriptor of the command file, which the program knows as `cmd_fd` and can duplicate for
     /// `ibv_import_device`.
     _command: Descriptor,
-    /// The device that was opened before this one and is still open; null for the first device.
+    /// Device that was opened before this one and is still open: the next element of the list of
+    /// open devices. Null for the first device.
     next: *mut OpenDevice,
     _counted: Counted,
 }
@@ -53,7 +54,7 @@ pub(super) fn refuse_all() {
     }
 }
 
-/// Adds an open device to the list [`OPEN_DEVICES`].
+/// Adds the open device `open` to the list [`OPEN_DEVICES`].
 fn add_to_list(open: *mut OpenDevice) {
     let _opening = Opening::begin();
     // SAFETY: the open device was just created, and no other thread has a reference to it.
@@ -61,7 +62,7 @@ fn add_to_list(open: *mut OpenDevice) {
     OPEN_DEVICES.store(open, Ordering::Relaxed);
 }
 
-/// Removes an open device from the list [`OPEN_DEVICES`].
+/// Removes the open device `open` from the list [`OPEN_DEVICES`].
 fn remove_from_list(open: *mut OpenDevice) {
     let _opening = Opening::begin();
     let mut at = OPEN_DEVICES.load(Ordering::Relaxed);
@@ -98,8 +99,8 @@ pub(crate) unsafe fn nic<'a>(context: *const ibv_context) -> &'a Arc<Nic> {
     unsafe { &(*open_device(context)).nic }
 }
 
-/// Returns the command file of a context. Contexts that were imported by the descriptor of the file
-/// share the file.
+/// Returns the command file of a context, to which the context's objects belong. Contexts that were
+/// imported by the descriptor of the file share the file.
 ///
 /// # Safety
 /// `context` must belong to this device, and must not be closed while the reference is used.
@@ -145,8 +146,8 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
     })
 }
 
-/// Creates the C object of a context, and adds it to the list of open devices. `file` is the
-/// command file of the context, and `command` the program's descriptor of the file.
+/// Creates the C object of the context `context` of `nic`, and adds it to the list of open devices.
+/// `file` is the command file of the context, and `command` the program's descriptor of the file.
 fn make(
     context: Arc<Context>,
     nic: Arc<Nic>,
@@ -234,9 +235,8 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_con
     })
 }
 
-/// Returns the command file to which the descriptor `cmd_fd` refers, and the NIC of the contexts
-/// that share the file. Returns `None` if the descriptor does not refer to the file of an open
-/// context.
+/// Finds the open contexts whose command file the descriptor `cmd_fd` refers to. Returns the
+/// command file and the NIC of these contexts, or `None` if there are no such contexts.
 fn shared_by(cmd_fd: c_int) -> Option<(Arc<CommandFile>, Arc<Nic>)> {
     if cmd_fd < 0 {
         return None;

@@ -22,8 +22,8 @@ use crate::object_counts::{Counted, Kind, objects};
 struct ProtectionDomainHandle {
     public: ibv_pd,
     domain: Arc<ProtectionDomain>,
-    /// Context of the domain. The reference keeps the context valid if the program closes the
-    /// context before the domain is deallocated.
+    /// Context to which the domain belongs. The reference keeps the context valid if the program
+    /// closes the context before the domain is deallocated.
     _context: Arc<Context>,
     /// For a parent domain: the protection domain and the thread domain that must not be
     /// deallocated before the parent domain.
@@ -198,7 +198,8 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
     })
 }
 
-/// Creates a C object of a domain.
+/// Creates the C object of the protection domain `domain`. `parent` is set for a parent domain: the
+/// protection domain and the thread domain from which it was made.
 ///
 /// # Safety
 /// `context` must be an open context of this device.

@@ -235,14 +235,16 @@ const CAPABILITIES: u32 = ibv_device_cap_flags::IBV_DEVICE_CURR_QP_STATE_MOD.0
     | ibv_device_cap_flags::IBV_DEVICE_MEM_MGT_EXTENSIONS.0
     | ibv_device_cap_flags::IBV_DEVICE_XRC.0;
 
-/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL` of newer headers. The device has no persistent memory, so
-/// `_FLUSH_PERSISTENT` is not supported.
+/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL` of newer headers: the device supports flushes that make data
+/// visible to other devices. The device has no persistent memory, so `_FLUSH_PERSISTENT` is not
+/// supported.
 const DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
-/// `IB_UVERBS_DEVICE_ATOMIC_WRITE` of newer headers.
+/// `IB_UVERBS_DEVICE_ATOMIC_WRITE` of newer headers: the device supports atomic writes.
 const DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
-/// `IBV_ODP_SUPPORT_FLUSH` of newer headers.
+/// `IBV_ODP_SUPPORT_FLUSH` of newer headers: the device supports flushes of on-demand regions.
 const ODP_SUPPORT_FLUSH: u32 = 1 << 6;
-/// `IBV_ODP_SUPPORT_ATOMIC_WRITE` of newer headers.
+/// `IBV_ODP_SUPPORT_ATOMIC_WRITE` of newer headers: the device supports atomic writes to on-demand
+/// regions.
 const ODP_SUPPORT_ATOMIC_WRITE: u32 = 1 << 7;
 
 fn port_attributes(nic: &Nic) -> ibv_port_attr {

@@ -37,8 +37,8 @@ pub(super) struct QueuePairHandle {
     nic: Arc<Nic>,
     handle: Handle,
     batch: Batch,
-    /// Set if the program may post by the functions of [`ibv_qp_ex`], because it requested them
-    /// when the queue pair was created.
+    /// Set if the program may post by the functions of [`ibv_qp_ex`]. It must request this when it
+    /// creates the queue pair.
     extended: bool,
     /// XRC domain by which the queue pair was opened, kept so that the program cannot close the
     /// domain first.
@@ -59,8 +59,8 @@ impl QueuePairHandle {
         &self.batch
     }
 
-    /// Returns the work request ID and the flags that the program has set for the next request of a
-    /// batch.
+    /// Returns the work request ID and the flags for the next request of a batch, which the program
+    /// has stored in the C structure.
     pub(super) fn next_request(&self) -> (u64, u32) {
         let public = self.public.get().cast_const();
         // SAFETY: the fields are valid as long as the object. The only thread that may write them
@@ -392,14 +392,14 @@ struct Settings {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
     xrcd: *mut ibv_xrcd,
-    /// Operations that the program will post by the functions of [`ibv_qp_ex`]; `None` if it did
-    /// not request these functions.
+    /// Operations that the program will post to the queue pair by the functions of [`ibv_qp_ex`].
+    /// `None` if it did not request these functions.
     operations: Option<Operations>,
     basic: ibv_qp_init_attr,
 }
 
-/// Converts the attributes that the mask of `given` names. Fails if the device does not support one
-/// of the attributes.
+/// Converts the attributes `given` for a new queue pair. Only the attributes that its mask names
+/// are used. Fails if the device does not support one of them.
 ///
 /// # Safety
 /// `given` must point to attributes, and the attributes that its mask names must be valid.
@@ -452,8 +452,8 @@ unsafe fn checked(
     }
 }
 
-/// Creates a queue pair and its C object, stores its capabilities in `capabilities`, and returns
-/// the C object.
+/// Creates a queue pair with the attributes `wanted`, and its C object. Stores the capabilities
+/// that the queue pair got in `capabilities`. Returns the C object.
 ///
 /// # Safety
 /// The context must belong to this device. The objects that the queue pair uses must be valid and
@@ -474,7 +474,8 @@ unsafe fn make(wanted: Settings, capabilities: &mut ibverbs_sys::ibv_qp_cap) -> 
     }
 }
 
-/// Creates a queue pair without its C object.
+/// Creates a queue pair of `nic` with the attributes `wanted`, but not its C object. `handle`
+/// refers to the open device that creates the queue pair.
 ///
 /// # Safety
 /// The context must belong to this device. The objects that the queue pair uses must be valid and
@@ -524,9 +525,10 @@ unsafe fn create(
     })
 }
 
-/// Returns the softroce object in the C object `object`, which a new queue pair will use. Returns
-/// `None` if the pointer is null. Fails if the object belongs to another context. `what` is the
-/// name of the object in the error.
+/// Returns the softroce object that the C object `object` contains, for use by a new queue pair of
+/// `context`. Returns `None` if `object` is null. Fails if the object belongs to another context;
+/// the error then contains the object's name `what`. `inner` converts a C object to the softroce
+/// object.
 ///
 /// # Safety
 /// `object` must be null, or valid and begin with a pointer to its context. If the context belongs
@@ -569,7 +571,9 @@ unsafe fn new_handle(context: *mut ibv_context) -> Handle {
     }
 }
 
-/// Creates the C object of a queue pair, and returns a pointer to it.
+/// Creates the C object of `queue_pair`, and returns a pointer to it. `wanted` contains the
+/// attributes of the queue pair. The C object keeps `nic`, `handle` and, for an XRC target, the XRC
+/// domain `xrc`.
 fn publish(
     wanted: &Settings,
     queue_pair: Arc<QueuePair>,
@@ -630,7 +634,8 @@ unsafe fn attributes(from: *const ibv_qp_attr) -> ibv_qp_attr {
     values
 }
 
-/// Copies queue pair attributes to C memory: only the fields that all versions of the headers have.
+/// Copies the queue pair attributes `values` to C memory: only the fields that all versions of the
+/// headers have.
 ///
 /// # Safety
 /// `to` must be valid for writes of attributes.

@@ -21,7 +21,8 @@ use crate::per_process::PerProcess;
 /// A function of the real library, which is looked up at the first call only.
 pub(crate) struct Symbol {
     name: &'static CStr,
-    /// Null before the lookup; afterwards the function, or [`MISSING`].
+    /// Address of the function. Null before the lookup, and [`MISSING`] if the real library lacks
+    /// the function.
     found: AtomicPtr<c_void>,
 }
 
@@ -49,10 +50,11 @@ impl Symbol {
     }
 }
 
-/// Marks a function that the real library does not export. No function has this address.
+/// Value that marks a function as missing: the real library does not export it. No function has
+/// this address.
 const MISSING: *mut c_void = ptr::without_provenance_mut(1);
 
-/// Returns whether the real library exists and has the symbol `name`.
+/// Returns whether the real libibverbs is installed and exports the symbol `name`.
 pub(crate) fn has(name: &CStr) -> bool {
     look_up(name).is_some()
 }
@@ -86,15 +88,16 @@ fn look_up(name: &CStr) -> Option<*mut c_void> {
     symbol_in(*LIBRARY.get(), name)
 }
 
-/// Opens a library, and returns its handle, or 0 if there is no such library.
+/// Opens the library with the name `name`. Returns the handle of the library, or 0 if there is no
+/// such library.
 fn open(name: &CStr) -> usize {
     // SAFETY: the name is a C string. The constructors of the library only initialize its own data.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     handle.expose_provenance()
 }
 
-/// Returns the address of a symbol in the library with the handle `library`, or `None` if the
-/// handle is 0.
+/// Returns the address of the symbol `name` in the library with the handle `library`. Returns
+/// `None` if the handle is 0, or if the library does not have the symbol.
 fn symbol_in(library: usize, name: &CStr) -> Option<*mut c_void> {
     if library == 0 {
         return None;
@@ -116,7 +119,7 @@ impl InRealLibrary {
         Self(PhantomData)
     }
 
-    /// Returns whether the calling thread is executing a function of the real library.
+    /// Returns whether the calling thread is executing a function of the real libibverbs.
     pub(crate) fn is() -> bool {
         DEPTH.get() > 0
     }
@@ -223,7 +226,7 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-/// Converts an argument of [`call!`] to the type that this crate's function has for the argument.
+/// Converts an argument of [`call!`] to the type that this crate's function has for this argument.
 macro_rules! argument {
     ($argument:expr) => {
         _

@@ -43,7 +43,8 @@ pub(crate) unsafe fn queue<'a>(srq: *const ibv_srq) -> &'a Arc<SharedReceiveQueu
     unsafe { &(*srq.cast::<QueueHandle>()).queue }
 }
 
-/// Converts a receive request of the C ABI. Fails if it has more than `max_segments` segments.
+/// Converts the receive request `wr` from its form in the C ABI. Fails if it has more than
+/// `max_segments` scatter/gather elements.
 ///
 /// # Safety
 /// The segments of `wr` must be valid.
@@ -147,7 +148,10 @@ unsafe fn create_extended(
     }
 }
 
-/// Creates a shared receive queue and its C object.
+/// Creates a shared receive queue in the protection domain `pd`, and returns its C object. `attr`
+/// contains the requested numbers of requests and segments, and gets the actual ones. `srq_context`
+/// is the program's value for the queue. `xrc` is the XRC domain and the completion queue of an XRC
+/// shared receive queue.
 ///
 /// # Safety
 /// `context` must belong to this device, and `pd` to `context`.

@@ -36,7 +36,8 @@ impl Symbol {
     }
 }
 
-/// Returns the path of the library or program that contains a function, for an error message.
+/// Returns the path of the library or program that contains the function at the address `function`,
+/// for an error message.
 fn path(function: *mut c_void) -> String {
     if function.is_null() {
         return "not exported".to_owned();
@@ -140,7 +141,7 @@ mod tests {
         (65, include_str!("symbols/rdma-core-65.txt")),
     ];
 
-    /// Symbols of the releases that this crate does not define, with the reason.
+    /// Symbols of the releases that this crate does not define, each with the reason.
     const OMITTED: [(&str, &str); 2] = [
         (
             "ibv_register_driver",
@@ -156,8 +157,8 @@ mod tests {
     /// because `ibv_devinfo` uses them.
     const UNEXPORTED: [&str; 1] = ["ibv_query_gid_type"];
 
-    /// Returns the functions that the installed libibverbs exports to programs, without hidden
-    /// older versions and the interface for drivers.
+    /// Returns the names of the functions that the installed libibverbs exports to programs. Hidden
+    /// older versions and the interface for drivers are not included.
     fn exported() -> BTreeSet<String> {
         let function = real::Symbol::new(c"ibv_get_device_list").find(std::ptr::null());
         let file = path(

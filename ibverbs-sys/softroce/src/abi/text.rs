@@ -97,8 +97,8 @@ fn name(names: &[&'static CStr], number: i64) -> Option<*const c_char> {
 
 struct Rate {
     rate: ibv_rate,
-    /// The rate as a multiple of 2.5 Gbit/s, rounded for 28 Gbit/s; `None` if the verbs API defines
-    /// no multiple for it.
+    /// The rate as a multiple of 2.5 Gbit/s; for 28 Gbit/s, rounded. `None` if the verbs API
+    /// defines no multiple for the rate.
     multiple: Option<c_int>,
     megabits: c_int,
 }
@@ -222,8 +222,8 @@ mod tests {
 
     use super::super::real::Symbol;
 
-    /// Checks that a function of this crate returns the same results as that of the real library,
-    /// for numbers below, in and above the range of its table.
+    /// Checks that a conversion function of this crate returns the same results as the function of
+    /// the real library. The arguments are numbers below, in and above the range of its table.
     macro_rules! compare {
         ($name:ident, $argument:ty => $answer:ty, $numbers:expr, $make:expr, $show:expr) => {{
             static SYMBOL: Symbol = Symbol::new(

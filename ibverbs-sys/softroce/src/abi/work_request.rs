@@ -101,7 +101,8 @@ pub(super) unsafe extern "C" fn post_recv(
     })
 }
 
-/// Converts a send request of the C ABI to a [`Draft`] (a request that is checked later).
+/// Converts a send request of the C ABI to a [`Draft`] (a request that is checked later). `object`
+/// is the queue pair to which the request is posted.
 ///
 /// # Safety
 /// The data to which the request's fields refer, according to its opcode and flags, must be valid.
@@ -199,8 +200,8 @@ pub(super) fn segment(piece: &ibv_sge) -> Segment {
     }
 }
 
-/// Copies the inline data of a request. Fails if it has too many segments or bytes for the queue
-/// pair.
+/// Copies the inline data of a send request. Fails if the request has more segments or bytes than
+/// `rules`, the limits of the queue pair, allow.
 ///
 /// # Safety
 /// The segments of the request and their bytes must be valid.
@@ -212,7 +213,8 @@ pub(super) unsafe fn inline(request: &ibv_send_wr, rules: &Rules) -> Result<Inli
     unsafe { copy(rules, places) }
 }
 
-/// Returns the segments of a request. Fails if there are more than the queue pair allows.
+/// Returns the scatter/gather list of the send request `wr`. Fails if the list is longer than
+/// `rules`, the limits of the queue pair, allow.
 ///
 /// # Safety
 /// The segments must be valid while the result is used.
@@ -223,8 +225,8 @@ unsafe fn sge_list<'a>(wr: &'a ibv_send_wr, rules: &Rules) -> Result<&'a [ibv_sg
     Ok(unsafe { slice(wr.sg_list, count) })
 }
 
-/// Returns the `count` elements at `list` in C memory as a slice. The pointer may be null if
-/// `count` is 0.
+/// Returns an array in C memory as a slice: the `count` elements at `list`. The pointer may be null
+/// if `count` is 0.
 ///
 /// # Safety
 /// Unless `list` is null, it must point to `count` elements, which must be valid while the slice is
@@ -237,8 +239,8 @@ pub(super) unsafe fn slice<'a, T>(list: *const T, count: usize) -> &'a [T] {
     unsafe { slice::from_raw_parts(list, count) }
 }
 
-/// Copies inline data from the memory at `places`, a list of addresses and lengths. Fails if the
-/// data exceeds the queue pair's limit.
+/// Copies the inline data of a send request from `places`, a list of addresses and lengths. Fails
+/// if the data is longer than `rules`, the limits of the queue pair, allow.
 ///
 /// # Safety
 /// The bytes at the given addresses must be valid for reads.
@@ -260,8 +262,8 @@ pub(super) unsafe fn copy(
 }
 
 /// Returns the destination of a datagram: the path of the address handle `handle`, the queue pair
-/// number `destination` and the queue key. Fails unless the address handle has the queue pair's
-/// protection domain (IBTA 10.2.5).
+/// number `destination` and the queue key `queue_key`. Fails unless the address handle has the
+/// protection domain of the queue pair `object` (IBTA 10.2.5).
 ///
 /// # Safety
 /// `handle` must be null or a valid address handle of some library.
@@ -292,8 +294,8 @@ pub(super) unsafe fn address(
     }
 }
 
-/// Binds a type 1 window (`ibv_bind_mw(3)`). The new key is returned immediately. A window of type 2
-/// and a zero-based window are immediate errors; the completion reports other errors.
+/// Binds a type 1 window (`ibv_bind_mw(3)`). The new key is returned immediately. Windows of type 2
+/// and zero-based windows are immediate errors; the completion reports other errors.
 pub(super) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,
@@ -327,7 +329,8 @@ pub(super) unsafe extern "C" fn bind_mw(
     })
 }
 
-/// Converts the attributes of a window binding.
+/// Converts the attributes `info` of a request that binds the window `window`. `key` is the key
+/// that the window gets.
 ///
 /// # Safety
 /// The region in `info` must be null or a valid region of some library.
@@ -351,8 +354,9 @@ unsafe fn binding(
     })
 }
 
-/// Returns the operation by which a send request binds a window. As with the kernel's device and
-/// with NICs, the window may be of either type.
+/// Returns the operation by which a send request binds the window `window`. `key` is the key that
+/// the window gets, and `info` contains the region and the range to bind. As with the kernel's
+/// device and with NICs, the window may be of either type.
 ///
 /// # Safety
 /// The window and the region in `info` must each be null or a valid object of some library.

@@ -89,7 +89,8 @@ pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     })
 }
 
-/// Returns the identity of the file of a descriptor: its device and inode numbers.
+/// Returns the identity of the file to which `descriptor` refers: its device and inode numbers.
+/// Fails with an error number if the descriptor is not valid.
 fn file_of(descriptor: c_int) -> Result<File, c_int> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: any descriptor number may be passed. The status is initialized if the result is 0.

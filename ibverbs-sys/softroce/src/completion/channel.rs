@@ -26,12 +26,12 @@ pub struct CompletionChannel {
     usage: Usage,
 }
 
-/// Event descriptor on which threads of the program wait for completion events, with or without
-/// wakeups by peers.
+/// Descriptor on which threads of the program wait for completion events. Its kind determines
+/// whether peer processes can wake these threads.
 #[derive(Debug)]
 enum EventFile {
     Own(Descriptor),
-    /// Descriptor that peer processes on the same host also have, so that they can wake the waiting
+    /// Descriptor that peer processes on the same host have, too, so that they can wake the waiting
     /// thread.
     WakeEventfd(WakeEventfd),
 }
@@ -73,8 +73,8 @@ impl CompletionChannel {
         self.program_descriptor.as_raw_fd()
     }
 
-    /// Returns the descriptor with which peer processes wake a thread that waits on this channel,
-    /// or `None` if only this process can wake the thread.
+    /// Returns the descriptor with which peer processes wake a thread that waits on this channel.
+    /// Returns `None` if only this process can wake the thread.
     pub(crate) fn wake_eventfd(&self) -> Option<&WakeEventfd> {
         match self.events.descriptor() {
             EventFile::Own(_) => None,
@@ -83,9 +83,9 @@ impl CompletionChannel {
     }
 
     /// Returns whether the program has made the channel's descriptor non-blocking, so that no
-    /// thread waits in a `read` of it. The result `true` is cached, which saves a system call for
-    /// each event. If the program makes the descriptor blocking again, threads still wait
-    /// correctly.
+    /// thread waits in a `read` of it. After the first `true`, all later calls return `true`
+    /// without a system call. If the program makes the descriptor blocking again, threads still
+    /// wait correctly.
     pub(crate) fn is_non_blocking(&self) -> bool {
         self.was_non_blocking() || {
             let flags = fcntl_getfl(self).unwrap_or(OFlags::empty());
@@ -102,7 +102,7 @@ impl CompletionChannel {
         self.was_non_blocking.load(Ordering::Relaxed)
     }
 
-    /// Queues an event for a completion queue that has new entries. Each arming of the completion
+    /// Queues an event for `completion_queue`, which has new entries. Each arming of the completion
     /// queue causes one event, even if the previous event was not fetched (`ibv_req_notify_cq(3)`).
     pub fn notify(&self, completion_queue: &Arc<Element>) {
         self.events
@@ -111,26 +111,28 @@ impl CompletionChannel {
             });
     }
 
-    /// Fetches the next event. If no event is queued, waits for one, unless the program has made
+    /// Removes the next event from the queue. Returns the [`Element`] of the completion queue to
+    /// which the event belongs. If no event is queued, waits for one, unless the program has made
     /// the descriptor non-blocking.
     pub fn next_event(&self) -> io::Result<Arc<Element>> {
         self.events.take(|element| Some(element))
     }
 
-    /// Fetches the next event, or returns `None` if no event is queued. Never waits.
+    /// Removes the next event from the queue. Returns the [`Element`] of the completion queue to
+    /// which the event belongs, or `None` if no event is queued. Never waits.
     pub(crate) fn try_next_event(&self) -> Option<Arc<Element>> {
         self.events.try_take(|element| Some(element))
     }
 
-    /// Waits until an event is queued or a peer process wakes the thread. Returns the event, or
-    /// `None` after a wakeup by a peer.
+    /// Waits until an event is queued or a peer process wakes the thread. Returns the [`Element`]
+    /// of the completion queue to which the event belongs, or `None` after a wakeup by a peer.
     pub(crate) fn wait(&self) -> io::Result<Option<Arc<Element>>> {
         self.events.wait()?;
         Ok(self.events.pop(|element| Some(element)))
     }
 
-    /// Removes the queued events of a completion queue that is being destroyed, and waits until the
-    /// program has acknowledged the queue's fetched events (`ibv_destroy_cq(3)`).
+    /// Removes the queued events of `completion_queue`, which is being destroyed, and waits until
+    /// the program has acknowledged the queue's fetched events (`ibv_destroy_cq(3)`).
     pub fn withdraw(&self, completion_queue: &Arc<Element>) {
         self.events
             .withdraw(completion_queue, |element| Some(element));

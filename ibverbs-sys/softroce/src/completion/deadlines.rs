@@ -13,14 +13,15 @@ use super::CompletionQueue;
 /// Completion queues whose events are delayed by [moderation](super::Moderation), with the times at
 /// which the events are due. A timer of the NIC raises the events.
 pub struct Deadlines {
-    /// Earliest due time in nanoseconds. Threads read it without a lock to check whether an event
-    /// is due.
+    /// Earliest time in nanoseconds at which a completion event is due. Threads read it without a
+    /// lock to check whether an event is due.
     earliest: AtomicU64,
     waiting: Mutex<Vec<(Time, Weak<CompletionQueue>)>>,
     told: OnceLock<DueCallback>,
 }
 
-/// Callback that is called with each new due time, so that a timer can be set.
+/// Callback that is called with the time at which a delayed completion event is due, so that a
+/// timer can be set.
 type DueCallback = Box<dyn Fn(Time) + Send + Sync>;
 
 /// Value of `earliest` if no completion event is delayed. Later than every due time, so that no
@@ -46,14 +47,15 @@ impl fmt::Debug for Deadlines {
 }
 
 impl Deadlines {
-    /// Returns the earliest due time, at which the caller must call [`expire`](Self::expire).
-    /// Returns `None` if no event is delayed.
+    /// Returns the earliest time at which a completion event is due. The caller must call
+    /// [`expire`](Self::expire) at this time. Returns `None` if no event is delayed.
     pub fn next(&self) -> Option<Time> {
         let earliest = self.earliest.load(Ordering::Acquire);
         (earliest != NONE).then(|| Time::from_nanos(earliest))
     }
 
-    /// Sets the callback `told`, which is called with each new due time. Only the first call has an
+    /// Sets the callback `told`. It is called with the due time of each completion event that is
+    /// newly delayed, so that it can set a timer. Only the first call of this function has an
     /// effect. The callback runs while a completion queue is locked.
     pub(crate) fn set_callback(&self, told: impl Fn(Time) + Send + Sync + 'static) {
         let _ = self.told.set(Box::new(told));
@@ -82,8 +84,8 @@ impl Deadlines {
         }
     }
 
-    /// Adds a completion queue whose delayed event is due at `time`, and calls the callback with
-    /// this time, so that the timer is set.
+    /// Adds the completion queue `queue`, whose delayed event is due at `time`. Calls the callback
+    /// with this time, so that a timer is set.
     pub(super) fn add(&self, time: Time, queue: Weak<CompletionQueue>) {
         let mut waiting = self.waiting.lock();
         waiting.push((time, queue));

@@ -5,7 +5,7 @@ use crate::proto::{Completion, CompletionOpcode, CompletionStatus};
 /// An entry of a completion queue, from which the work completion of the C ABI is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Work completion of the request, in the form of the transport.
+    /// Completion of the request as the transport reports it.
     pub completion: Completion,
     /// Number of the queue pair that executed the request. A receive of a shared receive queue is
     /// executed by the queue pair that received the message.

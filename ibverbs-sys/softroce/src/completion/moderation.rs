@@ -19,7 +19,7 @@ pub struct Moderation {
 }
 
 /// State of a completion event that moderation delays: the number of completions since the last
-/// event, and the time limit.
+/// event, and the time at which the event is due.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DelayedEvent {
     count: u16,
@@ -38,8 +38,9 @@ pub(super) enum EventTiming {
 }
 
 impl Moderation {
-    /// Counts a completion of an armed queue at the time `now` in `held`, the state of the queue's
-    /// delayed event. Returns whether the completion event must be raised now or is delayed.
+    /// Counts a completion at the time `now`. `held` is the state of the delayed event of the
+    /// completion queue, which must be armed. Returns whether the completion event must be raised
+    /// now or is delayed.
     pub(super) fn count_completion(self, held: &mut DelayedEvent, now: Time) -> EventTiming {
         held.count = held.count.saturating_add(1);
         if self.period.is_zero() || held.count >= self.count {

@@ -57,14 +57,14 @@ pub struct CompletionQueueAttributes {
     pub timestamps: bool,
 }
 
-/// State of the completion event for which the program has armed the queue. The tail of the ring of
-/// entries contains a copy, so that threads that add entries to a queue that is not armed need not
-/// lock this state.
+/// State of the completion event for which the program has armed the queue. Threads that add
+/// entries lock this state only if the queue is armed: the tail of the ring of entries has a copy
+/// of the state, which they check first.
 #[derive(Default)]
 struct ArmedState {
     arming: Option<Arming>,
-    /// Position in the ring of the first entry that may raise the event: the tail of the ring when
-    /// the queue was armed.
+    /// Position in the ring of the first entry that may raise the event: the tail of the ring at
+    /// the time when the queue was armed.
     since: Option<Position>,
     moderation: Moderation,
     held: moderation::DelayedEvent,
@@ -97,8 +97,9 @@ const MAX_BATCH: usize = 16;
 const _: () = assert!(limits::MAX_CQE as usize <= Ring::<Entry>::MAX_CAPACITY);
 
 impl CompletionQueue {
-    /// Creates a completion queue of the open device `context`. If moderation delays an event of
-    /// the queue, the due time is added to `deadlines`.
+    /// Creates a completion queue of the open device `context` with the given attributes.
+    /// `deadlines` is the list to which the queue adds each event that moderation delays, with the
+    /// time at which the event is due.
     pub fn new(
         context: &Arc<Context>,
         deadlines: &Arc<Deadlines>,
@@ -146,9 +147,9 @@ impl CompletionQueue {
         self.push_slowly(added, &again)
     }
 
-    /// Handles the rare cases of [`push`](Self::push) after an attempt to add `entry`: if the
-    /// attempt has failed (`added` is `None`), tries again; otherwise raises an event for the
-    /// entry, if the queue is armed.
+    /// Handles the rare cases in which the fast path of [`push`](Self::push) is not sufficient for
+    /// `entry`. If the fast path could not add the entry (`added` is `None`), tries again.
+    /// Otherwise raises an event for the added entry, if the queue is armed.
     #[cold]
     fn push_slowly(&self, added: Option<Added>, entry: &Entry) -> Result<(), Overrun> {
         let entry = slice::from_ref(entry);
@@ -161,8 +162,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Adds entries in order. Stops with an error at the first entry that does not fit into the
-    /// queue. The entries before it stay in the queue.
+    /// Adds all of `entries` in order. Stops with an error at the first entry that does not fit
+    /// into the queue. The entries before it stay in the queue.
     #[inline]
     pub fn push_all(&self, entries: impl IntoIterator<Item = Entry>) -> Result<(), Overrun> {
         let mut entries = entries.into_iter();
@@ -175,8 +176,9 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Adds a batch of entries. All entries are taken from the iterator first, so that no panic can
-    /// occur between the claim of slots in the ring and the writing of the entries.
+    /// Adds a batch of entries, at most [`MAX_BATCH`], in order. All entries are taken from the
+    /// iterator first, so that no panic can occur between the claim of slots in the ring and the
+    /// writing of the entries.
     #[inline(never)]
     fn push_batch(&self, entries: &mut impl Iterator<Item = Entry>) -> Result<(), Overrun> {
         let together: SmallVec<[Entry; MAX_BATCH]> = entries.take(MAX_BATCH).collect();
@@ -199,9 +201,10 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Handles a failed attempt to add an entry, which failed for the reason `refused`. If the ring
-    /// is full, drops the oldest entry if overruns are ignored, and otherwise makes the queue fail.
-    /// Returns `Ok` if the caller must try again to add the entry.
+    /// Handles a failed attempt to add an entry to the ring. `refused` is the reason of the
+    /// failure. If the ring is full, drops the oldest entry if the program ignores overruns, and
+    /// otherwise makes the completion queue fail. Returns `Ok` if the caller must try again to add
+    /// the entry.
     #[cold]
     fn make_room(&self, refused: AddError) -> Result<(), Overrun> {
         let AddError::Full(full) = refused else {
@@ -225,8 +228,8 @@ impl CompletionQueue {
         Err(Overrun)
     }
 
-    /// Raises a completion event if the queue is armed for one of the added entries. Moderation may
-    /// delay the event.
+    /// Raises a completion event if the queue is armed for one of `entries`, which were added to
+    /// the ring with the result `added`. Moderation may delay the event.
     #[cold]
     fn notify_added(&self, added: Added, entries: &[Entry]) {
         let is_awaited =
@@ -323,8 +326,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Sets the moderation of completion events. Raises an event that is delayed at present,
-    /// because the new moderation may never raise it.
+    /// Sets the moderation of completion events to `moderation`. Raises an event that is delayed at
+    /// present, because the new moderation may never raise it.
     pub fn moderate(&self, moderation: Moderation) {
         if !moderation.period.is_zero() {
             self.timed.store(true, Ordering::Relaxed);
@@ -373,7 +376,8 @@ impl CompletionQueue {
     }
 
     /// Raises the completion event for which the program has armed the queue, and disarms the
-    /// queue, so that the event is raised only once.
+    /// queue, so that the event is raised only once. `events` is the locked state of the armed
+    /// event.
     fn notify(&self, events: &mut ArmedState) {
         events.arming = None;
         events.held = moderation::DelayedEvent::default();

@@ -36,7 +36,7 @@ pub(super) use position::Position;
 /// Bounded lock-free queue of entries of the type `T`, in a ring of slots (memory for one entry
 /// each).
 pub(super) struct Ring<T> {
-    /// Position of the next entry to add, with the flags [`Position::HELD`] and
+    /// Position at which the next entry is added, with the flags [`Position::HELD`] and
     /// [`Position::CLOSED`] and the marks ([`TailFlags`]).
     tail: RingEnd,
     /// Position of the oldest entry, with the flag [`Position::HELD`].
@@ -46,7 +46,7 @@ pub(super) struct Ring<T> {
     capacity: AtomicUsize,
 }
 
-/// Word of the head or the tail of the ring, in its own cache line.
+/// The head or the tail of the ring: one word, in its own cache line.
 #[repr(align(64))]
 struct RingEnd(AtomicU64);
 
@@ -64,14 +64,14 @@ pub(super) struct TailFlags(u64);
 /// Error: the reason why no entry could be added to the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AddError {
-    /// The ring contains as many entries as its capacity.
+    /// The ring contains as many entries as its capacity allows.
     Full(Full),
     /// The ring is closed: no more entries can be added.
     Closed,
 }
 
-/// Value of the tail when the ring was found full. [`Ring::close`] closes the ring only if the tail
-/// has not changed since.
+/// State in which the ring was found full: the value of the tail. [`Ring::close`] closes the ring
+/// only if the tail has not changed since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full(Position);
 
@@ -90,7 +90,8 @@ impl TailFlags {
 }
 
 impl Added {
-    /// Returns the marks (flags of the tail) that were set when the entries were added.
+    /// Returns the marks (flags of the tail of the ring) that were set when the entries were added.
+    /// They show the kinds of entries for which the completion queue was armed.
     #[inline]
     pub(super) fn marks(self) -> TailFlags {
         TailFlags(self.0.0 & Position::MARKS)
@@ -108,7 +109,8 @@ impl<T: Copy + Send> Ring<T> {
     /// slots.
     pub(super) const MAX_CAPACITY: usize = Lap::MAX;
 
-    /// Creates a ring for `capacity` entries, with memory for the first `room` entries.
+    /// Creates a ring with the capacity `capacity`. Memory is allocated for `room` entries at
+    /// first, and for more when it is needed.
     pub(super) fn new(capacity: usize, room: usize) -> Self {
         debug_assert!((1..=Self::MAX_CAPACITY).contains(&capacity));
         Self {
@@ -138,8 +140,9 @@ impl<T: Copy + Send> Ring<T> {
         Some(Added(tail))
     }
 
-    /// Adds the first of `entries`: as many as there are free slots, but at least one. Returns the
-    /// number of added entries.
+    /// Adds as many of `entries` as there are free slots, but at least one, in order. Returns the
+    /// number of added entries, and the position of the first one with the marks of the tail. Fails
+    /// if the ring is full or closed.
     pub(super) fn push_all(&self, entries: &[T]) -> Result<(usize, Added), AddError> {
         let mut attempt = 0;
         loop {
@@ -168,9 +171,9 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Handles a slot (memory of one entry) at the tail that is not free: adds slots, waits for
-    /// another thread, or returns the reason why no entry can be added. `attempt` counts the waits.
-    /// After `Ok` the caller must try again.
+    /// Handles the case that the slot at the tail position `tail` is not free: adds slots to the
+    /// ring, or waits for another thread. Returns `Ok` if the caller must try again, and the reason
+    /// as an error if no entry can be added. `attempt` counts the waits.
     #[cold]
     fn make_room(&self, tail: Position, attempt: &mut u32) -> Result<(), AddError> {
         if tail.has(Position::CLOSED) {
@@ -191,8 +194,9 @@ impl<T: Copy + Send> Ring<T> {
         Ok(())
     }
 
-    /// Closes the ring, so that no entries can be added, unless the tail has changed since the ring
-    /// was found `full`. Returns `true` if this call closed the ring.
+    /// Closes the ring, so that no more entries can be added. `full` is the state in which the ring
+    /// was found full; if the tail has changed since, the ring stays open. Returns `true` if this
+    /// call closed the ring.
     pub(super) fn close(&self, full: Full) -> bool {
         claim(&self.tail, full.0, full.0.with(Position::CLOSED))
     }
@@ -246,13 +250,14 @@ impl<T: Copy + Send> Ring<T> {
         Position(self.tail.0.fetch_or(marks.0, Ordering::AcqRel)).unflagged()
     }
 
-    /// Clears all marks (flags of the tail). Later producers then get no marks.
+    /// Clears all marks (flags of the tail), for example when the completion queue is no longer
+    /// armed. Entries that are added later report no marks.
     pub(super) fn unmark(&self) {
         self.tail.0.fetch_and(!Position::MARKS, Ordering::AcqRel);
     }
 
-    /// Waits until other threads have written all entries whose positions they claimed before this
-    /// call.
+    /// Waits until all entries whose positions were claimed before this call have been written by
+    /// the threads that claimed them.
     pub(super) fn wait_for_claims(&self) {
         let end = self.tail().unflagged();
         let mut attempt = 0;
@@ -278,8 +283,8 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Returns the number of entries. The result is inexact while other threads add or remove
-    /// entries.
+    /// Returns the number of entries in the ring. The result is inexact while other threads add or
+    /// remove entries.
     pub(super) fn len(&self) -> usize {
         let (tail, head) = (self.tail(), self.head().unflagged());
         let lap = self.table.slots().lap;
@@ -309,8 +314,8 @@ fn claim(end: &RingEnd, from: Position, to: Position) -> bool {
     end.0.compare_exchange(from.0, to.0, order, order).is_ok()
 }
 
-/// Entries that a consumer has claimed and is reading. Dropping this value frees the slots of these
-/// entries.
+/// Entries of the ring that a thread has claimed and is reading. Dropping this value frees their
+/// slots.
 struct ClaimedEntries<'a, T: Copy> {
     slots: Slots<'a, T>,
     next: Position,

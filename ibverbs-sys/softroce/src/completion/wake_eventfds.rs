@@ -42,7 +42,7 @@ impl WakeEventfds {
     /// descriptors open.
     pub(crate) const COUNT: usize = 2;
 
-    /// Opens all wakeup descriptors of a NIC, without assigning them to channels.
+    /// Opens all wakeup descriptors (eventfds) of a NIC. None of them is assigned to a channel yet.
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
         let slot = |_| {
@@ -78,8 +78,8 @@ impl WakeEventfds {
 }
 
 impl WakeEventfd {
-    /// Returns the index of the descriptor among the wakeup descriptors of the NIC, by which peer
-    /// processes identify it.
+    /// Returns the index of this descriptor among the wakeup descriptors of the NIC. Peer processes
+    /// identify the descriptor by this index.
     pub(crate) fn number(&self) -> usize {
         self.number
     }

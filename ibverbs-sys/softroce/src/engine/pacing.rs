@@ -32,11 +32,11 @@ const MAX_USELESS_WAKEUPS: u32 = 1024;
 /// [`Pacing::decide`] derives how the engine waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Observations {
-    /// Set if a packet in a watched socket woke the engine (background thread).
+    /// Set if a packet in a watched socket woke the engine (background thread) in this iteration.
     pub(crate) woken: bool,
-    /// Set if the engine (background thread) fetched packets from the sockets.
+    /// Set if the engine (background thread) fetched packets from the sockets in this iteration.
     pub(crate) fetched: bool,
-    /// Set if another thread was receiving packets at the same time.
+    /// Set if another thread was receiving packets when the engine tried to receive.
     pub(crate) contended: bool,
     /// Set if the program armed a completion queue since the last iteration.
     pub(crate) armed: bool,
@@ -54,19 +54,19 @@ pub(crate) enum Wait {
     Unwatched(Duration),
 }
 
-/// State from which the engine (the background thread of the device) decides if packets wake it.
-/// Wakeups are useless while the program polls, and each takes time of the thread that sends the
-/// packet. Without wakeups, packets wait for an interval if no thread polls. So the engine stops
-/// watching the sockets only after several useless wakeups in a row. If this decision was wrong,
-/// twice as many are required the next time.
+/// State from which the engine (the background thread of the device) decides whether packets wake
+/// it. Wakeups are useless while the program polls, and each takes time of the thread that sends
+/// the packet. Without wakeups, packets wait for an interval if no thread polls. So the engine
+/// stops watching the sockets only after several useless wakeups in a row. If this decision was
+/// wrong, twice as many are required the next time.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     away: bool,
     in_vain: u32,
     patience: u32,
-    /// Number of intervals, since the required number of wakeups last changed, in which the engine
-    /// (background thread) did not watch the sockets and the program polled: the decision not to
-    /// watch was right.
+    /// Number of intervals in which the engine (background thread) did not watch the sockets and
+    /// the program polled, so that the decision not to watch was right. Counted since the required
+    /// number of useless wakeups last changed.
     right: u32,
 }
 
@@ -125,7 +125,8 @@ impl Pacing {
 mod tests {
     use super::*;
 
-    /// Observations after a wakeup by a packet that no polling thread would have received.
+    /// Observations of an iteration in which a packet woke the engine, and no polling thread would
+    /// have received the packet.
     const USEFUL_WAKEUP: Observations = Observations {
         woken: true,
         fetched: true,
@@ -146,8 +147,8 @@ mod tests {
         }
     }
 
-    /// Repeats useless wakeups until the engine (background thread) stops watching the sockets.
-    /// Returns their number.
+    /// Repeats useless wakeups until `pacing` decides that the engine (background thread) stops
+    /// watching the sockets. Returns the number of wakeups.
     fn wake_until_unwatched(pacing: &mut Pacing) -> u32 {
         let mut times = 1;
         while pacing.decide(in_vain()) == Wait::Watch {

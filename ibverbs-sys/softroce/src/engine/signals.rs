@@ -13,8 +13,8 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Res
     with_blocked_signals(|| thread::Builder::new().name(name.to_owned()).spawn(body)).map(drop)
 }
 
-/// Runs `body` with all signals blocked except signals that report memory faults. Threads that
-/// `body` starts inherit the signal mask.
+/// Calls `body` while all signals are blocked, except signals that report memory faults. Threads
+/// that `body` starts inherit this signal mask. Returns the result of `body`.
 fn with_blocked_signals<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: `sigset_t` is plain data, so a zeroed one is valid, and both sets are live during the
     // calls.

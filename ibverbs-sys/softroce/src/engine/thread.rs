@@ -44,8 +44,8 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     /// the lock.
     fn receive(&self) -> ReceiveAttempt;
 
-    /// Returns the time at which a thread last polled the device, or `None` if no thread ever
-    /// polled.
+    /// Returns the time at which a thread of the program last polled the device, or `None` if no
+    /// thread ever polled.
     fn polled(&self) -> Option<Time>;
 
     /// Returns the UDP sockets that receive packets of the device at present.
@@ -72,31 +72,31 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
         None
     }
 
-    /// Publishes to peer processes that the engine (background thread) is about to sleep and must
-    /// be woken. Returns `false` if messages have already arrived, for which no peer will wake the
-    /// engine.
+    /// Informs peer processes that the engine (background thread) is about to sleep, so that they
+    /// wake it for new messages. Returns `false` if messages have already arrived: no peer wakes
+    /// the engine for these, so it must not sleep.
     fn fall_asleep(&self) -> bool {
         true
     }
 
-    /// Publishes to peer processes that the engine (background thread) is awake, so that they need
-    /// not wake it.
+    /// Informs peer processes that the engine (background thread) is awake, so that they need not
+    /// wake it for new messages.
     fn wake_up(&self) {}
 
-    /// Returns the interval at which the engine (background thread) must check for messages
-    /// although it watches the sockets: peers wake another thread, which may not receive.
-    /// `_is_over` is set if the engine has just waited for this interval. Returns `None` if no such
-    /// check is needed.
+    /// Returns the interval at which the engine (background thread) must check for messages even
+    /// while packets wake it. Such checks are needed if peers wake a thread of the program instead,
+    /// which may not receive. `_is_over` is set if the engine has just waited for this interval.
+    /// Returns `None` if no such checks are needed.
     fn check_interval(&self, _is_over: bool) -> Option<Duration> {
         None
     }
 
-    /// Runs due timers without receiving packets. Called while the sockets cannot be used, because
-    /// the program has closed descriptors.
+    /// Runs the timers that are due, without receiving packets. Called while the sockets cannot be
+    /// used, because the program has closed descriptors of the device.
     fn run_due(&self);
 
-    /// Reports a panic of the engine's thread to the device, which then fails. Returns `true` if
-    /// the engine (background thread) may continue.
+    /// Reports a panic of the engine (background thread) to the device, which then fails. `panic`
+    /// is the payload of the panic. Returns `true` if the engine may continue.
     fn panicked(&self, panic: &(dyn Any + Send)) -> bool;
 }
 
@@ -136,8 +136,8 @@ struct EngineState {
 }
 
 impl Engine {
-    /// Starts the engine's thread, which calls the functions of `device` and runs `timers`. Signals
-    /// of the program are delivered to the program's own threads only.
+    /// Starts the engine (background thread of the device), which calls the functions of `device`
+    /// and runs `timers`. Signals of the program are delivered to the program's own threads only.
     pub(crate) fn start<D: EngineTasks>(timers: Arc<Timers>, device: Weak<D>) -> io::Result<Self> {
         let shared = Arc::new(EngineState {
             timers,
@@ -163,7 +163,7 @@ impl Engine {
         }
     }
 
-    /// Returns the number of iterations of the engine's loop.
+    /// Returns the number of iterations of the engine's loop, for tests.
     #[cfg(test)]
     pub(super) fn rounds(&self) -> u64 {
         self.shared.rounds.load(Ordering::SeqCst)
@@ -186,9 +186,10 @@ impl Drop for Engine {
 }
 
 impl EngineState {
-    /// Runs the loop of the engine (background thread) until the device is dropped. After a panic
-    /// the device has failed, and the loop continues for timers, such as the timer for moderated
-    /// completion events. A second panic ends the loop.
+    /// Runs the loop of the engine (background thread) until `device` is dropped. `watch` contains
+    /// the descriptors that wake the engine. After a panic the device has failed, and the loop
+    /// continues for timers, such as the timer for moderated completion events. A second panic ends
+    /// the loop.
     fn drive<D: EngineTasks>(&self, device: &Weak<D>, mut watch: Watch) {
         // Code that meets state which the panic left inconsistent finds that the device has failed.
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run(device, &mut watch))) {
@@ -298,9 +299,9 @@ impl EngineState {
         }
     }
 
-    /// Sleeps until there is work to do, at most for `interval`. Timers do not end the sleep before
-    /// the time `least`. Does not sleep if the program has armed a completion queue since `armed`,
-    /// the number of armings, was read.
+    /// Sleeps until an event or a timer wakes the engine (background thread), at most for
+    /// `interval`. Timers do not end the sleep before the time `least`. Does not sleep if the
+    /// program has armed a completion queue since `armed`, the number of armings, was read.
     fn sleep<D: EngineTasks>(
         &self,
         interval: Option<Duration>,
@@ -327,8 +328,8 @@ impl EngineState {
     }
 }
 
-/// Receives packets until the sockets are empty, but at most [`MAX_BATCHES`] batches. Returns the
-/// number of packets and the result of the last attempt.
+/// Receives packets of `device` until the sockets are empty, but at most [`MAX_BATCHES`] batches.
+/// Returns the number of received packets, and the result of the last attempt.
 fn receive(device: &impl EngineTasks) -> (usize, ReceiveAttempt) {
     let mut packets = 0;
     let mut look = device.receive();

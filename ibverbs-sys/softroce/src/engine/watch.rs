@@ -15,7 +15,7 @@ use crate::net::{Endpoints, Socket};
 /// engine does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A packet arrived, or a peer process sent a message.
+    /// A packet arrived in a socket, or a peer process sent a message through shared memory.
     Heard,
     /// A change of the network interfaces or addresses of the host.
     HostChange,
@@ -24,7 +24,7 @@ pub(super) enum Event {
 /// Events since the last call of [`Watch::take`], which determine the engine's work.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wakeup {
-    /// Set if there was any event, of either kind.
+    /// Set if there was an event of any kind.
     pub(super) woken: bool,
     /// Set if there was an [`Event::HostChange`].
     pub(super) host_changed: bool,
@@ -49,8 +49,9 @@ impl Watch {
         })
     }
 
-    /// Adds a descriptor that wakes the engine (background thread) even while the engine does not
-    /// watch the sockets. `event` is the kind of event that a readable descriptor stands for.
+    /// Adds a descriptor whose events wake the engine (background thread) even while the engine
+    /// does not watch the sockets. A readable descriptor means that an event of the kind `event`
+    /// has occurred.
     pub(super) fn add(&self, descriptor: BorrowedFd<'_>, event: Event) -> io::Result<()> {
         let data = EventData::new_u64(event as u64);
         Ok(epoll::add(&self.epoll, descriptor, data, EventFlags::IN)?)
@@ -95,8 +96,8 @@ impl Watch {
         refused == 0
     }
 
-    /// Returns the events since the last call, without waiting. The engine (background thread)
-    /// calls this function before it receives packets.
+    /// Returns the events that have occurred since the last call, without waiting. The engine
+    /// (background thread) calls this function before it receives packets.
     pub(super) fn take(&self) -> Wakeup {
         let mut events = [MaybeUninit::uninit(); 8];
         let now = Timespec {

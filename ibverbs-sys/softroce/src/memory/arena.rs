@@ -36,9 +36,9 @@ pub struct Arena {
 #[derive(Default)]
 struct State {
     segments: Vec<ArenaSegment>,
-    /// Blocks that are in use, found by the addresses of their first bytes.
+    /// Blocks of the arena that are in use, by the addresses of their first bytes.
     blocks: BTreeMap<usize, Weak<Block>>,
-    /// Size of the file in bytes.
+    /// Size of the arena's file in bytes.
     end: u64,
 }
 
@@ -85,7 +85,7 @@ const MIN_SEGMENT: usize = 64 << 20;
 const CHECKED_LENGTH: usize = 16 << 20;
 
 impl Arena {
-    /// Creates an arena with an empty file. Segments are added when blocks are allocated.
+    /// Creates an arena with an empty file. The file grows when blocks are allocated.
     pub fn new() -> io::Result<Arc<Self>> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // Kernels before 6.3 do not support this flag; newer kernels may require it.
@@ -158,7 +158,8 @@ impl Arena {
         Ok(block)
     }
 
-    /// Adds a segment that can hold a block of `length` bytes, and returns it.
+    /// Adds a segment (mapping of a new part of the file) that can hold a block of `length` bytes.
+    /// Returns the segment, which belongs to `state`, the locked state of the arena.
     fn grow<'a>(
         &self,
         state: &'a mut State,
@@ -181,7 +182,7 @@ impl Arena {
         state.segments.last_mut().ok_or(Refusal::Exhausted)
     }
 
-    /// Returns the pages of a block that is no longer used to the system. Later accesses read
+    /// Returns the pages of `block`, which is no longer used, to the system. Later accesses read
     /// zeroes.
     fn release_pages(&self, block: &Block) {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -228,9 +229,9 @@ impl fmt::Debug for Arena {
 }
 
 impl ArenaSegment {
-    /// Allocates a block of `length` bytes, aligned to `align`, in this segment. Returns the
-    /// block's address, its offset in the file, and the file range of the segment, or `None` if the
-    /// segment has no such free range.
+    /// Allocates a block of `length` bytes in this segment, at a multiple of `align`. Returns the
+    /// block's address, its offset in the arena's file, and the range of the file that the segment
+    /// maps. Returns `None` if the segment has no such free range.
     fn allocate(&mut self, length: usize, align: usize) -> Option<(usize, u64, Range<u64>)> {
         let start = self.free.allocate(length, align)?;
         let segment = self.segment.place();
@@ -255,8 +256,8 @@ impl Block {
         &self.arena
     }
 
-    /// Returns the location in the arena's file of `length` bytes at `address`, by which a peer
-    /// process can map them. Returns `None` if the bytes are not inside the block.
+    /// Returns the location of `length` bytes at `address` in the arena's file, by which a peer
+    /// process can map the bytes. Returns `None` if the bytes are not inside the block.
     pub fn place(&self, address: usize, length: u64) -> Option<ArenaLocation> {
         let start = address.checked_sub(self.address)? as u64;
         let size = self.length as u64;

@@ -66,8 +66,8 @@ pub(crate) unsafe fn copy(from: usize, to: usize, length: usize) -> Result<(), M
 }
 
 /// Copies `length` bytes from the address `from` to the address `to` by the largest aligned
-/// accesses. With `OUTWARD`, accesses are aligned in the target, and the last access becomes
-/// visible last. Otherwise accesses are aligned in the source.
+/// accesses. If `OUTWARD` is set, the accesses are aligned in the target, and the last access
+/// becomes visible after all others. Otherwise they are aligned in the source.
 ///
 /// # Safety
 /// The bytes of each range must be registered memory, or the caller must ensure that no references
@@ -116,9 +116,9 @@ unsafe fn copy_pieces<const OUTWARD: bool>(
     Ok(())
 }
 
-/// Copies words one by one, after a faster copy of all words has failed. The error of this copy
-/// shows if the source or the target is not mapped. If the memory is mapped again meanwhile, copies
-/// all words.
+/// Copies words one by one, after a faster copy of the same words has failed. This copy fails, too,
+/// and its error shows if the source or the target is not mapped. If the memory is mapped again
+/// meanwhile, copies all words.
 ///
 /// # Safety
 /// The bytes of each range must be registered memory, or the caller must ensure that no references

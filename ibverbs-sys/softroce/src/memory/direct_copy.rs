@@ -14,8 +14,8 @@ use super::view::{View, pieces};
 type Parts<'a> = SmallVec<[(AccessibleSpan<'a>, usize); 2]>;
 
 impl View<'_> {
-    /// Checks that the queue pair of this view may read `length` bytes of a message, from byte
-    /// `offset` on, by the local keys in `list`.
+    /// Checks that the queue pair may read a part of a message by the local keys in `list`, the
+    /// segments of the message. The part has `length` bytes, from byte `offset` of the message on.
     pub(crate) fn check_local(
         &self,
         list: &[Segment],
@@ -29,9 +29,9 @@ impl View<'_> {
         })
     }
 
-    /// Copies `length` bytes of `message`, from byte `offset` on, from this view's memory to the
-    /// memory `to` of `peer`, a view of the same registry. The memory keys of both sides are looked
-    /// up once, and cannot change during the copy.
+    /// Copies a part of `message` from this view's memory to the memory `to` of `peer`, a view of
+    /// the same registry. The part has `length` bytes, from byte `offset` of the message on. The
+    /// memory keys of both sides are looked up once, and cannot change during the copy.
     pub(crate) fn copy_message(
         &self,
         message: Data<'_>,
@@ -79,9 +79,10 @@ impl View<'_> {
         })
     }
 
-    /// Copies `length` bytes from the memory `from` of the view `peer` to the segments `list` of a
-    /// message in this view, from byte `offset` of the message on. Executes an RDMA read within the
-    /// process, so the memory of the peer must permit remote reads.
+    /// Executes a part of an RDMA read within the process: copies `length` bytes from the memory
+    /// `from` of the view `peer` to a message in this view. `list` contains the segments of the
+    /// message, and the copy begins at byte `offset` of the message. The memory of the peer must
+    /// permit remote reads.
     pub(crate) fn fetch(
         &self,
         list: &[Segment],
@@ -107,9 +108,12 @@ impl View<'_> {
         })
     }
 
-    /// Calls `act` with the memory of `length` bytes of a message in the segments `list`, from byte
-    /// `offset` on. The memory stays registered until `act` returns. Returns `None` if the queue
-    /// pair may not access the bytes. `write` is set if `act` writes to the memory.
+    /// Calls `act` with the memory of a part of a message. `list` contains the segments of the
+    /// message. The part has `length` bytes, from byte `offset` of the message on. `write` is set
+    /// if `act` writes to the memory.
+    ///
+    /// The memory stays registered until `act` returns. Returns the result of `act`, or `None` if
+    /// the queue pair may not access the bytes.
     #[inline]
     pub(crate) fn with_segments<T>(
         &self,

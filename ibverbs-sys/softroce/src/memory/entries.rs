@@ -26,14 +26,14 @@ pub(super) enum Entry {
 /// the offset of the accessed bytes in the span.
 pub(super) struct AccessibleSpan<'a> {
     pub(super) span: &'a Span,
-    /// Offset of the first accessed byte in the span, in bytes.
+    /// Offset in bytes of the first accessed byte from the start of the span.
     pub(super) offset: u64,
 }
 
 impl Entries {
-    /// Returns the `length` bytes of memory at `address` that a queue pair of the protection domain
-    /// `domain` accesses by the local key `key`, after checking the key and the bounds. If `write`
-    /// is set, also checks that local write access is permitted.
+    /// Returns the `length` bytes at `address` that a request accesses by the local key `key`. The
+    /// request belongs to a queue pair of the protection domain `domain`. Fails unless the key
+    /// permits the access to all of these bytes. If `write` is set, the access is a local write.
     #[inline]
     pub(super) fn local(
         &self,
@@ -58,9 +58,9 @@ impl Entries {
         })
     }
 
-    /// Returns the `length` bytes at `address` of a region or window that a peer accesses by the
-    /// remote key `key` through the queue pair `queue_pair` of the protection domain `domain`.
-    /// Fails unless the key grants the rights `access` to all of these bytes.
+    /// Returns the `length` bytes at `address` that a request of a peer accesses by the remote key
+    /// `key`. The peer's request arrived at the queue pair `queue_pair` of the protection domain
+    /// `domain`. Fails unless the key grants the rights `access` to all of these bytes.
     #[inline]
     pub(super) fn remote(
         &self,
@@ -136,8 +136,8 @@ impl Entries {
         }
     }
 
-    /// Binds a memory window as `wanted` describes, for the queue pair `queue_pair` of the
-    /// protection domain `domain`. Returns the slot of the window (its number in the table).
+    /// Binds a memory window as `wanted` describes, for a request of the queue pair `queue_pair` in
+    /// the protection domain `domain`. Returns the slot of the window (its number in the table).
     /// Returns `None`, and changes nothing, if the binding is not permitted.
     pub(super) fn bind(
         &mut self,
@@ -222,8 +222,8 @@ impl Entries {
         is_served.then_some(number)
     }
 
-    /// Returns the description of the region or window in the slot `number` of the table that is
-    /// published to peer processes, or `None` if peers may not access the memory.
+    /// Describes the region or window in the slot `number` of the table, in the form that is
+    /// published to peer processes. Returns `None` if peers may not access the memory.
     pub(super) fn published(&self, number: u32) -> Option<Published> {
         let key = self.table.key(number);
         match self.table.get(number)? {
@@ -260,9 +260,9 @@ impl Entries {
     }
 }
 
-/// Returns the description of a range of a region that is published to peer processes, or `None` if
-/// peers may not access the region. `part` is the offset and the length of the range, and `start`
-/// is the address by which requests name its first byte.
+/// Describes a range of `region` in the form that is published to peer processes. `part` is the
+/// offset and the length of the range, `start` the address by which requests name its first byte,
+/// and `access` the rights that it grants. Returns `None` if peers may not access the region.
 fn record(region: &Region, part: (u64, u64), start: u64, access: AccessFlags) -> Option<Published> {
     let (offset, length) = part;
     if region.span.is_null() {

@@ -10,8 +10,8 @@ use super::mapping::Mapping;
 use crate::descriptor::Descriptor;
 use crate::per_process::PerProcess;
 
-/// Copies memory at `address` to `out` by a system call. Returns `None` if not all bytes are
-/// readable.
+/// Copies memory of this process at `address` to `out` by a system call. Returns `None` if not all
+/// bytes are readable.
 pub(super) fn read(address: usize, out: &mut [u8]) -> Option<()> {
     transfer(
         libc::SYS_process_vm_readv,
@@ -21,8 +21,8 @@ pub(super) fn read(address: usize, out: &mut [u8]) -> Option<()> {
     )
 }
 
-/// Copies `data` to memory at `address` by a system call. Returns `None` if not all bytes are
-/// writable.
+/// Copies `data` to memory of this process at `address` by a system call. Returns `None` if not all
+/// bytes are writable.
 pub(super) fn write(address: usize, data: &[u8]) -> Option<()> {
     transfer(
         libc::SYS_process_vm_writev,
@@ -32,7 +32,8 @@ pub(super) fn write(address: usize, data: &[u8]) -> Option<()> {
     )
 }
 
-/// Returns the mapping that contains `address`, or `None` if the address is not mapped.
+/// Returns the mapping of this process that contains `address`, or `None` if the address is not
+/// mapped.
 ///
 /// The query takes half a microsecond; reading all of `/proc/self/maps` takes hundreds. Fails if
 /// the kernel is older than 6.11, or if there is no `/proc`.

@@ -25,8 +25,9 @@ pub fn is_mapped(address: usize, length: u64, writable: bool) -> bool {
     })
 }
 
-/// Returns whether contiguous mappings cover the `length` bytes at `address`, all readable, and
-/// also writable if `writable` is set. `mapping_at` returns the mapping at an address.
+/// Returns whether the `length` bytes at `address` are mapped and readable, and also writable if
+/// `writable` is set. `mapping_at` returns the mapping that contains an address. The range may
+/// consist of several adjacent mappings.
 fn covers(
     mapping_at: impl Fn(u64) -> Result<Option<Mapping>, QueryUnsupported>,
     address: u64,

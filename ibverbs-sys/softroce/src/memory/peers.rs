@@ -12,7 +12,7 @@ use crate::proto::{AccessFlags, Withdrawal};
 /// a peer needs for an access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Published {
-    /// Memory key by which requests of peers name the region or window.
+    /// Memory key by which requests of peer processes name the region or window.
     pub(crate) key: u32,
     /// Number of the protection domain to which the region or window belongs.
     pub(crate) domain: u64,
@@ -42,34 +42,36 @@ pub(crate) struct FilePlace {
     pub(crate) segment: Range<u64>,
 }
 
-/// Interface of the peer processes of the host to which memory regions and windows are published.
-/// The published table has a record (slot) for each region and window.
+/// Interface by which the device publishes its memory regions and windows to the peer processes of
+/// the host. The published table has a record (slot) for each region and window.
 ///
 /// Registration, deregistration and window binding call these functions. Copies of data do not.
 pub(crate) trait Peers: Send + Sync {
-    /// Publishes a region or window in the record `slot` of the table, and replaces the previous
-    /// content of the record. Does not wait for peers that are still copying from or to the
-    /// previous region or window.
+    /// Publishes a memory region or window to the peer processes, in the record `slot` of the
+    /// published table. Replaces the previous content of the record, without waiting for peers that
+    /// are still copying from or to the previous region or window.
     fn publish(&self, slot: u32, region: &Published);
 
-    /// Removes the region or window in the record `slot` from the published table. Peers that have
-    /// found it before may still be copying from or to its memory.
+    /// Removes the memory region or window in the record `slot` from the published table. Peer
+    /// processes that have found it before may still be copying from or to its memory.
     fn retract(&self, slot: u32);
 
-    /// Returns whether the record `slot` of the published table contains a region or window.
+    /// Returns whether the record `slot` of the published table contains a memory region or window,
+    /// so that peer processes can access the memory.
     fn is_published(&self, slot: u32) -> bool;
 
-    /// Waits until peers have finished all copies from and to memory whose records were removed
-    /// before this call. Fails with [`Busy`](Refusal::Busy) if a peer process was stopped during a
-    /// copy and does not finish the copy in time.
+    /// Waits until peer processes have ended all copies that could still use records which were
+    /// removed from the published table before this call. Fails with [`Busy`](Refusal::Busy) if a
+    /// peer process was stopped during a copy and does not end the copy in time.
     fn wait(&self) -> Result<(), Refusal>;
 
-    /// Begins or continues the withdrawal of the region or window in the record `slot` of the
-    /// table: removes it from the table, without waiting for peers that are still copying. Returns
-    /// the progress of the withdrawal.
+    /// Begins or continues to withdraw the memory region or window in the record `slot` from peer
+    /// processes: removes the record from the published table, without waiting for peers that are
+    /// still copying. Returns whether the withdrawal is complete, must be continued later, or has
+    /// failed.
     fn withdraw(&self, slot: u32) -> Withdrawal;
 
-    /// Cancels the pending withdrawal of the region or window in the record `slot` of the table.
-    /// Returns `false` if no withdrawal was pending.
+    /// Cancels the pending withdrawal of the memory region or window in the record `slot` of the
+    /// published table. Returns `false` if no withdrawal was pending.
     fn cancel_withdrawal(&self, slot: u32) -> bool;
 }

@@ -18,7 +18,7 @@ pub(crate) struct Piece<'a> {
 }
 
 impl<'a> Piece<'a> {
-    /// Creates a read-only memory range of the bytes of a slice of this process.
+    /// Creates a read-only memory range of `bytes`, which are memory of this process.
     pub(crate) fn of(bytes: &'a [u8]) -> Self {
         Self {
             address: bytes.as_ptr().expose_provenance(),
@@ -28,14 +28,14 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Creates a writable memory range from a mutable slice of this process.
+    /// Creates a writable memory range of `bytes`, which are memory of this process.
     pub(crate) fn of_mut(bytes: &'a mut [u8]) -> Self {
         // SAFETY: the piece keeps the exclusive borrow, so no other references exist, and the bytes
         // may be written.
         unsafe { Self::new(bytes.as_mut_ptr().expose_provenance(), bytes.len(), true) }
     }
 
-    /// Creates a writable memory range from words that other threads or processes may read and
+    /// Creates a writable memory range of `words`, which other threads or processes may read and
     /// write at any time.
     pub(crate) fn of_atomics(words: &'a [AtomicU64]) -> Self {
         let address = words.as_ptr().expose_provenance();
@@ -80,8 +80,8 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Returns the parts of the memory ranges in `list` that contain the bytes `range`, counted as
-    /// if the memory ranges were contiguous.
+    /// Returns the parts of the memory ranges in `list` that contain the bytes `range`. The bytes
+    /// are counted as if the memory ranges were contiguous.
     #[inline]
     pub(crate) fn parts(list: &[Self], range: Range<usize>) -> impl Iterator<Item = Self> {
         let (mut skip, mut left) = (range.start, range.len());
@@ -98,8 +98,8 @@ impl<'a> Piece<'a> {
         })
     }
 
-    /// Copies all bytes of this memory range to another one. Returns `None` if the lengths differ,
-    /// or if bytes are unmapped or not writable.
+    /// Copies all bytes of this memory range to the memory range `to`. Returns `None` if the
+    /// lengths differ, or if bytes are unmapped or not writable.
     #[inline]
     pub(crate) fn copy_to(&self, to: &Piece<'_>) -> Option<()> {
         if !to.writable || self.length != to.length {
@@ -116,7 +116,7 @@ impl<'a> Piece<'a> {
         self.writable
     }
 
-    /// Writes a word to the first eight bytes of the memory range. Returns `None` if the range is
+    /// Writes `word` to the first eight bytes of the memory range. Returns `None` if the range is
     /// shorter, not writable, or unmapped.
     pub(crate) fn store(&self, word: u64) -> Option<()> {
         if !self.writable || self.length < size_of::<u64>() {

@@ -53,7 +53,7 @@ impl RangeAllocator {
         self.free.insert(start, end - start);
     }
 
-    /// Returns whether all bytes are free, so that the segment can be unmapped.
+    /// Returns whether all bytes of the segment are free, so that the segment can be unmapped.
     pub(super) fn are_all_free(&self) -> bool {
         self.free.get(&0) == Some(&self.length)
     }

@@ -20,8 +20,8 @@ use crate::sync::Line;
 /// A value of the type `T` behind a lock that is cheap for readers and expensive for writers,
 /// because the value is read for every message and rarely changed.
 pub(super) struct ReadMostly<T> {
-    /// The value, and the lock that writers hold, and that readers hold if they have found a change
-    /// in progress.
+    /// The value, inside the lock that writers take. Readers take the lock only if they find a
+    /// change in progress.
     lock: RwLock<T>,
     /// Set while a writer changes the value or waits for readers. Readers that find the flag set
     /// use `lock` instead of a lane (word that marks a read as in progress).
@@ -35,7 +35,8 @@ pub(super) struct ReadGuard<'a, T> {
     _hold: ReaderLock<'a, T>,
 }
 
-/// Lock that a reader holds: an occupied lane (a word that writers check), or the read lock.
+/// The lock that a reader holds: a lane (word that marks a read as in progress, and that writers
+/// check), or the read lock.
 #[expect(dead_code, reason = "they are held")]
 enum ReaderLock<'a, T> {
     Lane(Lane<'a>),
@@ -66,10 +67,12 @@ impl<T> ReadMostly<T> {
         }
     }
 
-    /// Locks the value for reading. The guard should be held for a short time only, because writers
-    /// wait for it. `hint` selects the lane (word that marks a read as in progress) that is tried
-    /// first, so threads should pass different values. A thread must not call this function while
-    /// it holds a guard: if a writer is waiting, the thread would deadlock.
+    /// Locks the value for reading. Writers wait until the returned guard is dropped, so it should
+    /// be held for a short time only. `hint` selects the lane (word that marks a read as in
+    /// progress) that is tried first, so threads should pass different values.
+    ///
+    /// A thread must not call this function while it holds a guard: if a writer is waiting, the
+    /// thread would deadlock.
     #[inline]
     pub(super) fn read(&self, hint: u32) -> ReadGuard<'_, T> {
         let lane = Lanes(&self.lanes).enter(hint as usize);

@@ -46,16 +46,17 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// Returns the offset in the region of the `length` bytes that requests address by `address`.
-    /// Returns `None` if the region does not contain all of these bytes.
+    /// Returns the offset in the region of the `length` bytes that requests name by the address
+    /// `address`. Returns `None` if the region does not contain all of these bytes.
     #[inline]
     pub(super) fn offset(&self, address: u64, length: u64) -> Option<u64> {
         offset(self.start, self.span.length(), address, length)
     }
 }
 
-/// Returns the offset of the `length` bytes at `address` within the `size` bytes at `start`.
-/// Returns `None` if the range at `start` does not contain all of these bytes.
+/// Returns the offset of a range within a larger range. The inner range has `length` bytes and
+/// begins at `address`; the outer range has `size` bytes and begins at `start`. Returns `None` if
+/// the outer range does not contain all bytes of the inner one.
 pub(super) fn offset(start: u64, size: u64, address: u64, length: u64) -> Option<u64> {
     let offset = address.checked_sub(start)?;
     (offset <= size && length <= size - offset).then_some(offset)

@@ -42,9 +42,10 @@ pub struct Registry {
 pub(crate) struct Regions<'a>(ReadGuard<'a, Entries>);
 
 impl Regions<'_> {
-    /// Returns the memory of `segment` that a queue pair of the protection domain `domain`
-    /// accesses, writable if `write` is set. Returns `None` if the access is not permitted, or if
-    /// the memory may be unmapped (on-demand regions).
+    /// Returns the memory that `segment`, an element of a request's scatter/gather list, refers to.
+    /// The request must belong to a queue pair of the protection domain `domain`. The memory may be
+    /// written only if `write` is set. Returns `None` if the access is not permitted, or if the
+    /// memory may be unmapped (on-demand regions).
     #[inline]
     pub(crate) fn piece(
         &self,
@@ -91,22 +92,23 @@ impl Registry {
         self.arena.get_or_init(|| Arena::new().ok()).as_ref()
     }
 
-    /// Sets the interface through which all regions and windows are published to peer processes of
-    /// the same host, so that these processes can access the memory directly. Must be called before
-    /// the first registration.
+    /// Sets `peers`, the interface through which all regions and windows are published to peer
+    /// processes of the same host. These processes can then access the memory directly. Must be
+    /// called before the first registration.
     pub(crate) fn set_peers(&self, peers: Arc<impl Peers + 'static>) {
         let _ = self.peers.set(peers);
     }
 
-    /// Returns the number that is added to the index of a region or window in the table to form the
-    /// index in its memory key. Peer processes need the number to find the record of a key.
+    /// Returns the random number that is added to the index of a region or window in the table to
+    /// form the index in its memory key. Peer processes need the number to find the published
+    /// record of a key.
     pub(crate) fn key_base(&self) -> u32 {
         self.entries.read(0).table.base()
     }
 
-    /// Publishes the region or window in the slot `slot` of the table to peer processes. If the
-    /// slot is empty, or peers may not access its content, removes the slot from the published
-    /// table.
+    /// Publishes the memory region or window in the slot `slot` of the table `entries` to peer
+    /// processes. If the slot is empty, or if peers may not access the memory, removes the slot
+    /// from the table that peers read.
     fn publish(&self, entries: &Entries, slot: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -138,9 +140,10 @@ impl Registry {
         result
     }
 
-    /// Returns the location in the arena's file of the bytes of the region with the key `key`, and
-    /// the block that contains them. Returns `None` if there is no such region, or if its memory is
-    /// not in the arena; see [`Span::place`].
+    /// Returns the position of a memory region's bytes in the arena's file, from which peers can
+    /// map the bytes, and the allocated block that contains them. `key` is the key of the region.
+    /// Returns `None` if there is no such region, or if its memory is not in the arena; see
+    /// [`Span::place`].
     pub fn place(&self, key: u32) -> Option<(Arc<Block>, ArenaLocation)> {
         let entries = self.entries.read(0);
         let (_, region) = entries.region(key).ok()?;
@@ -160,14 +163,14 @@ impl Registry {
         DeviceMemory::new(length).inspect_err(|_| self.deallocate(length))
     }
 
-    /// Subtracts `length` bytes of freed device memory from the total, so that they can be
-    /// allocated again.
+    /// Subtracts `length` bytes of freed device memory from the total of allocated device memory,
+    /// so that they can be allocated again.
     pub fn deallocate(&self, length: u64) {
         self.device_memory.fetch_sub(length, Ordering::AcqRel);
     }
 
-    /// Returns a view of the memory that the queue pair with the number `queue_pair` and the
-    /// protection domain `domain` can access.
+    /// Returns the part of the registered memory that a queue pair can access. The queue pair has
+    /// the number `queue_pair` and the protection domain `domain`.
     pub fn view(&self, domain: DomainId, queue_pair: u32) -> View<'_> {
         View::new(self, domain, queue_pair)
     }
@@ -227,8 +230,9 @@ impl Registry {
         Ok(key)
     }
 
-    /// Withdraws the region with the key `key` from peer processes, after `check` has accepted it.
-    /// Returns the write lock on the entries, and the region's slot (number in the table).
+    /// Withdraws the memory region with the key `key` from peer processes, after `check` has
+    /// accepted the region. Returns the write lock on the table of regions and windows, and the
+    /// region's slot (number in the table).
     fn withdraw_region(
         &self,
         key: u32,
@@ -251,12 +255,12 @@ impl Registry {
         }
     }
 
-    /// Deregisters the region with the key `key` (`ibv_dereg_mr(3)`). After the call, the device
-    /// does not access the region's bytes any more.
+    /// Deregisters the memory region with the key `key` (`ibv_dereg_mr(3)`). After the call, the
+    /// device does not access the region's bytes any more.
     ///
     /// # Errors
-    /// [`Refusal::Busy`] if a window is bound to the region, or if a peer of the same host is
-    /// stopped during a copy.
+    /// [`Refusal::Busy`] if a window is bound to the region, or if another process of this host is
+    /// copying the region's bytes and does not finish in time.
     pub fn deregister(&self, key: u32) -> Result<(), Refusal> {
         let check = |region: &Region| match region.windows {
             0 => Ok(()),
@@ -331,9 +335,10 @@ impl Registry {
         }
     }
 
-    /// Returns the virtual address of `length` bytes in an on-demand region, which requests address
-    /// by `address` (`ibv_advise_mr(3)`). Fails unless `key` is the key of such a region of the
-    /// domain, the region contains the bytes, and, if `write` is set, the bytes are writable.
+    /// Checks a range of bytes for which the program advises prefetching (`ibv_advise_mr(3)`), and
+    /// returns the range's virtual address. The `length` bytes at `address` must be in the
+    /// on-demand region with the key `key`, and the region in the protection domain `domain`. If
+    /// `write` is set, the bytes must be writable.
     pub fn advise(
         &self,
         domain: DomainId,
@@ -363,23 +368,25 @@ impl Registry {
         Ok(region.span.address().wrapping_add(offset as usize))
     }
 
-    /// Locks the registry for reading by the queue pair with the number `queue_pair`. The lock
-    /// should be held for a short time only, because threads that change the registry wait for it.
+    /// Locks the table of regions and windows for reading by the queue pair with the number
+    /// `queue_pair`. The lock should be held for a short time only, because threads that change the
+    /// table wait for it.
     #[inline]
     pub(crate) fn regions(&self, queue_pair: u32) -> Regions<'_> {
         Regions(self.entries.read(queue_pair))
     }
 
-    /// Locks the registry for reading by the queue pair with the number `queue_pair`, and calls
-    /// `body` with the regions and windows. Returns the result of `body`.
+    /// Calls `body` with the table of regions and windows, locked for reading by the queue pair
+    /// with the number `queue_pair`. Returns the result of `body`.
     #[inline]
     pub(super) fn with<T>(&self, queue_pair: u32, body: impl FnOnce(&Entries) -> T) -> T {
         body(&self.entries.read(queue_pair))
     }
 
-    /// Begins or continues the withdrawal of a type 1 window from peer processes, because the
-    /// window is about to be bound again, as `wanted` describes. Returns the progress of the
-    /// withdrawal.
+    /// Begins or continues to withdraw a type 1 window from peer processes, so that they stop using
+    /// it. The window is about to be bound as `wanted` describes, for a queue pair of the
+    /// protection domain `domain`. Returns whether the withdrawal is complete, must be continued
+    /// later, or has failed.
     pub(super) fn withdraw_window(&self, domain: DomainId, wanted: &WindowBinding) -> Withdrawal {
         self.withdraw_slot(|entries| {
             let number = entries.table.slot_of(wanted.window)?;
@@ -391,15 +398,17 @@ impl Registry {
         })
     }
 
-    /// Begins or continues the withdrawal of the type 2 window with the key `key` from peer
-    /// processes, because the window is about to be invalidated. Returns the progress of the
-    /// withdrawal.
+    /// Begins or continues to withdraw the type 2 window with the key `key` from peer processes, so
+    /// that they stop using it. The window is about to be invalidated by a request of the queue
+    /// pair `queue_pair` in the protection domain `domain`. Returns whether the withdrawal is
+    /// complete, must be continued later, or has failed.
     pub(super) fn withdraw(&self, domain: DomainId, queue_pair: u32, key: u32) -> Withdrawal {
         self.withdraw_slot(|entries| entries.bound_window(domain, queue_pair, key))
     }
 
-    /// Begins or continues the withdrawal of the region or window whose slot (number in the table)
-    /// `find` returns. Returns the progress of the withdrawal.
+    /// Begins or continues to withdraw a memory region or window from peer processes, so that they
+    /// stop using it. `find` returns its slot (number in the table). Returns whether the withdrawal
+    /// is complete, must be continued later, or has failed.
     fn withdraw_slot(&self, find: impl FnOnce(&Entries) -> Option<u32>) -> Withdrawal {
         let Some(peers) = self.peers.get() else {
             return Withdrawal::Complete;
@@ -418,8 +427,8 @@ impl Registry {
         withdrawal
     }
 
-    /// Publishes the window with the key `key` to peer processes again, if it was withdrawn for a
-    /// request that was then not executed.
+    /// Publishes the window with the key `key` to peer processes again. Called if the window was
+    /// withdrawn for a request that was then not executed.
     pub(crate) fn restore_window(&self, key: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -430,8 +439,8 @@ impl Registry {
         }
     }
 
-    /// Returns the slot (number in the table) of the key `key`, without checking the tag (low byte
-    /// of the key). Returns `None` if the slot is empty.
+    /// Returns the slot (number in the table) that belongs to the memory key `key`. Does not check
+    /// the tag (low byte) of the key. Returns `None` if the slot is empty.
     #[cfg(test)]
     pub(crate) fn slot(&self, key: u32) -> Option<u32> {
         self.entries.read(0).table.slot_of(key)
@@ -445,8 +454,9 @@ impl Registry {
     }
 
     /// Binds a memory window as `wanted` describes, so that peers can access the window's bytes
-    /// (IBTA 10.6.7.2, 11.4.1.1). The caller must have [withdrawn](Self::withdraw_window) the
-    /// window from peers.
+    /// (IBTA 10.6.7.2, 11.4.1.1). `queue_pair` and `domain` are the number and the protection
+    /// domain of the queue pair that executes the bind request. The caller must have
+    /// [withdrawn](Self::withdraw_window) the window from peers.
     pub(super) fn bind(
         &self,
         domain: DomainId,
@@ -466,9 +476,10 @@ impl Registry {
     }
 
     /// Unbinds the type 2 window with the key `key`, so that peers can no longer access memory
-    /// through it (IBTA 10.6.7.2.4). The caller must have [withdrawn](Self::withdraw) the window
-    /// from peers. Returns `None` if no window with this key is bound through the queue pair, or if
-    /// the window is still published.
+    /// through it (IBTA 10.6.7.2.4). The request comes from the queue pair `queue_pair` of the
+    /// protection domain `domain`. The caller must have [withdrawn](Self::withdraw) the window from
+    /// peers. Returns `None` if no window with this key is bound through the queue pair, or if the
+    /// window is still published.
     pub(super) fn invalidate(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<()> {
         let mut entries = self.entries.write();
         let number = entries.bound_window(domain, queue_pair, key)?;
@@ -491,8 +502,8 @@ impl fmt::Debug for Registry {
     }
 }
 
-/// Checks that the addresses by which requests name a region's bytes do not wrap around at 2^64.
-/// The first address is `start`.
+/// Checks that the addresses of a memory region do not wrap around at 2^64. `start` is the address
+/// by which requests name the first byte of `span`, the memory of the region.
 fn check_range(start: u64, span: &Span) -> Result<(), Refusal> {
     let length = span.length();
     let is_whole = span.is_null() || start == 0;

@@ -30,8 +30,8 @@ unsafe impl Send for Segment {}
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// Maps `length` bytes of the arena's file from `offset` on. Both numbers must be multiples of
-    /// [`HUGE`].
+    /// Maps a part of the arena's file `file` into memory: `length` bytes from `offset` on. Both
+    /// numbers must be multiples of [`HUGE`].
     pub(super) fn map(file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<Self> {
         let out_of_range = |_| io::Error::from_raw_os_error(libc::ENOMEM);
         let place = libc::off_t::try_from(offset).map_err(out_of_range)?;
@@ -113,8 +113,8 @@ impl Drop for Segment {
     }
 }
 
-/// Allocates all pages of the `length` mapped bytes at `address`, with huge pages if possible, so
-/// that later accesses cannot fail for lack of memory. Fails if there is not enough memory. Pages
+/// Allocates all pages of the `length` mapped bytes at `address`, with huge pages if possible.
+/// Later accesses then cannot fail for lack of memory. Fails if there is not enough memory. Pages
 /// that exist already keep their contents.
 pub(super) fn populate(address: usize, length: usize) -> io::Result<()> {
     let start = ptr::with_exposed_provenance_mut::<c_void>(address);

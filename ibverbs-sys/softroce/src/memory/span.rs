@@ -24,7 +24,7 @@ enum Kind {
     Mapped,
     /// Memory of the program that was allocated from the device's arena (shared file).
     Allocated {
-        /// Block that contains the bytes.
+        /// Block of the arena that contains the bytes of the span.
         block: Arc<Block>,
     },
     /// Memory of the program that may be unmapped at times (on-demand region). System calls copy
@@ -77,8 +77,8 @@ impl Span {
         })
     }
 
-    /// Creates a span of `length` bytes of the program's memory at `address`, of which some may be
-    /// unmapped. Accesses to unmapped bytes fail.
+    /// Creates a span of `length` bytes of the program's memory at `address`, for an on-demand
+    /// region. Bytes may be unmapped at times; an access to unmapped bytes fails.
     ///
     /// # Safety
     /// The caller must ensure that no references exist in this process to bytes that are written
@@ -123,8 +123,8 @@ impl Span {
         self.length
     }
 
-    /// Returns whether the span is memory of the program. Returns `false` for device memory and for
-    /// the null region.
+    /// Returns whether the bytes of the span are memory of the program. Returns `false` for device
+    /// memory, and for the null region, which has no memory.
     pub fn is_program(&self) -> bool {
         matches!(
             self.kind,
@@ -132,8 +132,8 @@ impl Span {
         )
     }
 
-    /// Returns the location of the span in the arena's file, and the block that contains it.
-    /// Returns `None` if the memory was not allocated from the arena.
+    /// Returns the block of the arena (shared file) that contains the span, and the span's location
+    /// in the file. Returns `None` if the memory was not allocated from the arena.
     pub fn place(&self) -> Option<(&Arc<Block>, ArenaLocation)> {
         match &self.kind {
             Kind::Allocated { block } => Some((block, block.place(self.address, self.length)?)),
@@ -146,19 +146,19 @@ impl Span {
         matches!(self.kind, Kind::Null)
     }
 
-    /// Copies `data` to the beginning of the span. Fails if the span is shorter, or if not all
-    /// bytes are writable.
+    /// Copies `data` to the beginning of the span. Fails if the span is shorter than `data`, or if
+    /// not all of these bytes are writable.
     pub(crate) fn copy_in(&self, data: &[u8]) -> Result<(), Refusal> {
         self.write(0, data).map_err(|_| Refusal::Fault)
     }
 
-    /// Copies bytes from the beginning of the span to `out`. Fails if the span is shorter, or if
-    /// not all bytes are readable.
+    /// Copies `out.len()` bytes from the beginning of the span to `out`. Fails if the span is
+    /// shorter, or if not all of these bytes are readable.
     pub(crate) fn copy_out(&self, out: &mut [u8]) -> Result<(), Refusal> {
         self.read(0, out).map_err(|_| Refusal::Fault)
     }
 
-    /// Copies bytes of the span, from `offset` on, to `out`.
+    /// Copies `out.len()` bytes of the span, which begin at `offset`, to `out`.
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, out.len())?;
         match self.kind {
@@ -175,7 +175,7 @@ impl Span {
         }
     }
 
-    /// Copies `data` to the span, from `offset` on.
+    /// Copies `data` to the bytes of the span that begin at `offset`.
     pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, data.len())?;
         match self.kind {
@@ -189,7 +189,8 @@ impl Span {
         }
     }
 
-    /// Copies `length` bytes of this span, from `offset` on, to the span `to`, from `to_offset` on.
+    /// Copies `length` bytes of this span, which begin at `offset`, to the bytes of the span `to`
+    /// that begin at `to_offset`.
     #[inline]
     pub(super) fn copy_to(
         &self,
@@ -245,7 +246,7 @@ impl Span {
         }
     }
 
-    /// Copies bytes of the span, from `offset` on, to the memory range `to` until it is full.
+    /// Fills the memory range `to` with the bytes of the span that begin at `offset`.
     #[inline]
     pub(super) fn copy_to_piece(&self, offset: u64, to: &Piece<'_>) -> Result<(), Inaccessible> {
         if let Some(from) = self.piece(offset, to.length(), false) {
@@ -257,7 +258,7 @@ impl Span {
         })
     }
 
-    /// Copies all bytes of the memory range `from` to the span, from `offset` on.
+    /// Copies all bytes of the memory range `from` to the bytes of the span that begin at `offset`.
     #[inline]
     pub(super) fn copy_from_piece(
         &self,
@@ -273,8 +274,9 @@ impl Span {
         })
     }
 
-    /// Splits the memory range `piece` into parts of at most 1024 bytes. Calls `copy` for each part
-    /// with a buffer of the same length, the offset of the part in the range, and the part.
+    /// Splits the memory range `piece` into parts of at most 1024 bytes, and calls `copy` for each
+    /// part. The arguments of `copy` are a buffer with the length of the part, the offset of the
+    /// part in the range, and the part.
     #[cold]
     fn by_parts(
         &self,
@@ -291,8 +293,8 @@ impl Span {
         Ok(())
     }
 
-    /// Executes an atomic compare and swap on the eight bytes at `offset`. Returns their previous
-    /// value.
+    /// Executes an atomic compare and swap on the eight bytes of the span at `offset`: if they
+    /// equal `compare`, replaces them by `swap`. Returns their previous value.
     pub(super) fn compare_swap(
         &self,
         offset: u64,
@@ -305,8 +307,8 @@ impl Span {
         unsafe { copy::compare_swap(address, compare, swap) }.map_err(|_| Inaccessible)
     }
 
-    /// Executes an atomic fetch and add on the eight bytes at `offset`. Returns their previous
-    /// value.
+    /// Executes an atomic fetch and add on the eight bytes of the span at `offset`: adds `add` to
+    /// them. Returns their previous value.
     pub(super) fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Inaccessible> {
         let address = self.locate_word(offset)?;
         // SAFETY: the word is aligned and inside the span, whose creator guarantees that no
@@ -314,7 +316,7 @@ impl Span {
         unsafe { copy::fetch_add(address, add) }.map_err(|_| Inaccessible)
     }
 
-    /// Writes `value` to the eight bytes at `offset`, in one atomic access.
+    /// Writes `value` to the eight bytes of the span at `offset`, in one atomic access.
     pub(super) fn store(&self, offset: u64, value: u64) -> Result<(), Inaccessible> {
         let mut before = self.fetch_add(offset, 0)?;
         loop {
@@ -338,8 +340,8 @@ impl Span {
         Ok(self.address.wrapping_add(offset as usize))
     }
 
-    /// Returns the address of the eight bytes at `offset` for an atomic operation. Fails if they
-    /// are not inside the span, not aligned or not mapped.
+    /// Returns the address of the eight bytes of the span at `offset`, for an atomic operation.
+    /// Fails if they are not inside the span, not aligned or not mapped.
     fn locate_word(&self, offset: u64) -> Result<usize, Inaccessible> {
         let address = self.locate(offset, size_of::<u64>())?;
         match self.kind {

@@ -34,7 +34,8 @@ pub(super) struct Table<T> {
 #[derive(Debug)]
 struct Slot<T> {
     tag: u8,
-    /// Position of the current tag (low byte of the key) in the random order of the slot's tags.
+    /// Number of tags (low bytes of keys) that the slot has used, modulo 256. Selects the current
+    /// tag in the random order of the slot's tags.
     turn: u8,
     /// Bits in which the slot's index in keys differs from its number.
     difference: u8,
@@ -72,14 +73,14 @@ impl<T> Table<T> {
         }
     }
 
-    /// Returns the random number that is added to each index in keys. Peer processes need the
-    /// number to find the slot of a key.
+    /// Returns the random number that is added to each index in memory keys. Peer processes need
+    /// the number to find the slot of a key.
     pub(super) fn base(&self) -> u32 {
         self.base
     }
 
-    /// Stores the object `content` in a free slot, and returns the number of the slot. Fails if the
-    /// table is full.
+    /// Stores the object `content` in a free slot of the table, and returns the number of the slot.
+    /// Fails if the table is full.
     pub(super) fn insert(&mut self, content: T) -> Result<u32, Refusal> {
         if self.free.len() < MIN_FREE_SLOTS && self.slots.len() + BLOCK_SIZE < INDICES as usize / 2
         {
@@ -109,7 +110,8 @@ impl<T> Table<T> {
         }
     }
 
-    /// Removes and returns the object in the slot `number`. The key of the object becomes invalid.
+    /// Removes the object in the slot `number`, and returns it, or `None` if the slot is empty. The
+    /// key of the object becomes invalid.
     pub(super) fn remove(&mut self, number: u32) -> Option<T> {
         let content = self.slots.get_mut(number as usize)?.content.take()?;
         self.renew(number);
@@ -117,8 +119,8 @@ impl<T> Table<T> {
         Some(content)
     }
 
-    /// Assigns the next tag to the slot `number`, and returns the new key. A tag repeats only after
-    /// all other tags of the slot were used.
+    /// Assigns the next tag (low byte of the key) to the slot `number`, and returns the new key of
+    /// the slot. A tag repeats only after all other tags of the slot were used.
     pub(super) fn renew(&mut self, number: u32) -> u32 {
         if let Some(slot) = self.slots.get_mut(number as usize) {
             let before = slot.tag;
@@ -141,7 +143,7 @@ impl<T> Table<T> {
     }
 
     /// Assigns the tag `tag` (low byte of the key) to the slot `number`, and returns the new key.
-    /// For window bindings, which name the new tag.
+    /// Called when a memory window is bound, because the bind request contains the new tag.
     pub(super) fn retag(&mut self, number: u32, tag: u8) -> u32 {
         if let Some(slot) = self.slots.get_mut(number as usize) {
             slot.tag = tag;
@@ -149,8 +151,9 @@ impl<T> Table<T> {
         self.key(number)
     }
 
-    /// Returns the number of the slot that the index in `key` determines, or `None` if the slot is
-    /// empty. Does not check the tag, so the key may be an earlier key of the slot.
+    /// Returns the number of the slot to which the memory key `key` belongs, or `None` if the slot
+    /// is empty. The tag (low byte) of the key is not checked, so the key may be an earlier key of
+    /// the slot.
     #[inline]
     pub(super) fn slot_of(&self, key: u32) -> Option<u32> {
         let index = (key >> 8).checked_sub(self.base)?;
@@ -180,7 +183,7 @@ impl<T> Table<T> {
         self.slots.get_mut(number as usize)?.content.as_mut()
     }
 
-    /// Returns all stored objects, each with the number of its slot.
+    /// Returns all objects in the table, each with the number of its slot.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         self.slots
             .iter_mut()

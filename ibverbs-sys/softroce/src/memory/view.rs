@@ -39,9 +39,9 @@ impl<'a> View<'a> {
         self.queue_pair
     }
 
-    /// Returns the `length` bytes of memory at `address` that this queue pair accesses by the local
-    /// key `key`, after checking the key and the bounds. If `write` is set, also checks that local
-    /// write access is permitted.
+    /// Returns the `length` bytes at `address` that a request of this queue pair accesses by the
+    /// local key `key`. Returns `None` unless the key permits the access to all of these bytes. If
+    /// `write` is set, the access is a local write.
     #[inline]
     pub(super) fn local<'e>(
         &self,
@@ -55,8 +55,8 @@ impl<'a> View<'a> {
         found.ok()
     }
 
-    /// Returns the `length` bytes of the memory `remote` that a peer accesses through the queue
-    /// pair, after checking that the rights `access` are granted.
+    /// Returns the `length` bytes at `remote` that a peer accesses through this queue pair. Returns
+    /// `None` unless the remote key grants the rights `access` to all of these bytes.
     #[inline]
     pub(super) fn remote<'e>(
         &self,
@@ -84,10 +84,10 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Calls `visit` for each contiguous part of `length` bytes of a message in the segments
-    /// `list`, from byte `offset` on. The arguments of `visit` are the memory of the part, and the
-    /// range of the part within the `length` bytes. If `write` is set, checks for local write
-    /// access.
+    /// Calls `visit` for each contiguous part of a message's memory, in order. `list` contains the
+    /// segments of the message. The parts cover `length` bytes, from byte `offset` of the message
+    /// on. The arguments of `visit` are the memory of the part, and the range of the part within
+    /// the `length` bytes. If `write` is set, the segments must permit local writes.
     #[inline]
     fn for_each_part(
         &self,
@@ -408,9 +408,10 @@ impl Memory for View<'_> {
     }
 }
 
-/// Splits `length` bytes of a message, from `offset` on, at the boundaries of its segments. Returns
-/// the segment, the offset in the segment, and the number of bytes of each part. Skips empty
-/// segments, whose keys are not checked.
+/// Splits a part of a message at the boundaries of the message's segments in `list`. The part has
+/// `length` bytes, from byte `offset` of the message on. Returns the segment, the offset in the
+/// segment, and the number of bytes of each piece. Skips empty segments, whose keys are not
+/// checked.
 pub(super) fn pieces(
     list: &[Segment],
     offset: u32,

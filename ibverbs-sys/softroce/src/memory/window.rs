@@ -14,7 +14,8 @@ pub enum WindowKind {
     Type2,
 }
 
-/// An allocated memory window, which grants access while it is bound to a region.
+/// A memory window that exists, whether or not it is bound. The window grants access only while it
+/// is bound to a region.
 #[derive(Debug)]
 pub(super) struct Window {
     pub(super) kind: WindowKind,

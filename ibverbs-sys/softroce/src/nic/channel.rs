@@ -9,18 +9,18 @@ use crate::engine::ReceiveAttempt;
 use crate::same_host::HostPeers;
 
 impl Nic {
-    /// Creates a completion channel. If a wakeup descriptor is free, peer processes can wake
-    /// threads that wait on the channel.
+    /// Creates a completion channel. Peer processes can wake threads that wait on the channel, if
+    /// one of the NIC's wakeup descriptors is free for it.
     pub(crate) fn new_channel(&self) -> io::Result<Arc<CompletionChannel>> {
         let wake_eventfd =
             (self.host_peers.as_ref()).and_then(|host_peers| host_peers.wake_eventfd());
         wake_eventfd.map_or_else(CompletionChannel::new, CompletionChannel::with)
     }
 
-    /// Fetches the next event of a channel. If no event is queued, waits for one, unless the
-    /// channel's descriptor is non-blocking. While this thread waits, peer processes on the same
-    /// host wake this thread instead of the engine (background thread), and this thread receives
-    /// their messages.
+    /// Fetches the next completion event of `channel`, and returns the [`Element`] of its
+    /// completion queue. If no event is queued, waits for one, unless the channel's descriptor is
+    /// non-blocking. While this thread waits, peer processes on the same host wake this thread
+    /// instead of the engine (background thread), and this thread receives their messages.
     pub(crate) fn next_event(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         if let Some(event) = channel.try_next_event() {
             return Ok(event);
@@ -61,11 +61,12 @@ impl Nic {
         event
     }
 
-    /// Ensures that packets and messages that arrive from now on wake a thread. The program is
-    /// about to wait for an event of `channel`. Must be called when a completion queue of the
-    /// channel was armed. Packets wake the engine (background thread). If the channel is
-    /// non-blocking and the only one, peer processes on the same host wake the waiting thread
-    /// directly.
+    /// Ensures that packets and messages that arrive from now on wake a thread. Must be called when
+    /// the program has armed a completion queue whose events arrive on `channel`, because the
+    /// program is about to wait.
+    ///
+    /// Packets wake the engine (background thread). If the channel is non-blocking and the only
+    /// one, peer processes on the same host wake the waiting thread directly.
     pub(crate) fn armed(&self, channel: Option<&CompletionChannel>) {
         self.watch();
         if let (Some(host_peers), Some(channel)) = (&self.host_peers, channel)
@@ -77,9 +78,9 @@ impl Nic {
         }
     }
 
-    /// Fetches the next event of a non-blocking channel, whose descriptor peers can make readable.
-    /// If a peer has done so, first receives the peer's messages in place of the engine (background
-    /// thread).
+    /// Fetches the next completion event of the non-blocking channel `channel`. The peers in
+    /// `host_peers` can make the channel's descriptor `wake_eventfd` readable. If a peer has done
+    /// so, first receives the peer's messages in place of the engine (background thread).
     fn next_event_non_blocking(
         &self,
         channel: &CompletionChannel,
@@ -111,10 +112,10 @@ impl Nic {
         }
     }
 
-    /// Fetches the next event of a channel, or waits for it, while the engine (background thread)
-    /// or another waiting thread receives messages. If a peer's wakeup for another thread on the
-    /// same channel ends this wait without an event, wakes the engine, because otherwise no thread
-    /// would receive the peer's message.
+    /// Fetches the next completion event of `channel`, or waits for it, while the engine
+    /// (background thread) or another waiting thread receives messages. If a peer's wakeup for
+    /// another thread on the same channel ends this wait without an event, wakes the engine,
+    /// because otherwise no thread would receive the peer's message.
     fn next_event_shared(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         loop {
             if let Some(event) = channel.wait()? {
@@ -127,8 +128,8 @@ impl Nic {
     }
 }
 
-/// Makes the engine (background thread) send the wakeups of peers that this thread has deferred, if
-/// the thread does not send them soon.
+/// Makes the engine (background thread) wake the peers of `host_peers` whose wakeups this thread
+/// has deferred, if this thread does not wake them soon.
 fn schedule_wakeups(host_peers: &HostPeers) {
     let mut links = host_peers.links().into_iter();
     if links.any(|links| links.iter().any(|link| link.must_wake())) {

@@ -12,12 +12,12 @@ use crate::engine;
 use crate::proto::Time;
 
 impl Nic {
-    /// Makes the device fail permanently: the link goes down, all queue pairs enter the error
+    /// Makes the device fail permanently. The link goes down, all queue pairs enter the error
     /// state, which flushes their requests, and every open context gets `IBV_EVENT_DEVICE_FATAL`.
     /// Afterwards verbs that create or change objects fail with `EIO`.
     ///
-    /// The first call writes `reason` to standard error; later calls do nothing. Returns `true` if
-    /// this is the first call.
+    /// The first call writes `reason` to standard error, and returns `true`. Later calls do
+    /// nothing, and return `false`.
     ///
     /// Any thread may call this function, with any locks held. A new thread does the steps that
     /// need locks, possibly after this function has returned.
@@ -39,7 +39,8 @@ impl Nic {
         true
     }
 
-    /// Makes the device fail because a thread panicked in it. Returns `true` if the device had not
+    /// Makes the device fail because a thread has panicked in code of the device. `panic` is the
+    /// payload of the panic, for the error message. Returns `true` if the device had not
     /// [failed](Self::fail_permanently) before.
     pub(crate) fn panicked(&self, panic: &(dyn Any + Send)) -> bool {
         let message = match panic.downcast_ref::<String>() {

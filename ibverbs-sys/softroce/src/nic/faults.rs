@@ -17,7 +17,7 @@ pub fn faults() -> &'static Faults {
     of_process()
 }
 
-/// Returns the fault injector of the process's device, as the `Arc` that the NIC shares.
+/// Returns the fault injector of this process's device in the form that the NIC shares.
 #[inline]
 pub(super) fn of_process() -> &'static Arc<Faults> {
     FAULTS.get()

@@ -32,13 +32,14 @@ pub(super) struct Receiver {
     /// Queue pairs that have received packets and not sent the responses yet.
     pub(super) responders: Vec<Arc<QueuePair>>,
     unanswered: UnacknowledgedMessages,
-    /// Cache of the queue pairs that received the last messages through shared memory, so that the
-    /// next message needs no locked lookup.
+    /// Cache of the queue pairs that received the last messages through shared memory. While a
+    /// queue pair is in the cache, delivering a message to it needs no lookup under a lock.
     recent: Recent,
     /// Cached list of the links (shared memory) to peer processes on the same host.
     host_peers: same_host::CachedLinks,
     sockets: SocketSchedule,
-    /// Counters of messages that arrive through shared memory.
+    /// Counters of the messages that arrive through shared memory, which the device's counters
+    /// include.
     tally: Tally,
 }
 
@@ -88,9 +89,9 @@ const MAX_DELAYED: usize = 4;
 /// whose window (limit of packets in flight) is small may be waiting for an acknowledgement.
 const RESPONSE_BATCH: usize = 32;
 
-/// Maximum time to wait for another thread to finish receiving, when an object is destroyed or the
-/// process ends. The other thread may have been interrupted for a long time, so the caller
-/// continues without the lock.
+/// Maximum time to wait for the lock that only one receiving thread holds, when an object is
+/// destroyed or the process ends. The thread with the lock may have been interrupted for a long
+/// time, so the caller then continues without the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// Maximum number of batches of packets that a polling thread receives in place of the engine
@@ -107,7 +108,7 @@ const ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_micros(200);
 impl Nic {
     /// Receives one batch of packets, sends the responses, and runs due timers. A thread of the
     /// program calls this function, in place of the engine (background thread), when a poll finds
-    /// no completion. Returns `false`, and does nothing, if another thread is receiving.
+    /// no completion. Returns `false` if another thread is receiving; then nothing is done.
     pub(crate) fn progress(&self) -> bool {
         if let Some(host_peers) = &self.host_peers {
             // A lost increment is harmless: two threads that poll at the same time may count as
@@ -130,7 +131,7 @@ impl Nic {
         looked
     }
 
-    /// Receives until all requests of the connected queue pair have completed, for at most
+    /// Receives until all requests of `queue_pair`, which is connected, have completed, for at most
     /// [`ACKNOWLEDGEMENT_TIMEOUT`]. Called before the queue pair flushes its requests: a request
     /// that the peer has executed should complete with success, as with a NIC, which acknowledges
     /// on arrival.
@@ -144,11 +145,13 @@ impl Nic {
         }
     }
 
-    /// Receives packets, and runs due timers. `care` is the kind of the calling thread. The packets
-    /// that the timers wait for may have arrived while this process was not scheduled. So timers
-    /// run only when no packets are left, or after [`MAX_BACKLOG`] attempts that found packets,
-    /// because a peer may send without end. If another thread is receiving, that thread runs the
-    /// timers. The engine (background thread) does not sleep before the timers have run.
+    /// Receives packets, and then runs due timers. `care` is the kind of the calling thread. If
+    /// another thread is receiving, that thread runs the timers.
+    ///
+    /// Timers run only when no packets are left, because the packets that they wait for may have
+    /// arrived while this process was not scheduled. After [`MAX_BACKLOG`] attempts that found
+    /// packets they run in any case, because a peer may send without end. The engine (background
+    /// thread) does not sleep before the timers have run.
     pub(super) fn receive_and_run_timers(
         &self,
         now: Time,
@@ -175,8 +178,9 @@ impl Nic {
         look
     }
 
-    /// Receives from shared memory only, without a system call. Returns `false` if the caller must
-    /// receive from the sockets as well.
+    /// Receives messages and packets from shared memory only, without a system call. Called by
+    /// polling threads, most of whose polls need not check the sockets. Returns `false` if the
+    /// caller must receive from the sockets as well.
     fn receive_shared_only(&self, host_peers: &HostPeers) -> bool {
         let Some(mut receiver) = self.receiver.try_lock() else {
             return false;
@@ -195,11 +199,13 @@ impl Nic {
         !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Receives packets, unless another thread is receiving. If the engine (background thread)
-    /// tried to receive meanwhile, receives more batches, because the packet that woke the engine
-    /// does not wake it again. If packets are left after [`MAX_BATCHES_FOR_ENGINE`] batches, wakes
-    /// the engine to receive them, because the polling thread has other work that the peer may be
-    /// waiting for.
+    /// Receives one batch of packets, unless another thread is receiving. `care` is the kind of the
+    /// calling thread.
+    ///
+    /// If the engine (background thread) tried to receive meanwhile, receives more batches, because
+    /// the packet that woke the engine does not wake it again. After [`MAX_BATCHES_FOR_ENGINE`]
+    /// batches, wakes the engine to receive the rest, because the program that polls has other
+    /// work.
     fn fetch(&self, now: Time, mut care: ReceivingThread) -> ReceiveAttempt {
         let (mut fetched, mut batches, mut owed) = (0, 0, false);
         loop {
@@ -282,9 +288,12 @@ impl Nic {
     }
 
     /// Receives packets and messages from shared memory, and sends the responses that may not be
-    /// delayed. Returns the number of received packets and messages. `now` is the present time; if
-    /// it is `None`, the exact time is read only when a packet arrives or is sent, because the
-    /// coarse clock is sufficient for messages without packet headers.
+    /// delayed. Returns the number of received packets and messages. `receiver` is the locked state
+    /// of receiving, and `care` the kind of the calling thread.
+    ///
+    /// `now` is the present time. If it is `None`, the exact time is read only when a packet
+    /// arrives or is sent, because the coarse clock is sufficient for messages without packet
+    /// headers.
     fn receive_shared(
         &self,
         receiver: &mut Receiver,
@@ -353,9 +362,9 @@ impl Nic {
         count
     }
 
-    /// Sends the responses of the queue pairs `responders`. Each queue pair responds once to all
-    /// packets that it received. If `is_quiet` is set, wakeups of peers that share memory are
-    /// deferred.
+    /// Sends the responses of the queue pairs `responders`, one for all packets that a queue pair
+    /// received. `now` returns the present time. If `is_quiet` is set, peer processes that share
+    /// memory are not woken yet.
     fn send_responses(
         &self,
         mut now: impl FnMut() -> Time,
@@ -372,8 +381,8 @@ impl Nic {
     }
 
     /// Sends the responses of the queue pairs `responders`, except acknowledgements that may be
-    /// delayed to a later receive attempt. Removes the queue pairs that have responded from the
-    /// list.
+    /// delayed to a later receive attempt. Removes the queue pairs that have sent their responses
+    /// from `responders`. `now` is the present time.
     pub(super) fn send_undelayed_responses(&self, now: Time, responders: &mut Vec<Arc<QueuePair>>) {
         responders.retain(|queue_pair| {
             let rests = queue_pair.may_delay_transmission();
@@ -392,7 +401,7 @@ impl Nic {
     /// Returns whether acknowledgements may be delayed to a later receive attempt. A polling
     /// program handles a message immediately, and often sends a message itself, which then includes
     /// the acknowledgement. If no thread polls again, the engine (background thread) sends the
-    /// acknowledgement.
+    /// delayed acknowledgements.
     fn may_delay_responses(&self) -> bool {
         if !self.owes_answers.load(Ordering::Relaxed) {
             self.owes_answers.store(true, Ordering::Relaxed);
@@ -403,8 +412,9 @@ impl Nic {
         self.engine.get().is_some_and(Engine::is_unwatched)
     }
 
-    /// Passes received packets to the queue pair with their destination number, or to all queue
-    /// pairs of their multicast group.
+    /// Passes the received packets `run` to the queue pair with their destination number, or to all
+    /// queue pairs of their multicast group. `arrival` describes the sender and the destination.
+    /// Adds the queue pairs that must send a response to `responders`.
     fn deliver(
         &self,
         now: Time,
@@ -458,24 +468,24 @@ impl Nic {
         }
     }
 
-    /// Sends all delayed responses. Does nothing if another thread is receiving for longer than
-    /// [`LOCK_TIMEOUT`].
+    /// Sends all delayed responses, for example before the process ends. Does nothing if another
+    /// thread is receiving for longer than [`LOCK_TIMEOUT`].
     pub(super) fn send_all_responses(&self) {
         if let Some(mut receiver) = self.try_lock_receiver() {
             self.send_responses(|| self.now(), &mut receiver.responders, false);
         }
     }
 
-    /// Clears the cache that refers to the queue pair which received the last message, because a
-    /// queue pair is being destroyed.
+    /// Clears the cache of the queue pairs that received the last messages, because one of them may
+    /// be about to be destroyed.
     pub(super) fn clear_recent(&self) {
         if let Some(mut receiver) = self.try_lock_receiver() {
             receiver.recent = Recent::default();
         }
     }
 
-    /// Locks the receiver. Returns `None` if another thread holds the lock for longer than
-    /// [`LOCK_TIMEOUT`].
+    /// Takes the lock that only one receiving thread holds. Returns `None` if another thread holds
+    /// the lock for longer than [`LOCK_TIMEOUT`].
     fn try_lock_receiver(&self) -> Option<spin::MutexGuard<'_, Receiver>> {
         let deadline = self.now() + LOCK_TIMEOUT;
         loop {

@@ -7,7 +7,7 @@ use crate::proto::Time;
 /// memory, so checks that find no packet are made less often.
 #[derive(Debug, Default)]
 pub(super) struct SocketSchedule {
-    /// Time of the last check.
+    /// Time of the last check of the sockets.
     checked: Time,
     /// Present minimum interval between two checks of the sockets.
     interval: Duration,
@@ -23,8 +23,8 @@ const IDLE_INTERVAL: Duration = Duration::from_micros(20);
 const BUSY_INTERVAL: Duration = Duration::from_micros(100);
 
 impl SocketSchedule {
-    /// Returns whether a check of the sockets may be omitted at the time `now`. `busy` is set if
-    /// messages have arrived through shared memory.
+    /// Returns whether a polling thread may omit a check of the sockets at the time `now`, because
+    /// the last check was recent. `busy` is set if messages have arrived through shared memory.
     pub(super) fn may_omit(&self, now: Time, busy: bool) -> bool {
         let is_quiet = !self.interval.is_zero();
         now - self.checked
@@ -36,8 +36,8 @@ impl SocketSchedule {
     }
 
     /// Records that a check of the sockets at the time `now` found `received` packets. After a
-    /// check without packets, the interval until the next check doubles; after a check with
-    /// packets, the interval is 0.
+    /// check without packets, the interval between checks doubles, up to [`IDLE_INTERVAL`]; after a
+    /// check with packets, it is 0.
     pub(super) fn record_check(&mut self, now: Time, received: usize) {
         self.checked = now;
         self.interval = match received {

@@ -4,7 +4,8 @@
 pub(super) struct UnacknowledgedMessages {
     /// Number of messages that arrived since the last acknowledgement.
     messages: u32,
-    /// Number of attempts to receive since the last message arrived.
+    /// Number of consecutive attempts to receive that found no message, since the last message
+    /// arrived.
     attempts: u32,
 }
 
@@ -27,7 +28,8 @@ const MAX_MESSAGES: u32 = 256;
 const MAX_EMPTY: u32 = 4;
 
 impl UnacknowledgedMessages {
-    /// Records an attempt to receive, in which `messages` messages arrived. The number may be 0.
+    /// Records an attempt to receive, in which `messages` messages arrived. The number may be 0,
+    /// and then counts as an attempt without a message.
     #[inline]
     pub(super) fn attempted(&mut self, messages: usize) {
         if messages == 0 {
@@ -40,14 +42,14 @@ impl UnacknowledgedMessages {
 
     /// Returns whether the acknowledgements of the received messages may be delayed further.
     /// `queue_pairs` is the number of queue pairs that received the messages. If the result is
-    /// `false`, the caller sends the acknowledgements.
+    /// `false`, the caller must send the acknowledgements now.
     #[inline]
     pub(super) fn may_wait(&self, queue_pairs: usize) -> bool {
         let messages = (queue_pairs as u32).saturating_mul(PER_QUEUE_PAIR);
         self.messages < messages.clamp(MIN_MESSAGES, MAX_MESSAGES) && self.attempts < MAX_EMPTY
     }
 
-    /// Records that all messages have been acknowledged, so that counting begins again.
+    /// Records that all received messages have been acknowledged, so that counting begins again.
     #[inline]
     pub(super) fn acknowledged(&mut self) {
         *self = Self::default();

@@ -35,8 +35,9 @@ impl Batch {
         content.started = true;
     }
 
-    /// Checks the previous request of the batch by `rules`, and begins a request with the work
-    /// request ID `id`, the flags `flags` and the operation `operation`.
+    /// Begins a request of the batch, with the work request ID `id`, the flags `flags` and the
+    /// operation `operation`. First checks the previous request of the batch by `rules`, the limits
+    /// of the queue pair.
     pub(crate) fn begin(&self, rules: &Rules, id: u64, flags: u32, operation: SendOperation) {
         let mut content = self.content.lock();
         content.close(rules);
@@ -45,26 +46,27 @@ impl Batch {
         content.draft = Some(Draft::new(id, flags, operation));
     }
 
-    /// Records that the program has begun a request that the device does not support, so that the
-    /// batch fails.
+    /// Makes the batch fail, because the program has begun a request that the device does not
+    /// support. `rules` are the limits of the queue pair, by which the previous request is checked
+    /// first.
     pub(crate) fn set_unsupported(&self, rules: &Rules) {
         let mut content = self.content.lock();
         content.close(rules);
         content.error = content.error.or(Some(PostError::Unsupported));
     }
 
-    /// Records an error, so that the batch fails. If an earlier error is recorded, keeps that
-    /// error.
+    /// Records the error `error`, so that the batch fails. Does nothing if an earlier error is
+    /// recorded.
     pub(crate) fn record_error(&self, error: PostError) {
         self.content.lock().error.get_or_insert(error);
     }
 
-    /// Sets the data of the last request of the batch to segments of memory regions.
+    /// Sets the data of the last request of the batch to `segments`, which are in memory regions.
     pub(crate) fn gather(&self, segments: impl Iterator<Item = Segment>) {
         self.set(|draft| draft.gather(segments));
     }
 
-    /// Sets the data of the last request of the batch to inline bytes.
+    /// Sets the data of the last request of the batch to the inline bytes `data`.
     pub(crate) fn inline(&self, data: Inline) {
         self.set(|draft| draft.inline(data));
     }
@@ -80,8 +82,9 @@ impl Batch {
         self.set(|draft| draft.xrc_srq(number));
     }
 
-    /// Ends the batch, so that another thread may begin a batch (`ibv_wr_complete`). If no error
-    /// was recorded, passes the requests of the batch to `post`; otherwise returns the first error.
+    /// Ends the batch, so that another thread may begin a batch (`ibv_wr_complete`). Checks the
+    /// last request by `rules`, the limits of the queue pair. Passes the requests of the batch to
+    /// `post`, and returns the result; if an error was recorded, returns the first error instead.
     pub(crate) fn complete(
         &self,
         rules: &Rules,
@@ -118,8 +121,8 @@ impl Batch {
 }
 
 impl BatchState {
-    /// Checks the last request of the batch, if there is one, by `rules`, and adds it to the
-    /// complete requests. Records an error if a check fails.
+    /// Completes the last request of the batch, if there is one: checks it by `rules`, the limits
+    /// of the queue pair, and adds it to the checked requests. Records an error if a check fails.
     fn close(&mut self, rules: &Rules) {
         let Some(draft) = self.draft.take() else {
             return;

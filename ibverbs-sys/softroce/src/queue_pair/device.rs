@@ -35,8 +35,8 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     /// `_path`. Called once for each local queue pair that is connected to that queue pair.
     fn connect(&self, _path: &Path, _number: u32) {}
 
-    /// Reverses one call of [`connect`](Self::connect), because the local queue pair is no longer
-    /// connected to that queue pair.
+    /// Reverses one call of [`connect`](Self::connect): a local queue pair is no longer connected
+    /// to the queue pair with the number `_number` at the end of `_path`.
     fn disconnect(&self, _path: &Path, _number: u32) {}
 
     /// Returns the largest path MTU of packets from the GID with the index `_gid`, at most
@@ -54,17 +54,17 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     /// to receive.
     fn receive_everywhere(&self) {}
 
-    /// Returns the range of the window: the maximum number of unacknowledged packets of a queue
-    /// pair with the path MTU `mtu`, sent from the GID with the index `gid`. The start of the range
-    /// applies to a path of unknown capacity, and the end to a path that was found to hold as many
+    /// Returns the limits of the number of unacknowledged packets of a queue pair with the path MTU
+    /// `mtu`, sent from the GID with the index `gid`. The start of the range is the limit for a
+    /// path of unknown capacity. The end is the limit for a path that was found to hold as many
     /// packets.
     fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32>;
 
     /// Returns the current time of the NIC's clock, on which all timeouts are based.
     fn now(&self) -> Time;
 
-    /// Returns the current time at low cost, with an error of some milliseconds. Suitable for
-    /// timeouts that are much longer.
+    /// Returns the current time of the NIC's clock with an error of some milliseconds, at low cost.
+    /// Suitable for timeouts that are much longer.
     fn coarse_now(&self) -> Time {
         self.now()
     }
@@ -83,8 +83,9 @@ pub trait Adapter: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Returns the queue pair of this NIC at which packets on `_path` to the queue pair number
-    /// `_number` would arrive, or `None` if they would arrive elsewhere.
+    /// Returns the queue pair of this NIC that has the number `_number` and receives the packets on
+    /// `_path`. Returns `None` if the packets on `_path` arrive at another NIC, or if this NIC has
+    /// no such queue pair.
     fn host_peer(&self, _path: &Path, _number: u32) -> Option<HostPeer> {
         None
     }
@@ -107,8 +108,9 @@ pub trait Adapter: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns the GRH that the receiver of a packet on `_path` to the queue pair number `_number`
-    /// would get. `_length` is the number of bytes after the UDP header.
+    /// Returns the global routing header (GRH) that the receiver of a packet would get. The packet
+    /// is sent on `_path` to the queue pair number `_number`, and `_length` is its number of bytes
+    /// after the UDP header.
     fn global_route(&self, _path: &Path, _number: u32, _length: usize) -> [u8; 40] {
         [0; 40]
     }
@@ -128,14 +130,14 @@ pub struct HostPeer {
 /// Sender of the packets that a queue pair produces. The sender may send several packets by one
 /// system call, or through shared memory.
 pub(crate) trait Outgoing {
-    /// Adds the packet that `write` appends to the buffer, from the BTH to the pad. `write` returns
-    /// the path of the packet, or `None` if there is no packet. Returns `false` if no packet was
-    /// added.
+    /// Adds a packet that will be sent. `write` appends the bytes of the packet, from BTH to pad,
+    /// to a buffer, and returns the packet's path, or `None` if there is no packet to send. Returns
+    /// `false` if no packet was added.
     fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool;
 
-    /// Adds a run of packets (consecutive packets of equal size). Calls `write` with the number of
-    /// packets and a buffer that has a part of equal length for each packet. Returns whether
-    /// packets were added.
+    /// Adds consecutive packets of equal size. `run` describes the packets. `write` is called with
+    /// the number of packets and a buffer, which has a part of equal length for each packet.
+    /// Returns whether packets were added.
     fn push_run(&mut self, run: &Run, write: impl FnOnce(usize, &mut [u8]) -> bool) -> bool {
         let _ = (run, write);
         false
@@ -144,7 +146,8 @@ pub(crate) trait Outgoing {
     /// Sends the added packets, in order.
     fn flush(&mut self);
 
-    /// Returns whether wakeups of peer processes that share memory are deferred.
+    /// Returns whether wakeups of peer processes that share memory are deferred, because the caller
+    /// or another thread sends them later.
     fn defers_wakeups(&self) -> bool {
         false
     }
@@ -160,8 +163,8 @@ pub(crate) trait Outgoing {
         let _ = (link, tag, queue_pair);
     }
 
-    /// Returns the number and the length of packets that were sent through shared memory since the
-    /// last call.
+    /// Returns the number and the total length of the packets that were sent through shared memory
+    /// since the last call of this function.
     fn take_shared_volume(&mut self) -> SharedVolume {
         SharedVolume::default()
     }

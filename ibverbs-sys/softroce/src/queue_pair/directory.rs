@@ -31,7 +31,7 @@ pub struct QueuePairDirectory<T = QueuePair> {
     version: AtomicU64,
 }
 
-/// Queue pairs by the indices of their published records, each with its number.
+/// Queue pairs with their numbers. The key is the index of the queue pair's published record.
 type Listed<T> = HashMap<u32, (u32, Arc<T>), BuildHasherDefault<NumberHasher>>;
 
 /// Cache of the last results of a caller's lookups by [`QueuePairDirectory::find_again`], which
@@ -77,8 +77,8 @@ impl Hasher for NumberHasher {
 const RESERVED: [u32; 3] = [0, 1, 0xff_ffff];
 
 impl<T> QueuePairDirectory<T> {
-    /// Creates an empty table. `slot` identifies the NIC's UDP port, and forms the eight high
-    /// bits of all numbers.
+    /// Creates an empty table of queue pairs. `slot` is the index of the NIC's UDP port, and forms
+    /// the eight high bits of all queue pair numbers.
     pub fn new(slot: u8) -> Self {
         Self {
             slot: u32::from(slot) << number::BITS,
@@ -119,8 +119,8 @@ impl<T> QueuePairDirectory<T> {
         (*found == number).then(|| Arc::clone(queue_pair))
     }
 
-    /// Returns the queue pair with the number `number`, or `None` if it does not exist. If
-    /// `recent`, the caller's cache, contains the valid result of an earlier lookup of this number,
+    /// Returns the queue pair with the number `number`, or `None` if it does not exist. `recent` is
+    /// the caller's cache of earlier lookups. If the cache has a valid result for this number,
     /// takes no lock and changes no reference count.
     #[inline]
     pub fn find_again<'r>(&self, number: u32, recent: &'r mut Recent<T>) -> Option<&'r Arc<T>> {
@@ -149,17 +149,17 @@ impl<T> QueuePairDirectory<T> {
         queue_pairs.remove(&key(number)).map(|(_, removed)| removed)
     }
 
-    /// Returns the number of queue pairs.
+    /// Returns the number of queue pairs in the table.
     pub fn len(&self) -> usize {
         self.queue_pairs.read().len()
     }
 
-    /// Returns whether there are no queue pairs.
+    /// Returns whether the table contains no queue pairs.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns all queue pairs, in no particular order.
+    /// Returns all queue pairs in the table, in no particular order.
     pub fn all(&self) -> Vec<Arc<T>> {
         let queue_pairs = self.queue_pairs.read();
         let all = queue_pairs.values();
@@ -187,8 +187,8 @@ impl Order {
         }
     }
 
-    /// Returns the low 16 bits of the queue pair number that is assigned after `turn` other
-    /// numbers.
+    /// Returns the low 16 bits of a queue pair number. `turn` is the number of queue pair numbers
+    /// that were assigned before.
     fn number(&self, turn: u32) -> u32 {
         let (high, low) = (turn >> DISTINCT_BITS, turn & ((1 << DISTINCT_BITS) - 1));
         // Each half of the number selects the permutation of the other half, so the whole mapping
@@ -198,8 +198,8 @@ impl Order {
     }
 }
 
-/// Returns the key in the map of the queue pair with the number `number`: the index of the queue
-/// pair's published record.
+/// Returns the key by which the table stores the queue pair with the number `number`: the index of
+/// the queue pair's published record.
 fn key(number: u32) -> u32 {
     number::record(number) as u32
 }
@@ -237,7 +237,8 @@ mod tests {
             .map(|number| *number)
     }
 
-    /// Creates and destroys `count` queue pairs one after the other. Returns their numbers.
+    /// Creates and destroys `count` queue pairs in `directory`, one after the other. Returns their
+    /// numbers.
     fn one_by_one(directory: &QueuePairDirectory<u32>, count: u32) -> impl Iterator<Item = u32> {
         (0..count).map(|_| {
             let number = insert(directory).unwrap();

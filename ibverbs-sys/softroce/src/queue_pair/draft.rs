@@ -27,19 +27,20 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// Checks that a send request may have `number` segments, at most `max_send_sge`. Returns
-    /// `number`.
+    /// Checks that a send request may have `number` segments: at most `max_send_sge` of the queue
+    /// pair. Returns `number`.
     pub(crate) fn send_segments(&self, number: usize) -> Result<usize, PostError> {
         within(number, self.capabilities.max_send_sge)
     }
 
-    /// Checks that a receive request may have `number` segments, at most `max_recv_sge`. Returns
-    /// `number`.
+    /// Checks that a receive request may have `number` segments: at most `max_recv_sge` of the
+    /// queue pair. Returns `number`.
     pub(crate) fn receive_segments(&self, number: usize) -> Result<usize, PostError> {
         within(number, self.capabilities.max_recv_sge)
     }
 
-    /// Checks that inline data may have `bytes` bytes, at most `max_inline_data`. Returns `bytes`.
+    /// Checks that a send request may have `bytes` bytes of inline data: at most `max_inline_data`
+    /// of the queue pair. Returns `bytes`.
     pub(crate) fn inline(&self, bytes: u64) -> Result<u32, PostError> {
         u32::try_from(bytes)
             .ok()
@@ -47,7 +48,7 @@ impl Rules {
             .ok_or(PostError::Inline)
     }
 
-    /// Returns whether queue pairs of this service support `operation`, by the table of
+    /// Returns whether the queue pair's transport service supports `operation`, by the table of
     /// `ibv_post_send(3)`.
     #[inline]
     fn allows(&self, operation: &SendOperation) -> bool {
@@ -117,7 +118,7 @@ impl Draft {
         }
     }
 
-    /// Sets the data of the request to segments of memory regions.
+    /// Sets the data of the request to `segments`, which are in memory regions.
     #[inline]
     pub(crate) fn gather(&mut self, segments: impl Iterator<Item = Segment>) {
         let mut list = GatherList::new();
@@ -129,7 +130,8 @@ impl Draft {
         self.payload = Payload::Gathered(list);
     }
 
-    /// Sets the data of the request to inline bytes, which are stored in the request itself.
+    /// Sets the data of the request to the inline bytes `data`, which are stored in the request
+    /// itself.
     pub(crate) fn inline(&mut self, data: Inline) {
         self.length = data.len() as u64;
         self.payload = Payload::Inline(data);
@@ -143,8 +145,8 @@ impl Draft {
         self.xrc_srq = Some(number);
     }
 
-    /// Checks the request against the rules of a queue pair. Returns the request that can be
-    /// posted.
+    /// Checks the request by `rules`, the limits and the transport service of a queue pair. Returns
+    /// the request that can be posted to this queue pair.
     #[inline]
     pub(crate) fn finish(self, rules: &Rules) -> Result<SendRequest, PostError> {
         if !rules.allows(&self.operation) {
@@ -353,8 +355,8 @@ pub(super) mod tests {
         ]
     }
 
-    /// Returns a request with all fields set, so that it is valid for each queue pair type that
-    /// supports the operation.
+    /// Returns a request with the operation `operation` for tests. All fields are set, so that the
+    /// request is valid for each queue pair type that supports the operation.
     fn draft(operation: SendOperation) -> Draft {
         let length = match operation {
             SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => 0,

@@ -25,8 +25,8 @@ impl Handles {
         Self(Mutex::new(SmallVec::from_buf([first])))
     }
 
-    /// Adds the reference `handle`. Returns `false`, and adds nothing, if the last reference was
-    /// removed before: the queue pair is then being destroyed.
+    /// Adds the reference `handle` to the references to the queue pair. Returns `false`, and adds
+    /// nothing, if the last reference was removed before: the queue pair is then being destroyed.
     pub(super) fn add(&self, handle: Handle) -> bool {
         let mut handles = self.0.lock();
         let alive = !handles.is_empty();
@@ -36,16 +36,16 @@ impl Handles {
         alive
     }
 
-    /// Removes the reference whose C object is `element`. Returns `true` if no reference is left,
-    /// so that the queue pair must be destroyed.
+    /// Removes the reference to the queue pair whose C object is `element`. Returns `true` if no
+    /// reference is left, so that the queue pair must be destroyed.
     pub(super) fn remove(&self, element: &Arc<Element>) -> bool {
         let mut handles = self.0.lock();
         handles.retain(|handle| !Arc::ptr_eq(&handle.element, element));
         handles.is_empty()
     }
 
-    /// Removes all references from the open device `context`. Returns `true` if at least one was
-    /// removed and none is left.
+    /// Removes all references of the open device `context` to the queue pair. Returns `true` if at
+    /// least one was removed and none is left, so that the queue pair must be destroyed.
     pub(super) fn remove_all(&self, context: &Arc<Context>) -> bool {
         let mut handles = self.0.lock();
         let before = handles.len();

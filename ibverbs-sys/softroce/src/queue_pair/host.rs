@@ -29,8 +29,8 @@ pub(super) struct UsedObjects {
     pub(super) receive_queue: Option<InUse<CompletionQueue>>,
     pub(super) receives: Receives,
     pub(super) xrc: Option<InUse<XrcDomain>>,
-    /// Protection domain of the XRC shared receive queue that the peer's last request named. Keys
-    /// in that request belong to this domain.
+    /// Protection domain of the XRC shared receive queue that the peer's last request named. The
+    /// memory keys in that request belong to this domain.
     pub(super) named: Cell<Option<DomainId>>,
 }
 
@@ -40,7 +40,8 @@ pub(super) enum Receives {
     /// Receive queue of the queue pair itself, protected by the queue pair's lock.
     Own(RefCell<ReceiveQueue>),
     Shared(InUse<SharedReceiveQueue>),
-    /// Shared receive queues that XRC requests name. An XRC initiator receives no requests.
+    /// Shared receive queues of the XRC domain, one of which each XRC request names. Also used for
+    /// an XRC initiator, which receives no requests.
     Named,
 }
 
@@ -50,9 +51,10 @@ pub(super) enum Receives {
 pub(super) struct HostState {
     /// Set while started requests are in progress in the state SQD (send queue drained).
     pub(super) draining: bool,
-    /// Set if the program has requested an event for the end of the draining of the send queue.
+    /// Set if the program has requested an event for the end of the draining: when no started
+    /// request is in progress any more.
     pub(super) notify_drained: bool,
-    /// Set if a completion was lost because its completion queue was full.
+    /// Set if a completion of the queue pair was lost because its completion queue was full.
     pub(super) overrun: bool,
     /// Location of the peer that receives the next request: in this process, on this host, or
     /// elsewhere. The location determines how the request is transferred.
@@ -84,13 +86,14 @@ pub(super) struct Environment<'a> {
     pub(super) handles: &'a Handles,
     pub(super) objects: &'a UsedObjects,
     pub(super) host_state: &'a mut HostState,
-    /// Set while packets are sent, which may be responses to earlier requests of the peer. The keys
-    /// of such a request may belong to other protection domains than those of the latest request.
+    /// Set while the queue pair sends packets, which may be responses to earlier requests of the
+    /// peer. The memory keys in those requests may belong to other protection domains than the keys
+    /// in the latest request.
     pub(super) answering: bool,
 }
 
 impl Environment<'_> {
-    /// Adds a single completion of this queue pair to `queue`, as [`complete`] does for several.
+    /// Adds the completion `completion` of this queue pair to the completion queue `queue`.
     #[inline]
     fn complete_on(&mut self, queue: &CompletionQueue, completion: &Completion) {
         let entry = Entry {
@@ -104,7 +107,9 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns the memory that requests of this queue pair may access with local keys.
+    /// Returns the memory that requests of this queue pair can access by local keys. Fails if no
+    /// protection domain is known: for an XRC target, before a request has named a shared receive
+    /// queue.
     fn local(&self) -> Result<View<'_>, LocalFault> {
         let domain = match &self.objects.domain {
             Some(domain) => Some(domain.id()),
@@ -114,12 +119,13 @@ impl Environment<'_> {
         Ok(self.device.memory().view(domain, self.number))
     }
 
-    /// Calls `access` with the memory that requests of the peer may access, and returns the result.
+    /// Calls `access` with the memory that requests of the peer may access, and returns the result
+    /// of `access`.
     ///
-    /// An XRC target has no protection domain: the keys in a request belong to the domain of the
-    /// shared receive queue that the request names (IBTA annex A14). When the response to a read is
-    /// sent, the peer may have named other queues. So `access` is also tried with the domains of
-    /// all other queues.
+    /// An XRC target has no protection domain: the memory keys in a request belong to the domain of
+    /// the shared receive queue that the request names (IBTA annex A14). When the response to a
+    /// read is sent, the peer may have named other queues. So `access` is then also tried with the
+    /// domains of all other queues.
     fn remote<T>(
         &self,
         mut access: impl FnMut(&View<'_>) -> Result<T, RemoteFault>,
@@ -149,9 +155,10 @@ impl Environment<'_> {
         result
     }
 
-    /// Calls `act` with the memory of `length` bytes of a local message, from byte `offset` on. The
-    /// message is in the segments of `list`. Returns `None` if the queue pair may not access the
-    /// bytes. `write` is set if `act` writes to the memory.
+    /// Calls `act` with a part of the memory of a local message. `list` contains the segments of
+    /// the message. The part has `length` bytes, from byte `offset` of the message on. `write` is
+    /// set if `act` writes to the memory. Returns `None` if the queue pair may not access the
+    /// bytes, and otherwise the result of `act`.
     #[inline]
     pub(super) fn with_segments<T>(
         &self,
@@ -165,8 +172,8 @@ impl Environment<'_> {
         memory.with_segments(list, offset, length as usize, write, act)
     }
 
-    /// Copies the bytes `portion` of a local message to the memory ranges `to`. Returns `None` if
-    /// the bytes cannot be read.
+    /// Copies a part of a local message to the memory ranges `to`. `portion` is the message and the
+    /// range of its bytes. Returns `None` if the bytes cannot be read.
     #[inline]
     pub(super) fn copy_out(&self, portion: ChunkedRange<'_>, to: &[Piece<'_>]) -> Option<()> {
         let (offset, length) = (portion.offset, portion.length as usize);
@@ -185,8 +192,8 @@ impl Environment<'_> {
         }
     }
 
-    /// Copies `length` bytes of the memory ranges `from` to the memory `to` of this process.
-    /// Returns `None` if that memory cannot be written.
+    /// Copies `length` bytes from the memory ranges `from` to `to`, the memory of this process that
+    /// receives a message. Returns `None` if that memory cannot be written.
     #[inline]
     pub(super) fn copy_in(&self, to: Sink<'_>, length: u32, from: &[Piece<'_>]) -> Option<()> {
         let length = length as usize;
@@ -221,8 +228,8 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns the shared receive queue with the number `number`, or `None` if no such queue
-    /// belongs to the XRC domain of the queue pair.
+    /// Returns the XRC shared receive queue with the number `number`. Returns `None` if no such
+    /// queue belongs to the XRC domain of this queue pair.
     fn xrc_queue(&self, number: u32) -> Option<Arc<SharedReceiveQueue>> {
         let domain = self.objects.xrc.as_ref()?.id();
         self.device
@@ -232,8 +239,8 @@ impl Environment<'_> {
     }
 }
 
-/// Adds completions of the queue pair with the number `queue_pair` to a completion queue. If the
-/// completion queue is full, records in `host_state` that a completion was lost.
+/// Adds completions of the queue pair with the number `queue_pair` to the completion queue `queue`.
+/// If the completion queue is full, records in `host_state` that a completion was lost.
 #[inline]
 fn complete(
     queue: &CompletionQueue,
@@ -254,8 +261,8 @@ fn complete(
     }
 }
 
-/// Returns the timestamp of a new entry of the completion queue `queue`, or 0 if the program does
-/// not read timestamps.
+/// Returns the timestamp for a new entry of the completion queue `queue`: the present time of
+/// `device`, or 0 if the program does not read timestamps.
 #[inline]
 fn timestamp(queue: &CompletionQueue, device: &dyn Adapter) -> u64 {
     if queue.is_timed() {

@@ -24,7 +24,8 @@ use crate::proto::{self, Data, Part, PartOutcome, Path, SendOperation, SendProgr
 use crate::spin::MutexGuard;
 use crate::transfer::{Peer, Transfer, TransferHost, Volume, in_process};
 
-/// A destination queue pair in the same NIC, in which messages are executed directly.
+/// A destination queue pair in the same process as the sending queue pair. Messages are executed
+/// directly in it, without packets.
 pub(super) struct LocalPeer {
     peer: Arc<QueuePair>,
     /// The path to the destination queue pair.
@@ -33,8 +34,8 @@ pub(super) struct LocalPeer {
     /// Index of the destination's GID at which packets from this queue pair would arrive.
     local: u8,
     source: Ipv6Addr,
-    /// Version of the sending queue pair, which changes with each modification. The cached
-    /// destination is valid while the queue pair has this version.
+    /// Version of the sending queue pair for which the cached destination is valid. Each
+    /// modification of the queue pair changes its version.
     own: u64,
     /// Version of the destination queue pair when the two were found to be connected to each other.
     /// `None` before the first check.
@@ -56,9 +57,10 @@ impl QueuePair {
         self.device().is_direct() && self.inner.lock().link.is_some()
     }
 
-    /// Returns the destination queue pair of the next message: removes the cached destination, or
-    /// finds it. Returns `None` if the destination is not in this process. The caller must store
-    /// the result in the cache again.
+    /// Returns the destination queue pair of the next message, if it is in this process. Removes
+    /// the destination from the cache in `mine`, or finds it if the cache is empty or invalid; the
+    /// caller must store the result in the cache again. Returns `None` if the destination is not in
+    /// this process.
     pub(super) fn link(&self, mine: &mut Inner) -> Option<Box<LocalPeer>> {
         let may_have_one = mine.linked_peer.is_none()
             && self.device().is_direct()
@@ -103,7 +105,8 @@ impl QueuePair {
     }
 
     /// Executes messages, or ranges of long messages, directly in the destination queue pair `link`
-    /// of this process. Returns whether further ranges, only packets, or nothing can be sent next.
+    /// of this process. `mine` is the locked state of the sending queue pair. Returns whether
+    /// further ranges, only packets, or nothing can be sent next.
     pub(super) fn execute(
         &self,
         mine: &mut MutexGuard<'_, Inner>,
@@ -126,8 +129,9 @@ impl QueuePair {
         step
     }
 
-    /// Locks the destination queue pair `peer` in addition to this one. This queue pair may be
-    /// unlocked meanwhile, so that two threads that lock the same two queue pairs cannot deadlock.
+    /// Locks the destination queue pair `peer` in addition to this one, and returns its locked
+    /// state. `mine` is the locked state of this queue pair. This queue pair may be unlocked
+    /// meanwhile, so that two threads that lock the same two queue pairs cannot deadlock.
     fn lock_peer<'a>(
         &self,
         mine: &mut MutexGuard<'_, Inner>,
@@ -142,9 +146,9 @@ impl QueuePair {
         }
     }
 
-    /// Executes messages, or ranges of long messages, in the locked destination queue pair
-    /// `theirs`, until none is left or other threads must get the locks. Returns whether further
-    /// ranges, only packets, or nothing can be sent next.
+    /// Executes messages, or ranges of long messages, of the locked queue pair `mine` in the locked
+    /// destination queue pair `theirs`. Stops when no message is left, or when other threads must
+    /// get the locks. Returns whether further ranges, only packets, or nothing can be sent next.
     fn execute_parts(
         &self,
         mine: &mut Inner,
@@ -217,8 +221,8 @@ struct LockedDestination<'a, 'h> {
 }
 
 impl<'h> LockedDestination<'_, 'h> {
-    /// Returns whether this queue pair is the destination of `part`, which must be checked for
-    /// datagrams, because each may have another destination.
+    /// Returns whether this queue pair is the destination of `part`, a range of a message. Only
+    /// datagrams need the check, because each may have another destination.
     fn is_destination_of(&self, part: &Part<'_>) -> bool {
         match part.request.operation {
             SendOperation::Datagram {
@@ -264,8 +268,8 @@ impl<'h> LockedDestination<'_, 'h> {
     }
 }
 
-/// Returns whether messages of the service `service` can be executed directly between two queue
-/// pairs of this process.
+/// Returns whether messages of the transport service `service` can be executed directly between two
+/// queue pairs of this process, without packets.
 fn supports_direct(service: Service) -> bool {
     match service {
         Service::ReliableConnection

@@ -33,20 +33,21 @@ pub(super) struct PresentState {
     pub(super) port: u8,
 }
 
-/// Result of [`check`]: a modification whose arguments were checked, so that it can be applied
-/// without failure.
+/// Result of [`check`]: a modification of a queue pair that has passed all checks, so that it can
+/// be applied without failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// State to enter, or `None` if the state does not change.
+    /// State that the queue pair enters, or `None` if its state does not change.
     pub(super) enter: Option<State>,
-    /// Attributes that the modification sets, besides the state.
+    /// Attributes that the modification sets, besides the state of the queue pair.
     pub(super) set: Mask,
     /// New path to the peer, or `None` if the modification does not set the path.
     path: Option<Path>,
 }
 
-/// Checks all arguments of the modification `wanted`, before the queue pair is changed. Returns the
-/// changes that must then be applied.
+/// Checks all arguments of the modification `wanted`, before the queue pair is changed. `present`
+/// contains the present properties of the queue pair, and `device` is its NIC. Returns the changes
+/// that must then be applied.
 pub(super) fn check(
     present: PresentState,
     wanted: &Modification<'_>,
@@ -169,8 +170,8 @@ fn way(wanted: &Modification<'_>, device: &dyn Adapter) -> Result<Path, ModifyEr
 }
 
 impl Plan {
-    /// Sets the attributes of the transport that the modification changes to the values in
-    /// `values`.
+    /// Sets the transport's attributes `to` for this modification: each attribute that the
+    /// modification changes gets its value in `values`.
     pub(super) fn apply(&self, values: &ibv_qp_attr, to: &mut Attributes) {
         let set = |attribute| self.set.contains(attribute);
         if let Some(path) = self.path {
@@ -216,8 +217,8 @@ impl Plan {
         }
     }
 
-    /// Copies the attribute values that the modification sets from `values` to `as_set`, from which
-    /// `ibv_query_qp` returns them.
+    /// Copies the attributes that the modification sets from `values` to `as_set`, the attributes
+    /// that `ibv_query_qp` returns.
     pub(super) fn store(&self, values: &ibv_qp_attr, as_set: &mut ibv_qp_attr) {
         macro_rules! remember {
             ($($attribute:ident => $($field:ident),+;)+) => {
@@ -245,8 +246,8 @@ impl Plan {
     }
 }
 
-/// Returns the duration of a timeout code of `ibv_qp_attr`: 4.096 µs times a power of two, or
-/// `None` (no timeout) for 0 (IBTA 9.9.2.1.1).
+/// Returns the duration that the timeout code `code` of `ibv_qp_attr` stands for: 4.096 µs times
+/// two to the power of the code. Returns `None` (no timeout) for the code 0 (IBTA 9.9.2.1.1).
 fn timeout(code: u8) -> Option<Duration> {
     (code != 0).then(|| Duration::from_nanos(4096 << code))
 }
@@ -278,7 +279,7 @@ pub(crate) fn number_of(state: State) -> ibv_qp_state {
     }
 }
 
-/// Returns the value of an MTU in the C ABI.
+/// Returns the value of the MTU `mtu` in the C ABI.
 pub(super) fn mtu_number(mtu: Mtu) -> ibv_mtu {
     match mtu {
         Mtu::Mtu256 => ibv_mtu::IBV_MTU_256,
@@ -317,7 +318,7 @@ mod tests {
 
     const PEER: Ipv6Addr = Ipv4Addr::new(127, 4, 5, 6).to_ipv6_mapped();
 
-    /// Returns attribute values that are valid for all attributes.
+    /// Returns attribute values of `ibv_modify_qp` that are valid for all attributes, for tests.
     fn values() -> ibv_qp_attr {
         let mut values = ibv_qp_attr {
             path_mtu: ibv_mtu::IBV_MTU_1024,

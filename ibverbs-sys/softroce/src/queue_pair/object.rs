@@ -47,7 +47,7 @@ pub struct QueuePair {
 
 pub(super) struct Inner {
     pub(super) transport: proto::QueuePair,
-    /// Attribute values as the program has set them, for `ibv_query_qp`.
+    /// Values of the queue pair's attributes as the program has set them, for `ibv_query_qp`.
     as_set: ibv_qp_attr,
     /// Objects that the queue pair uses; `None` after its destruction.
     pub(super) objects: Option<UsedObjects>,
@@ -61,13 +61,14 @@ pub(super) struct Inner {
     pub(super) linked_peer: Option<LinkedPeer>,
     /// The record of this queue pair that other processes read.
     pub(super) publication: Publication,
-    /// Counters of the messages of this queue pair, which are included in the device's counters.
+    /// Counters of the messages of this queue pair. The device's counters include their values.
     pub(super) tally: Tally,
 }
 
 impl QueuePair {
-    /// Creates a queue pair with the number `number`, in the RESET state, with the attributes and
-    /// objects of `creation`. Fails if these are not valid for the device.
+    /// Creates a queue pair with the number `number` on the NIC `device`, in the RESET state.
+    /// `creation` contains the attributes, and the objects that the queue pair uses. Fails if these
+    /// are not valid for the device.
     pub(crate) fn new(
         number: u32,
         device: &Arc<dyn Adapter>,
@@ -157,8 +158,8 @@ impl QueuePair {
         transport.state() == State::ReadyToSend && transport.outstanding() > 0
     }
 
-    /// Returns the path to the connected queue pair and the number of that queue pair. Returns
-    /// `None` for UD, and before a path is set.
+    /// Returns the path to the peer (the connected queue pair), and the peer's queue pair number.
+    /// Returns `None` for UD, and before a path is set.
     pub(crate) fn peer(&self) -> Option<(Path, u32)> {
         self.peer_of(&self.inner.lock())
     }
@@ -188,8 +189,8 @@ impl QueuePair {
         self.domain
     }
 
-    /// Sets attributes and enters a state, as `wanted` requests (`ibv_modify_qp`). If a check
-    /// fails, changes nothing. Returns the new state.
+    /// Modifies the queue pair as `wanted` requests (`ibv_modify_qp`): sets attributes, and enters
+    /// a state. Changes nothing if a check fails. Returns the state after the modification.
     pub(crate) fn modify(&self, wanted: &Modification<'_>) -> Result<State, ModifyError> {
         let mut inner = self.inner.lock();
         let mut plan = check(self.present(&inner), wanted, &*self.device)?;
@@ -260,8 +261,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns the attributes that were set, with the current state, sequence numbers and
-    /// capabilities.
+    /// Returns the attributes that the program has set, with the current state, sequence numbers
+    /// and capabilities (`ibv_query_qp`).
     pub(crate) fn query(&self) -> ibv_qp_attr {
         let inner = self.inner.lock();
         let state = inner.transport.state();
@@ -278,8 +279,8 @@ impl QueuePair {
         }
     }
 
-    /// Handles the received packets `run` (one packet, or several packets of one message) from the
-    /// sender that `arrival` describes. The caller must then transmit the responses.
+    /// Handles `run`, one received packet or several packets of the same message. `arrival`
+    /// describes their sender and destination. The caller must then transmit the responses.
     pub fn receive(&self, now: Time, arrival: &Arrival, run: &Run<'_>) {
         let mut inner = self.inner.lock();
         #[cfg(any(test, feature = "sim"))]
@@ -318,9 +319,9 @@ impl QueuePair {
         inner.transport.next_timeout()
     }
 
-    /// Records that the peer process has freed space in the shared ring, so that this queue pair
-    /// may send again, unless another queue pair has used the space. Does nothing if the link
-    /// (shared memory) to the peer has ended.
+    /// Records that the peer process has freed space in the ring that both processes share, so that
+    /// this queue pair may send again. If another queue pair has used the space, or the link
+    /// (shared memory) to the peer has ended, has no effect.
     pub(crate) fn space_available(&self) {
         let mut inner = self.inner.lock();
         if (inner.linked_peer.as_ref()).is_some_and(|linked_peer| !linked_peer.link.is_dead()) {
@@ -328,8 +329,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether the only transmission is an acknowledgement that may be delayed, to be sent
-    /// together with a message of the program.
+    /// Returns whether the queue pair has nothing to transmit but an acknowledgement that may be
+    /// delayed. Such an acknowledgement is later sent together with a message of the program.
     pub(crate) fn may_delay_transmission(&self) -> bool {
         self.inner.lock().transport.may_delay_transmission()
     }
@@ -340,7 +341,8 @@ impl QueuePair {
         self.inner.lock().transport.must_acknowledge()
     }
 
-    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) must be called next.
+    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) must be called next, or
+    /// `None` if no timeout is pending.
     pub fn next_timeout(&self) -> Option<Time> {
         self.inner.lock().transport.next_timeout()
     }
@@ -364,7 +366,8 @@ impl QueuePair {
         }
     }
 
-    /// Checks that the longest packets of the connection arrive, if the peer is another host.
+    /// Begins a check that packets with the length of the path MTU reach the peer, if the peer is
+    /// another host. `inner` is the locked state of the queue pair.
     fn check_path_mtu(&self, inner: &Inner) {
         let attributes = inner.transport.attributes();
         if let Some(path) = &attributes.path {
@@ -438,9 +441,9 @@ impl QueuePair {
         self.with(inner, |transport, host| transport.enter(state, now, host));
     }
 
-    /// Moves the queue pair to RESET: sets the attributes, the cached peers and the state in
-    /// `host_state` to the values of a new queue pair, and removes its receives and its
-    /// completions.
+    /// Moves the queue pair with the locked state `inner` to RESET. Sets the attributes and the
+    /// cached peers to the values of a new queue pair, and removes the posted receives and the
+    /// completions in completion queues.
     fn reset(&self, inner: &mut Inner) {
         inner.version += 1;
         inner.link = None;
@@ -477,8 +480,9 @@ impl QueuePair {
         }
     }
 
-    /// Calls `act` with the transport and its environment, and returns the result. Returns `None`
-    /// if the queue pair was destroyed.
+    /// Calls `act` with the transport of the queue pair and the objects that the transport uses.
+    /// `inner` is the locked state of the queue pair. Returns the result of `act`, or `None` if the
+    /// queue pair was destroyed.
     pub(super) fn with<T>(
         &self,
         inner: &mut Inner,
@@ -502,7 +506,8 @@ impl QueuePair {
     }
 
     /// Returns the environment that the transport needs for one call: access to the memory, the
-    /// receives, the completion queues and the NIC.
+    /// receives, the completion queues and the NIC. `objects` are the objects that the queue pair
+    /// uses, and `host_state` stores the results of the call.
     pub(super) fn environment<'a>(
         &'a self,
         objects: &'a UsedObjects,
@@ -518,9 +523,9 @@ impl QueuePair {
         }
     }
 
-    /// Moves the queue pair to the error state if a completion was lost because its completion
-    /// queue was full: the program would never learn that the request has completed (IBTA
-    /// 11.6.3.2).
+    /// Moves the queue pair to the error state if one of its completions was lost because the
+    /// completion queue was full. The program would never learn that the request has completed
+    /// (IBTA 11.6.3.2).
     pub(super) fn fail_if_overrun(
         &self,
         transport: &mut proto::QueuePair,

@@ -17,19 +17,20 @@ use crate::spin::MutexGuard;
 pub(crate) struct Sender<'a> {
     queue_pair: &'a QueuePair,
     inner: MutexGuard<'a, Inner>,
-    /// Set if ring messages were sent for which the peer process has not been woken yet.
+    /// Set if ring messages (short messages in shared memory) were sent for which the peer process
+    /// has not been woken yet.
     has_sent: bool,
     /// Set if a request was added to the queue, because it could not be executed or sent
     /// immediately.
     has_queued: bool,
-    /// Number of requests that were executed while they were posted. These requests occupy capacity
-    /// of the queue until the sender is dropped.
+    /// Number of requests that were executed while they were posted. Until the sender is dropped,
+    /// they occupy capacity of the send queue, as if they were queued.
     done: usize,
 }
 
 impl QueuePair {
-    /// Locks the queue pair, and returns its send queue, to which one or more requests can be
-    /// posted.
+    /// Locks the queue pair for posting send requests. Returns the locked send queue, to which one
+    /// or more requests can be posted.
     #[inline]
     pub(crate) fn sender(&self) -> Sender<'_> {
         Sender {
@@ -41,8 +42,8 @@ impl QueuePair {
         }
     }
 
-    /// Locks the queue pair, and returns its receive queue, to which one or more requests can be
-    /// posted.
+    /// Locks the queue pair for posting receive requests. Returns the locked receive queue, to
+    /// which one or more requests can be posted.
     pub(crate) fn receiver(&self) -> Receiver<'_> {
         Receiver {
             queue_pair: self,
@@ -64,9 +65,10 @@ impl QueuePair {
 }
 
 impl Sender<'_> {
-    /// Posts a message with the payload `data`, and immediately sends it as a ring message (short
-    /// message in memory shared with a peer process). Returns `false`, and posts nothing, if the
-    /// message cannot be a ring message or an earlier request must be sent first.
+    /// Sends a message with the payload `data` immediately as a ring message (short message in
+    /// memory shared with a peer process). Returns `false`, and posts nothing, if the message
+    /// cannot be a ring message or if an earlier request must be sent first. The caller must then
+    /// post the message in another way.
     #[inline]
     pub(crate) fn post_ring_message(&mut self, message: &UnqueuedMessage, data: Data<'_>) -> bool {
         let sent = self.ready(1).is_ok()
@@ -83,9 +85,9 @@ impl Sender<'_> {
         !self.has_sent && !self.has_queued
     }
 
-    /// Wakes the peer process, if it sleeps, to receive ring messages (short messages in shared
-    /// memory). Returns `true` if ring messages were sent and the queue pair has no other message
-    /// to send.
+    /// Wakes the peer process, if it sleeps, to receive the ring messages (short messages in shared
+    /// memory) that were sent. Returns `true` if ring messages were sent and the queue pair has no
+    /// other message to send. Then the caller need not transmit packets.
     #[inline]
     pub(crate) fn flush_ring_messages(&mut self) -> bool {
         if !std::mem::take(&mut self.has_sent) {
@@ -97,8 +99,8 @@ impl Sender<'_> {
         !self.has_queued || self.inner.transport.is_silent()
     }
 
-    /// Executes requests of `list` directly in the peer's memory, up to the first request that must
-    /// be queued. Returns the number of executed requests.
+    /// Executes requests of `list` directly in the memory of the peer process, up to the first
+    /// request that must be queued. Returns the number of executed requests.
     #[inline]
     pub(crate) fn execute<'l>(&mut self, list: &mut impl PostedList<'l>) -> usize {
         let room = self.queue_pair.rules().capabilities.max_send_wr as usize;
@@ -135,8 +137,8 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Posts all requests in order. Posts none, and fails, if the send queue has too little space
-    /// for all of them.
+    /// Posts all of `requests` to the send queue, in order. If the send queue has too little space
+    /// for all of them, posts none and fails.
     pub(crate) fn post_all(&mut self, requests: &mut Vec<SendRequest>) -> Result<(), PostError> {
         self.ready(requests.len())?;
         let done = self.execute(&mut &requests[..]);
@@ -157,9 +159,9 @@ impl Sender<'_> {
         self.queue_pair.execute_all_queued(&mut self.inner)
     }
 
-    /// Returns whether posted requests may wait for the next response, to be sent together with
-    /// later requests. Returns `false` if the peer shares memory with this process, because waiting
-    /// then has no advantage.
+    /// Returns whether posted requests may wait for the next response of the peer, so that they are
+    /// sent together with later requests. Returns `false` if the peer shares memory with this
+    /// process, because waiting then has no advantage.
     pub(crate) fn may_wait(&self) -> bool {
         self.inner.linked_peer.is_none() && self.inner.transport.may_wait()
     }
@@ -170,11 +172,13 @@ impl Sender<'_> {
         (self.queue_pair).transmit_queued(&mut self.inner, now, outgoing);
     }
 
-    /// Sets the response timeout, if only ring messages (short messages in memory shared with a
-    /// peer process) were sent. Returns the time for which the caller must set the queue pair's
-    /// timer in the NIC. Returns `None` if no response is awaited, or if the timer is set already.
-    /// In the second case the timeout starts when the timer expires, so the peer has up to twice
-    /// the timeout; the specification allows four times (IBTA 9.7.6.1.3).
+    /// Starts the response timeout of the queue pair, if only ring messages (short messages in
+    /// memory shared with a peer process) were sent. Returns the time for which the caller must set
+    /// the queue pair's timer in the NIC.
+    ///
+    /// Returns `None` if no response is awaited, or if the timer is set already. In the second case
+    /// the timeout starts only when the timer expires. So the peer has up to twice the timeout; the
+    /// specification allows four times (IBTA 9.7.6.1.3).
     #[inline(always)]
     pub(crate) fn answer_timeout(&mut self, now: impl FnOnce() -> Time) -> Option<Time> {
         if !self.inner.transport.is_unarmed() || self.queue_pair.alarm().is_set() {
@@ -184,8 +188,8 @@ impl Sender<'_> {
         self.inner.transport.next_timeout()
     }
 
-    /// Returns the time for which the caller must set the queue pair's timer in the NIC, or `None`
-    /// if no timer is needed.
+    /// Returns the time for which the caller must set the queue pair's timer in the NIC. Returns
+    /// `None` if no timer is needed. `now` returns the present time.
     pub(crate) fn next_timeout(&mut self, now: impl FnOnce() -> Time) -> Option<Time> {
         let answer = self.answer_timeout(now);
         answer.or_else(|| self.inner.transport.next_timeout())

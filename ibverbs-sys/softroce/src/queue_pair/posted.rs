@@ -24,8 +24,8 @@ use crate::transfer::{self, Kind, MAX_COPY, OneSided, OneSidedError, Transfer, V
 /// A list of requests that are posted together, with a position: the requests before the position
 /// were executed, and the current request is the next.
 pub(crate) trait PostedList<'a> {
-    /// Returns the current request, or `None` after the last one, or if the request may not be
-    /// posted or is not one-sided.
+    /// Returns the current request, or `None` after the last one. Also returns `None` if the
+    /// request may not be posted or is not one-sided.
     fn peek(&self) -> Option<OneSided<'a>>;
 
     /// Moves to the next request, and returns it. Returns `None` in the same cases as
@@ -47,10 +47,10 @@ struct ExecutedRequest {
 const MAX_REQUESTS: usize = 64;
 
 impl QueuePair {
-    /// Executes requests of `list` in the memory of the peer, within one
-    /// [`CopySession`](crate::same_host::CopySession) (period of access to that memory). Stops
-    /// after `max_requests`, or at the first request that must be queued. Returns the number of
-    /// executed requests.
+    /// Executes requests of `list` in the memory of the peer process, within one
+    /// [`CopySession`](crate::same_host::CopySession) (period of access to that memory). `mine` is
+    /// the locked state of this queue pair. Stops after `max_requests`, or at the first request
+    /// that must be queued. Returns the number of executed requests.
     pub(super) fn execute_posted<'a>(
         &self,
         mine: &mut Inner,

@@ -10,21 +10,22 @@ use crate::same_host;
 /// State of the published record of a queue pair, which other processes of the host read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Publication {
-    /// Present content of the published record; `None` if the queue pair is not published.
+    /// Present content of the queue pair's published record; `None` if the queue pair is not
+    /// published.
     record: Option<same_host::QueuePair>,
     /// Set if other processes may be using a record that is published now or was published before,
     /// so that a reset or destruction must wait for them.
     may_be_used: bool,
-    /// Number of times that the queue pair has become ready to receive. Peers use it to detect that
-    /// a connection has ended.
+    /// Number of times that the queue pair has become ready to receive. By this number, peer
+    /// processes detect that a connection has ended.
     generation: u32,
     /// Packet sequence number that the queue pair expected when it became ready to receive.
     first: u32,
 }
 
 impl QueuePair {
-    /// Returns whether the service of the queue pair is a reliable or unreliable connection. Only
-    /// the record of such a queue pair is published for other processes: they access memory only
+    /// Returns whether the queue pair has the transport service reliable or unreliable connection.
+    /// Only such queue pairs are published for other processes, because these access memory only
     /// through connections.
     pub(super) fn is_connection(&self) -> bool {
         matches!(
@@ -33,8 +34,9 @@ impl QueuePair {
         )
     }
 
-    /// Publishes, replaces or retracts the record of the queue pair, as the present state of the
-    /// queue pair requires.
+    /// Updates the published record of the queue pair, which other processes of the host read.
+    /// Publishes, replaces or retracts the record, as the queue pair's locked state `inner`
+    /// requires.
     pub(super) fn publish(&self, inner: &mut Inner) {
         let Some(host_peers) = self.device().host_peers() else {
             return;
@@ -53,8 +55,9 @@ impl QueuePair {
         inner.publication.may_be_used = true;
     }
 
-    /// Retracts the published record, and waits until no other process uses it any more. Must be
-    /// called before the queue pair is reset or destroyed.
+    /// Retracts the queue pair's published record, which other processes of the host read. Waits
+    /// until no other process uses the record any more. Must be called before the queue pair is
+    /// reset or destroyed.
     ///
     /// # Errors
     /// [`Refusal::Busy`] if another process does not finish an access in time. The record is then
@@ -81,8 +84,9 @@ impl QueuePair {
         result
     }
 
-    /// Publishes the record again after [`withdraw_and_wait`](Self::withdraw_and_wait), because the
-    /// queue pair will be neither reset nor destroyed.
+    /// Publishes the queue pair's record for other processes again. Called after
+    /// [`withdraw_and_wait`](Self::withdraw_and_wait) if the queue pair is then neither reset nor
+    /// destroyed.
     pub(crate) fn republish(&self) {
         let mut inner = self.inner.lock();
         inner.publication.may_be_used = true;
@@ -118,8 +122,8 @@ impl QueuePair {
 }
 
 impl Publication {
-    /// Records that the queue pair has become ready to receive, and expects the sequence number
-    /// `first`.
+    /// Records that the queue pair has become ready to receive. `first` is the packet sequence
+    /// number that it expects first.
     pub(super) fn connect(&mut self, first: u32) {
         self.generation = self.generation.wrapping_add(1);
         self.first = first;

@@ -41,15 +41,15 @@ pub(super) struct LinkedPeer {
     pub(super) link: Arc<Link>,
     pub(super) target: Target,
     pub(super) known: CachedRecords,
-    /// Tag from which the peer process determines the GIDs of this connection's packets.
+    /// Number from which the peer process determines the GIDs of this connection's packets.
     tag: u16,
-    /// Generation number of the peer's connection; `None` until the peer was found to be connected
-    /// to this queue pair.
+    /// Generation number of the peer's connection, which differs for each later connection of the
+    /// peer. `None` until the peer was found to be connected to this queue pair.
     pub(super) generation: Option<u32>,
     /// State of the peer's connection when the peer's published record was last read.
     found: Option<Connection>,
-    /// Version of this queue pair for which this cached peer is valid. Each modification of the
-    /// queue pair changes its version.
+    /// Version of this queue pair for which the cached peer is valid. Each modification of the
+    /// queue pair changes the version, so the peer is then searched again.
     own: u64,
 }
 
@@ -68,9 +68,9 @@ pub(super) struct DirectPost<'a> {
 const MAX_MESSAGES: u64 = 64;
 
 impl QueuePair {
-    /// Executes queued one-sided requests (RDMA reads, writes and atomics) directly in the peer's
-    /// memory, if the peer is in another process of the host. Returns whether further requests,
-    /// only packets, or nothing can be sent next.
+    /// Executes queued RDMA reads, writes and atomics directly in the peer's memory, if the peer is
+    /// in another process of this host. `mine` is the locked state of the queue pair. Returns
+    /// whether further requests, only packets, or nothing can be sent next.
     pub(super) fn execute_queued(&self, mine: &mut Inner) -> SendProgress {
         if !self.is_connection() || mine.transport.awaits_receipt() {
             return SendProgress::PacketsOnly;
@@ -138,9 +138,10 @@ impl QueuePair {
         step
     }
 
-    /// Sends a pending acknowledgement as a ring message (short message in shared memory). Returns
-    /// `false`, and sends nothing, if the queue pair must transmit something else, too, or if the
-    /// acknowledgement cannot be sent as a ring message.
+    /// Sends a pending acknowledgement as a ring message (short message in shared memory). `mine`
+    /// is the locked state of the queue pair. Returns `false`, and sends nothing, if the queue pair
+    /// must transmit something else, too, or if the acknowledgement cannot be sent as a ring
+    /// message.
     pub(super) fn transmit_acknowledgement(
         &self,
         mine: &mut Inner,
@@ -166,8 +167,9 @@ impl QueuePair {
     }
 
     /// Sends queued messages as ring messages (short messages in shared memory), up to the first
-    /// message that cannot be sent in this way. Returns whether no packets must be sent: the queue
-    /// pair has no other message to send, or the next message waits to be sent as a ring message.
+    /// message that cannot be sent in this way. `mine` is the locked state of the queue pair.
+    /// Returns `true` if no packets must be sent: the queue pair has no other message to send, or
+    /// the next message waits to be sent as a ring message.
     pub(super) fn transmit_ring_messages(
         &self,
         mine: &mut Inner,
@@ -224,11 +226,11 @@ impl QueuePair {
         mine.transport.is_silent() || is_waiting && mine.transport.has_no_response()
     }
 
-    /// Sends a message with the payload `data` as a [`RingMessage`] (short message in shared
-    /// memory) while it is posted. The caller must then call
-    /// [`flush_ring_messages`](Self::flush_ring_messages). Returns `false`, and sends nothing, if
-    /// the message cannot be a ring message or an earlier request must be sent first; the message
-    /// must then be queued.
+    /// Sends a message that is being posted as a [`RingMessage`] (short message in shared memory),
+    /// with the payload `data`. `mine` is the locked state of the queue pair. Returns `false`, and
+    /// sends nothing, if the message cannot be a ring message or an earlier request must be sent
+    /// first; the message must then be queued. After `true`, the caller must call
+    /// [`flush_ring_messages`](Self::flush_ring_messages).
     #[inline]
     pub(super) fn post_ring_message(
         &self,
@@ -278,9 +280,10 @@ impl QueuePair {
         }
     }
 
-    /// Sends a message whose payload `data` fits into the [`RingMessage`] (short message without
-    /// packet headers) itself, while the message is posted. Returns `false` if the message cannot
-    /// be sent. `near` contains the parts of this queue pair that posting needs.
+    /// Sends a message whose payload `data` is short enough for a slot of the ring that both
+    /// processes share. The message is being posted, and is not added to the send queue. `near`
+    /// contains the parts of this queue pair that posting needs. Returns `false` if the message
+    /// cannot be sent in this way.
     #[inline(always)]
     fn post_in_slot(
         &self,
@@ -309,8 +312,8 @@ impl QueuePair {
     }
 
     /// Copies the bytes of the local segment `segment` to `out`, the payload of a message that fits
-    /// into one slot of the ring. Returns `None` if the queue pair may not access the memory, or if
-    /// the memory is an on-demand region.
+    /// into one slot of the ring. `objects` are the objects that the queue pair uses. Returns
+    /// `None` if the queue pair may not access the memory, or if the memory is an on-demand region.
     #[inline(always)]
     fn gather_one(&self, objects: &UsedObjects, segment: &Segment, out: &mut [u8]) -> Option<()> {
         let domain = objects.domain.as_ref()?.id();
@@ -319,9 +322,11 @@ impl QueuePair {
         piece.copy_to(&Piece::of_mut(out))
     }
 
-    /// Sends a message, while it is posted, as a [`RingMessage`] with the addresses of the payload
-    /// `data`. The peer process copies the payload from there. `is_mappable` is set if the peer
-    /// process can map that memory. Returns `false` if the message cannot be sent.
+    /// Sends the addresses of a message's payload `data` to the peer process, which then copies the
+    /// payload itself. The message is being posted, and is not added to the send queue. `near`
+    /// contains the parts of this queue pair that posting needs. `is_mappable` is set if the peer
+    /// process can map the memory of the payload. Returns `false` if the message cannot be sent in
+    /// this way.
     #[inline(never)]
     fn post_descriptor(
         &self,
@@ -342,9 +347,10 @@ impl QueuePair {
         ) && self.send_posted(near, message, data, SlotContent::Segments { is_mappable })
     }
 
-    /// Executes an RDMA write with immediate data while it is posted: writes the payload directly
-    /// to the peer's memory, and sends a [`RingMessage`] (short message without packet headers)
-    /// with its length. Returns `false` if the message cannot be sent.
+    /// Executes an RDMA write with immediate data while it is posted: writes the payload `data` to
+    /// the peer's memory, and sends the payload's length as a [`RingMessage`] (message in a ring
+    /// that both processes share). `near` contains the parts of this queue pair that posting needs.
+    /// Returns `false` if the write cannot be executed in this way.
     #[inline(never)]
     fn post_written(
         &self,
@@ -361,8 +367,10 @@ impl QueuePair {
         written.is_some() && self.send_posted(near, message, data, SlotContent::Written)
     }
 
-    /// Sends the [`RingMessage`] of a message that is being posted; `content` is the content of its
-    /// slot in the ring. Returns `false`, and posts nothing, if the ring message cannot be sent.
+    /// Sends a message that is being posted as a [`RingMessage`] (message in a ring that the peer
+    /// process shares). `data` is the payload, and `content` what is written to the slot of the
+    /// ring. `near` contains the parts of this queue pair that posting needs. Returns `false`, and
+    /// posts nothing, if the message cannot be sent.
     #[inline(always)]
     fn send_posted(
         &self,
@@ -410,7 +418,7 @@ impl QueuePair {
     }
 
     /// Wakes the peer process, if it sleeps, to receive the messages that were sent through the
-    /// shared ring.
+    /// ring in shared memory. `mine` is the locked state of the queue pair.
     #[inline]
     pub(super) fn flush_ring_messages(&self, mine: &Inner) {
         if let Some(linked_peer) = &mine.linked_peer {
@@ -418,9 +426,10 @@ impl QueuePair {
         }
     }
 
-    /// Receives a ring message (short message without packet headers) and its payload `chunks`.
-    /// Returns the urgency of the transmission that must follow: none, an acknowledgement that may
-    /// be delayed, or an immediate response.
+    /// Receives a ring message (short message in memory shared with the sender) and its payload
+    /// `chunks`. `arrival` describes its sender and destination, and `now` returns the present
+    /// time. Returns the urgency of the transmission that must follow: none, an acknowledgement
+    /// that may be delayed, or an immediate response.
     pub(crate) fn receive_ring_message(
         &self,
         now: impl FnOnce() -> Time,
@@ -492,8 +501,9 @@ impl QueuePair {
         }
     }
 
-    /// Selects shared memory for the packets of the queue pair if the peer is in a process of this
-    /// host. For datagrams, the choice is made for each datagram separately.
+    /// Makes `outgoing` send the packets of the queue pair through shared memory, if the peer is in
+    /// another process of this host. For datagrams, which may have different destinations, the
+    /// choice is made for each datagram.
     pub(super) fn select_packet_path(&self, mine: &mut Inner, outgoing: &mut impl Outgoing) {
         if self.service() == Service::UnreliableDatagram {
             if self.device().is_shared() {
@@ -507,9 +517,9 @@ impl QueuePair {
         }
     }
 
-    /// Returns the parts of the queue pair that are needed to post a request directly to the peer.
-    /// Returns `None` if the peer is not known yet, or cannot currently be reached through shared
-    /// memory.
+    /// Returns the parts of the queue pair that are needed to post a request directly to a peer in
+    /// another process. `mine` is the locked state of the queue pair. Returns `None` if the peer is
+    /// not known yet, or cannot currently be reached through shared memory.
     #[inline]
     pub(super) fn direct_post<'a>(&self, mine: &'a mut Inner) -> Option<DirectPost<'a>> {
         let Inner {
@@ -552,9 +562,9 @@ impl QueuePair {
         self.service() != Service::UnreliableDatagram && found.is_some()
     }
 
-    /// Returns the connected queue pair in another process that shares memory with this process:
-    /// removes the cached peer, or finds it. Returns `None` if the peer is elsewhere. The caller
-    /// must store the result in the cache again.
+    /// Returns the connected queue pair in another process that shares memory with this process.
+    /// Removes the peer from the cache in `mine`, or finds it if the cache is empty or invalid; the
+    /// caller must store the result in the cache again. Returns `None` if the peer is elsewhere.
     pub(super) fn take_linked_peer(&self, mine: &mut Inner) -> Option<LinkedPeer> {
         if mine.linked_peer.is_none() && self.device().host_peers().is_none() {
             return None;
@@ -593,10 +603,10 @@ impl QueuePair {
     }
 }
 
-/// Passes a received ring message (short message without packet headers) to the transport of its
-/// queue pair. Drops the message if `arrival` is not the path of the connection. Returns the
-/// numbers of messages, bytes and copies that were received, for the counters. `peer` gives access
-/// to the sender's memory.
+/// Passes a received ring message (short message in memory shared with the sender) to the transport
+/// of its queue pair. Drops the message if `arrival` is not the path of the connection. `host`
+/// gives access to the memory of this process, and `peer` to the sender's memory. Returns the
+/// numbers of messages, bytes and copies that were received, for the counters.
 #[inline]
 fn take_ring_message<'h, P: PeerMemory<Environment<'h>>>(
     transport: &mut proto::QueuePair,
@@ -624,9 +634,9 @@ fn wake(link: &Link, outgoing: &impl Outgoing) {
     }
 }
 
-/// Sends a [`RingMessage`] (short message without packet headers) on `link`, and copies the bytes
-/// of `portion`, its payload, to the ring that both processes share. The peer finds the GIDs of the
-/// connection by `tag`.
+/// Sends `ring_message` on `link`, the memory that this process shares with the peer process.
+/// Copies the bytes of `portion`, the payload, to the ring in this memory; `host` gives access to
+/// the bytes. The peer finds the GIDs of the connection by `tag`.
 #[inline(always)]
 fn send_ring_message(
     link: &Link,
@@ -654,15 +664,15 @@ impl PeerMemory<Environment<'_>> for Chunks<'_> {
 }
 
 impl LinkedPeer {
-    /// Returns whether this cached peer is valid for the version `version` of the queue pair, and
-    /// the shared memory is still usable.
+    /// Returns whether this cached peer is still valid: the queue pair has not been modified since,
+    /// because `version` is its present version, and the shared memory is still usable.
     #[inline]
     fn is_valid(&self, version: u64) -> bool {
         self.own == version && !self.link.is_dead()
     }
 
-    /// Returns the generation number of the peer's connection, or `None` if the peer is not
-    /// connected to this queue pair.
+    /// Returns the generation number of the peer's connection, which differs for each later
+    /// connection of the peer. Returns `None` if the peer is not connected to this queue pair.
     #[inline]
     fn connection(&mut self) -> Option<u32> {
         if let known @ Some(_) = self.generation {
@@ -690,9 +700,10 @@ impl LinkedPeer {
         self.generation
     }
 
-    /// Executes a one-sided request completely, over the peer's connection with the generation
-    /// number `generation`. A long request takes several [`CopySession`]s (periods of access to the
-    /// peer's memory).
+    /// Executes the one-sided request `request` (an RDMA read, write or atomic) completely in the
+    /// memory of the peer. `generation` is the generation number of the peer's connection, and
+    /// `host` gives access to the memory of this process. A long request takes several
+    /// [`CopySession`]s (periods of access to the peer's memory).
     fn execute(
         &mut self,
         request: &OneSided<'_>,
@@ -776,9 +787,9 @@ pub(super) struct BothMemories<'a> {
 }
 
 impl BothMemories<'_> {
-    /// Calls `act` with the local memory of the bytes `range` of the request with the data `data`.
-    /// `write` is set if `act` writes to the memory. Returns `None` if the queue pair may not
-    /// access the bytes, or if `act` returns `None`.
+    /// Calls `act` with this process's memory for a part of the payload `data` of a request.
+    /// `range` selects the bytes of the payload. `write` is set if `act` writes to the memory.
+    /// Returns `None` if the queue pair may not access the bytes, or if `act` returns `None`.
     #[inline]
     fn with_pieces(
         &mut self,

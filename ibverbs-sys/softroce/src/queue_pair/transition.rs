@@ -154,8 +154,8 @@ const fn to_send(service: Service) -> Mask {
     }
 }
 
-/// Returns the attributes that a program may set at the transition to RTS (ready to send), and
-/// while the queue pair is in RTS.
+/// Returns the attributes that a program may set at the transition of a queue pair to RTS (ready to
+/// send), and while it is in RTS. `service` is the transport service of the queue pair.
 const fn in_rts(service: Service) -> Mask {
     let connected = Mask::CURRENT_STATE
         .union(Mask::ALTERNATE_PATH)

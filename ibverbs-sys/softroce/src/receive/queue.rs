@@ -17,8 +17,8 @@ pub struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// Creates a receive queue for `capacity` requests of at most `max_segments` scatter/gather
-    /// elements each.
+    /// Creates a receive queue for at most `capacity` receive requests, each with at most
+    /// `max_segments` scatter/gather elements.
     pub fn new(capacity: u32, max_segments: u32) -> Self {
         Self {
             capacity,
@@ -27,7 +27,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Appends a receive request. Fails if the queue is full.
+    /// Appends the receive request `request` to the queue. Fails if the queue is full.
     #[inline]
     pub fn post(&mut self, request: ReceiveRequest) -> Result<(), Full> {
         if self.requests.len() >= self.capacity as usize {
@@ -43,8 +43,8 @@ impl ReceiveQueue {
         self.requests.pop_front()
     }
 
-    /// Drops all requests without completing them, as the transition of a queue pair to RESET
-    /// requires.
+    /// Removes all receive requests without completing them, as the transition of a queue pair to
+    /// RESET requires.
     pub fn clear(&mut self) {
         self.requests.clear();
     }
@@ -64,7 +64,7 @@ impl ReceiveQueue {
         self.requests.len()
     }
 
-    /// Returns whether no request is posted.
+    /// Returns whether the queue contains no receive request.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -42,9 +42,10 @@ struct State {
 }
 
 impl SharedReceiveQueue {
-    /// Creates a shared receive queue with the number `number`, for `capacity` requests of at most
-    /// `max_segments` scatter/gather elements each. Its events arrive on `context`. `xrc` is set
-    /// for an XRC shared receive queue.
+    /// Creates a shared receive queue with the number `number` in the protection domain `domain`.
+    /// The queue has room for `capacity` requests of at most `max_segments` scatter/gather elements
+    /// each. The asynchronous events of the queue arrive on `context`. `xrc` is set for an XRC
+    /// shared receive queue.
     pub fn new(
         number: u32,
         (context, domain): (&Arc<Context>, &Arc<ProtectionDomain>),
@@ -83,8 +84,9 @@ impl SharedReceiveQueue {
         Ok(())
     }
 
-    /// Removes the oldest receive request, and returns it. If the limit event is armed and fewer
-    /// requests than the limit are left, raises the event (IBTA 10.2.9.4, `ibv_modify_srq(3)`).
+    /// Removes the oldest receive request, and returns it, or `None` if no request is posted. If
+    /// the limit event is armed and fewer requests than the limit are left, raises the event (IBTA
+    /// 10.2.9.4, `ibv_modify_srq(3)`).
     pub fn take(&self) -> Option<ReceiveRequest> {
         let mut state = self.state.lock();
         let request = state.requests.pop_front()?;
@@ -97,8 +99,9 @@ impl SharedReceiveQueue {
         Some(request)
     }
 
-    /// Changes the capacity and the limit below which the event is raised (`ibv_modify_srq(3)`).
-    /// `None` leaves a value unchanged. Changes nothing if a new value is invalid.
+    /// Changes the capacity of the queue, and the number of requests below which the limit event is
+    /// raised (`ibv_modify_srq(3)`). `None` leaves a value unchanged. Fails, and changes nothing,
+    /// if a new value is invalid.
     pub fn modify(&self, capacity: Option<u32>, limit: Option<u32>) -> Result<(), Refusal> {
         let mut state = self.state.lock();
         let new_capacity = capacity.unwrap_or(state.capacity);
@@ -117,8 +120,8 @@ impl SharedReceiveQueue {
         self.state.lock().capacity
     }
 
-    /// Returns the number of requests below which the armed event is raised, or 0 if no event is
-    /// armed.
+    /// Returns the limit of the queue: the number of requests below which the armed limit event is
+    /// raised. Returns 0 if the event is not armed.
     pub fn limit(&self) -> u32 {
         self.state.lock().limit
     }
@@ -139,7 +142,7 @@ impl SharedReceiveQueue {
         self.domain.id()
     }
 
-    /// Returns the XRC properties, or `None` for a plain shared receive queue.
+    /// Returns the XRC properties of the queue, or `None` for a plain shared receive queue.
     pub fn xrc(&self) -> Option<&XrcBinding> {
         self.xrc.as_ref()
     }
@@ -206,7 +209,8 @@ mod tests {
         SharedReceiveQueue::new(1, place, capacity, 1, None).unwrap()
     }
 
-    /// Returns whether the limit event of `queue` was raised. Fetches and acknowledges the event.
+    /// Returns whether the limit event of `queue` was raised. If so, fetches and acknowledges the
+    /// event.
     fn was_reached(queue: &SharedReceiveQueue) -> bool {
         let Ok(event) = queue.context.next_event() else {
             return false;

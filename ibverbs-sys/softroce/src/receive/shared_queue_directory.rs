@@ -51,7 +51,7 @@ impl SharedQueueDirectory {
         self.queues.read().queues.get(&number).cloned()
     }
 
-    /// Returns the shared receive queues of an XRC domain, in no particular order.
+    /// Returns the shared receive queues of the XRC domain `domain`, in no particular order.
     pub fn of_xrc_domain(&self, domain: DomainId) -> Vec<Arc<SharedReceiveQueue>> {
         let numbered = self.queues.read();
         let of_domain =

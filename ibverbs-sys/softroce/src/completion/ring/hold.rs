@@ -14,8 +14,8 @@ const GROWTH_FACTOR: usize = 4;
 pub(in crate::completion) struct TooManyEntries;
 
 impl<T: Copy + Send> Ring<T> {
-    /// Removes the entries for which `keep` returns `false`, except entries that other threads add
-    /// during the call.
+    /// Removes the entries for which `keep` returns `false` from the ring. Keeps all entries that
+    /// other threads add during the call.
     pub(in crate::completion) fn retain(&self, keep: impl Fn(&T) -> bool) {
         if self.head().unflagged() == self.tail().unflagged() {
             return;
@@ -78,8 +78,9 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Changes the number of slots to `length`, and moves the entries. The caller must have
-    /// exclusive control of the positions `head` and `tail`, which this function releases.
+    /// Changes the number of slots of the ring to `length`, and moves the entries to the new slots.
+    /// The caller must have exclusive control of the head and the tail, which are at the positions
+    /// `head` and `tail`. This function releases the control.
     fn set_slots(&self, head: Position, tail: Position, length: usize) {
         let slots = self.table.slots();
         let count = head.distance(tail, slots.lap);
@@ -114,8 +115,8 @@ impl<T: Copy + Send> Ring<T> {
         self.release_both(start, start.nth(count, slots.lap));
     }
 
-    /// Takes exclusive control of the head, so that no other thread can remove entries until
-    /// [`release`](Self::release) is called. Returns the position of the head.
+    /// Takes exclusive control of the head of the ring, so that no other thread can remove entries
+    /// until [`release`](Self::release) is called. Returns the position of the head.
     fn hold(&self) -> Position {
         let mut attempt = 0;
         loop {
@@ -140,9 +141,9 @@ impl<T: Copy + Send> Ring<T> {
         self.head.0.store(head.0, Ordering::Release);
     }
 
-    /// Takes exclusive control of head and tail, so that no other thread can add or remove entries
-    /// until [`release_both`](Self::release_both) is called. Returns the positions of head and
-    /// tail.
+    /// Takes exclusive control of the head and the tail of the ring, so that no other thread can
+    /// add or remove entries until [`release_both`](Self::release_both) is called. Returns the
+    /// positions of the head and the tail.
     fn hold_both(&self) -> (Position, Position) {
         let head = self.hold();
         let tail = self.tail.0.fetch_or(Position::HELD, Ordering::Acquire);
@@ -158,8 +159,8 @@ impl<T: Copy + Send> Ring<T> {
     }
 }
 
-/// Waits until the state word of the slot at the position `place` equals `turn(place)`. Another
-/// thread has claimed the slot and is about to set this state.
+/// Waits until another thread has changed the state word of the slot at the position `place` to
+/// `turn(place)`. The other thread has claimed the slot and is about to do this.
 fn wait<T: Copy>(slots: &Slots<'_, T>, place: Position, turn: fn(Position) -> u64) {
     let mut attempt = 0;
     while !slots.of(place).has_turn(turn(place)) {

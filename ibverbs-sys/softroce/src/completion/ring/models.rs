@@ -17,7 +17,7 @@ impl Ring<u64> {
             .unwrap_or_else(|| self.push_all(&[entry]).unwrap().1)
     }
 
-    /// Removes all entries from the ring, and returns them.
+    /// Removes all entries from the ring under test, and returns them in order.
     fn take_all(&self) -> Vec<u64> {
         let mut all = Vec::new();
         while self.poll(2, |&entry| all.push(entry)) > 0 {}

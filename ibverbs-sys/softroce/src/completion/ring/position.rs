@@ -1,14 +1,15 @@
-/// Position of an entry in the ring, as a word: the number of the lap (pass through all slots) and
-/// the index of the slot, with flags in the low bits. A word with [`Position::FULL`] in place of
-/// the index is used as the state (turn) of a slot.
+/// Position of an entry in the order in which entries are added to a ring of slots. The word
+/// contains the number of the lap (pass through all slots), the index of the slot, and flags in the
+/// low bits. A word with [`Position::FULL`] in place of the index is used as the state (turn) of a
+/// slot.
 ///
 /// The lap number wraps after 2^36. A thread that was interrupted for exactly 2^36 laps would take
 /// an old position for the present one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::completion) struct Position(pub(super) u64);
 
-/// Number of slots in a lap (a pass through the ring). Stored as the index of the last slot, in the
-/// bits that contain the index in a [`Position`].
+/// Number of slots of a ring, all of which are used once in a lap (a pass through the ring). Stored
+/// as the index of the last slot, in the bits that contain the index in a [`Position`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lap(pub(super) u64);
 
@@ -17,10 +18,11 @@ pub(super) struct Lap(pub(super) u64);
 const INDEX_BITS: u32 = 22;
 
 impl Position {
-    /// Flag of the head or tail: a thread has exclusive control, so that no other thread can remove
-    /// or add entries there.
+    /// Flag of the head or tail of the ring: a thread has exclusive control of it. While the flag
+    /// is set, no other thread can remove entries (head) or add entries (tail).
     pub(super) const HELD: u64 = 1;
-    /// Flag of the tail: no more entries may be added, because the completion queue has failed.
+    /// Flag of the tail of the ring: no more entries may be added, because the completion queue has
+    /// failed.
     pub(super) const CLOSED: u64 = 1 << 1;
     /// Bits of the tail for the marks ([`super::TailFlags`]): flags whose meaning the completion
     /// queue defines.
@@ -33,7 +35,7 @@ impl Position {
     const LAP: u64 = Self::INDEX + Self::STEP;
     const FLAGS: u64 = Self::STEP - 1;
 
-    /// Flag in the state word (turn) of a slot: the slot contains the entry of this lap.
+    /// Flag in the state word (turn) of a slot: the slot contains an entry.
     const FULL: u64 = 1 << 4;
 
     /// First position of the ring: the first slot in the first lap.
@@ -95,13 +97,14 @@ impl Position {
         Self(self.0 & !Self::INDEX).next_lap()
     }
 
-    /// Returns the position with the same slot index, one lap (pass through the ring) later.
+    /// Returns the position of the same slot one lap (pass through the ring) later.
     #[inline]
     pub(super) fn next_lap(self) -> Self {
         Self(self.0.wrapping_add(Self::LAP))
     }
 
-    /// Returns the first position of the next lap (pass through the ring), without flags.
+    /// Returns the position of the first slot in the next lap (pass through the ring), without
+    /// flags.
     pub(super) fn new_lap(self) -> Self {
         self.unflagged().at_next_lap()
     }
@@ -141,7 +144,8 @@ impl Lap {
     /// [`Position`].
     pub(super) const MAX: usize = (1 << INDEX_BITS) - 1;
 
-    /// Returns the lap of a ring with `length` slots. `length` must be at least 1.
+    /// Returns the lap (pass through the ring) for a ring with `length` slots. `length` must be at
+    /// least 1.
     pub(super) fn of(length: usize) -> Self {
         debug_assert!((1..=Self::MAX).contains(&length));
         Self((length - 1) as u64 * Position::STEP)

@@ -109,8 +109,8 @@ impl<T: Copy> Table<T> {
         }
     }
 
-    /// Sets the number of slots that the ring uses to `length`, and allocates memory if there are
-    /// not enough. The caller must then set the states (turns) of all slots.
+    /// Sets the number of slots that the ring uses to `length`. Allocates memory if there are not
+    /// enough slots. Returns the slots; the caller must then set the states (turns) of all of them.
     ///
     /// # Safety
     /// The caller must hold the ring's head.
@@ -157,9 +157,9 @@ pub(super) struct Slots<'a, T> {
 }
 
 impl<'a, T> Slots<'a, T> {
-    /// Returns the slot that contains the entry at the position `place`. The position must have
-    /// been read from the ring before these slots were read, or computed from such a position with
-    /// the lap of these slots.
+    /// Returns the slot for the entry at the position `place`. The position must have been read
+    /// from the ring before these slots were read, or computed from such a position with the lap of
+    /// these slots.
     #[inline]
     pub(super) fn of(&self, place: Position) -> &'a Slot<T> {
         // SAFETY: the index of such a position is below the length of a present or earlier lap.

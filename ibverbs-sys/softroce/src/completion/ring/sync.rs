@@ -33,8 +33,8 @@ impl<T> UnsafeCell<T> {
 }
 
 /// Pauses this thread briefly while it waits for another thread, which may not be scheduled.
-/// `attempt` counts the calls during one wait: the thread spins at first, yields the processor
-/// later, and finally sleeps.
+/// `attempt` is the number of earlier pauses in the same wait, and is incremented: the thread spins
+/// at first, yields the processor later, and finally sleeps.
 #[cold]
 pub(super) fn relax(attempt: &mut u32) {
     #[cfg(not(all(test, loom)))]

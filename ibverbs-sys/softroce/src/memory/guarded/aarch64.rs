@@ -51,19 +51,22 @@ macro_rules! copy {
 }
 
 copy! {
-    /// Copies eight bytes, by a single load and a single store where they are aligned.
+    /// Copies eight bytes from `from` to `to`, by a single load and a single store where they are
+    /// aligned.
     copy_8, "ldr {value}, [{from}]", "str {value}, [{to}]", "stlr {value}, [{to}]"
 }
 copy! {
-    /// Copies four bytes, by a single load and a single store where they are aligned.
+    /// Copies four bytes from `from` to `to`, by a single load and a single store where they are
+    /// aligned.
     copy_4, "ldr {value:w}, [{from}]", "str {value:w}, [{to}]", "stlr {value:w}, [{to}]"
 }
 copy! {
-    /// Copies two bytes, by a single load and a single store where they are aligned.
+    /// Copies two bytes from `from` to `to`, by a single load and a single store where they are
+    /// aligned.
     copy_2, "ldrh {value:w}, [{from}]", "strh {value:w}, [{to}]", "stlrh {value:w}, [{to}]"
 }
 copy! {
-    /// Copies one byte.
+    /// Copies one byte from `from` to `to`.
     copy_1, "ldrb {value:w}, [{from}]", "strb {value:w}, [{to}]", "stlrb {value:w}, [{to}]"
 }
 
@@ -159,7 +162,8 @@ pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing>
     Ok(before)
 }
 
-/// Returns the program counter of a thread at the time of a signal.
+/// Returns access to the program counter with which the interrupted thread continues after a signal
+/// handler.
 ///
 /// # Safety
 /// `context` must be the third argument of the signal's handler, and must stay valid while the

@@ -77,8 +77,8 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut
     unsafe { call_previous(before, is_fault, signal, info, context) };
 }
 
-/// Performs `before`, the action that the process had for the signal before this handler was
-/// installed.
+/// Performs the action that the process had for the signal before this handler was installed.
+/// `before` is this action. `is_fault` is set if the signal reports a fault.
 ///
 /// # Safety
 /// `signal`, `info` and `context` must be the arguments of a signal handler, and `before` the
@@ -120,7 +120,7 @@ unsafe fn call_previous(
     }
 }
 
-/// Restores the default action of a signal.
+/// Restores the default action of the signal `signal`.
 ///
 /// # Safety
 /// The caller must ensure that no code relies on the present handler any more.

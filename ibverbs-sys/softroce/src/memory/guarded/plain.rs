@@ -45,19 +45,22 @@ macro_rules! copy {
 }
 
 copy! {
-    /// Copies eight bytes, by a single load and a single store where they are aligned.
+    /// Copies eight bytes from `from` to `to`, by a single load and a single store where they are
+    /// aligned.
     copy_8, AtomicU64, u64
 }
 copy! {
-    /// Copies four bytes, by a single load and a single store where they are aligned.
+    /// Copies four bytes from `from` to `to`, by a single load and a single store where they are
+    /// aligned.
     copy_4, AtomicU32, u32
 }
 copy! {
-    /// Copies two bytes, by a single load and a single store where they are aligned.
+    /// Copies two bytes from `from` to `to`, by a single load and a single store where they are
+    /// aligned.
     copy_2, AtomicU16, u16
 }
 copy! {
-    /// Copies one byte.
+    /// Copies one byte from `from` to `to`.
     copy_1, AtomicU8, u8
 }
 

@@ -41,19 +41,22 @@ macro_rules! copy {
 }
 
 copy! {
-    /// Copies eight bytes, by a single load and a single store where they are aligned.
+    /// Copies eight bytes from `from` to `to`, by a single load and a single store where they are
+    /// aligned.
     copy_8, "mov {value}, qword ptr [{from}]", "mov qword ptr [{to}], {value}"
 }
 copy! {
-    /// Copies four bytes, by a single load and a single store where they are aligned.
+    /// Copies four bytes from `from` to `to`, by a single load and a single store where they are
+    /// aligned.
     copy_4, "mov {value:e}, dword ptr [{from}]", "mov dword ptr [{to}], {value:e}"
 }
 copy! {
-    /// Copies two bytes, by a single load and a single store where they are aligned.
+    /// Copies two bytes from `from` to `to`, by a single load and a single store where they are
+    /// aligned.
     copy_2, "movzx {value:e}, word ptr [{from}]", "mov word ptr [{to}], {value:x}"
 }
 copy! {
-    /// Copies one byte.
+    /// Copies one byte from `from` to `to`.
     copy_1, "movzx {value:e}, byte ptr [{from}]", "mov byte ptr [{to}], {value:l}"
 }
 
@@ -179,7 +182,8 @@ pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing>
     Ok(before)
 }
 
-/// Returns the instruction pointer of a thread at the time of a signal.
+/// Returns access to the instruction pointer with which the interrupted thread continues after a
+/// signal handler.
 ///
 /// # Safety
 /// `context` must be the third argument of the signal's handler, and must stay valid while the

@@ -254,8 +254,9 @@ impl Rdma {
     /// answer of a near peer.
     ///
     /// Returns `None` after `limit`. Returns `None` without polling if polling could delay another
-    /// task: if the runtime has several threads, if another future waits, or if another task called
-    /// this function last. Also returns `None` in the mode
+    /// task: if the runtime has several threads, if another future waits, if another task called this
+    /// function last, at every eighth call of a task, and at 16 calls after a call that has polled
+    /// for `limit`. Also returns `None` in the mode
     /// [`CompletionMode::Event`](crate::CompletionMode).
     pub fn poll_briefly<T>(
         &self,

@@ -623,9 +623,8 @@ impl Connection {
         self.shard.poll_briefly(BRIEF_POLL, attempt)
     }
 
-    /// Polls like [`Self::post_and_poll_briefly`], for at most `limit`, if the task of `cx` was
-    /// also the last task to call this function for a connection of the shard. Otherwise returns
-    /// `None` immediately, because two tasks that poll in turn would delay each other.
+    /// Polls like [`Self::post_and_poll_briefly`], for at most `limit`. Returns `None` immediately
+    /// if [`Shard::is_lone_task`] returns `false`, because polling could delay another task.
     pub(crate) fn poll_as_lone_task<T>(
         &self,
         cx: &Context<'_>,
@@ -636,7 +635,11 @@ impl Connection {
             return None;
         }
         self.post_staged();
-        self.shard.poll_briefly(limit, attempt)
+        let found = self.shard.poll_briefly(limit, attempt);
+        if found.is_none() {
+            self.shard.lone_poll_failed();
+        }
+        found
     }
 
     /// Waits until `attempt` returns a value or the connection has ended. Polls the completion

@@ -424,11 +424,16 @@ impl Shard {
         self.polls_briefly && self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns whether the task of `waker` may poll for its own result: `false` at the task's first
-    /// call, and if another task has called this function since the task's last call, because two
-    /// tasks that poll in turn would delay each other.
+    /// Returns whether the task of `waker` may poll for its own result without a delay of other
+    /// tasks, see [`LastTask::replace`].
     pub(crate) fn is_lone_task(&self, waker: &Waker) -> bool {
         self.last_task.replace(waker)
+    }
+
+    /// Records that the task for which [`Self::is_lone_task`] has returned `true` has polled
+    /// without a result.
+    pub(crate) fn lone_poll_failed(&self) {
+        self.last_task.poll_failed();
     }
 
     /// Polls the completion queue until `attempt` returns a value, for at most `limit`. Calls

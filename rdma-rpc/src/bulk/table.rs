@@ -89,6 +89,11 @@ impl BulkTable {
         }
     }
 
+    /// Returns whether this end is reading or writing a bulk of the peer.
+    pub(crate) fn is_transferring(&self) -> bool {
+        self.turns.available_permits() < MAX_TURNS
+    }
+
     /// Counts a message that has arrived on the connection. Transfers use shorter pieces while
     /// messages arrive.
     #[inline]

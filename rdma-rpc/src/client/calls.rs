@@ -344,19 +344,16 @@ impl<C: Deref<Target = Core>> PendingCall<C> {
         self.core.deadlines.time(deadline)
     }
 
-    /// Polls an RDMA connection for the answer, for at most [`MAX_POLL_TIME`]. Returns whether the
-    /// answer has arrived.
-    pub(super) fn poll_briefly(&self, cx: &Context<'_>) -> bool {
-        let Some(link) = self.core.outbox.link() else {
-            return false;
-        };
-        let Some(rdma) = link.rdma() else {
-            return false;
+    /// Polls an RDMA connection until the answer arrives, for at most [`MAX_POLL_TIME`], unless
+    /// polling could delay another task (see [`rdma_async::Rdma::poll_briefly`]).
+    pub(super) fn poll_briefly(&self, cx: &Context<'_>) {
+        let link = self.core.outbox.link();
+        let Some(rdma) = link.as_ref().and_then(|link| link.rdma()) else {
+            return;
         };
         let slot = &self.calls().slots[self.id.index as usize];
         let is_answered = || matches!(slot.lock().phase, Phase::Answered(_)).then_some(());
-        let polled = rdma.poll_briefly(cx, MAX_POLL_TIME, is_answered);
-        polled.is_some()
+        rdma.poll_briefly(cx, MAX_POLL_TIME, is_answered);
     }
 
     /// Polls for the answer to the call. When the answer has arrived, calls `take` with the answer

@@ -5,10 +5,8 @@ use std::future::poll_fn;
 use std::mem;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::task::ready;
 use std::time::Duration;
 
-use tokio::task::coop::poll_proceed;
 use tokio::time::{Instant, timeout_at};
 
 use super::calls::{Answer, Calls, PendingCall, calls};
@@ -499,15 +497,11 @@ pub(super) async fn unary_on<Q: ?Sized, T, E>(
             return failed(unsent);
         }
     };
-    let mut may_poll = calls(core).has_one_call();
+    // Polling would delay the task of a transfer.
+    let mut may_poll = calls(core).has_one_call() && !core.bulks.is_transferring();
     let (end, outcome) = poll_fn(|cx| {
         if mem::take(&mut may_poll) {
-            // The budget of the task lets other tasks run although every call of this task may
-            // return its response at the first poll.
-            let turn = ready!(poll_proceed(cx));
-            if pending.poll_briefly(cx) {
-                turn.made_progress();
-            }
+            pending.poll_briefly(cx);
         }
         pending.poll_answer(cx, |answer, body| {
             let end = AnswerKind::of(&answer);

@@ -115,12 +115,20 @@ impl Calls {
     /// maximum number of concurrent calls that the server accepts on this connection.
     pub(super) fn open_slots(&self, allowed: u32) {
         let count = allowed.min(u32::try_from(self.slots.len()).unwrap_or(u32::MAX));
-        let waiting = {
+        self.update_free(|free| free.indices.extend((0..count).rev()));
+    }
+
+    /// Changes the list of free slots by `change`, and then wakes one call if a slot is free and
+    /// calls wait for a slot. Wakes only one because [`Notify`] stores a single notification for
+    /// calls that do not wait yet. The woken call wakes the next one when its [`WaitingCall`] is
+    /// dropped.
+    fn update_free(&self, change: impl FnOnce(&mut FreeSlots)) {
+        let must_wake = {
             let mut free = self.free.lock();
-            free.indices.extend((0..count).rev());
-            free.waiting
+            change(&mut free);
+            free.waiting > 0 && !free.indices.is_empty()
         };
-        for _ in 0..waiting.min(count as usize) {
+        if must_wake {
             self.freed.notify_one();
         }
     }
@@ -273,14 +281,7 @@ impl Calls {
         drop(waker);
         streams.fail(&Error::Cancelled);
         self.active.fetch_sub(1, Ordering::Relaxed);
-        let has_waiting = {
-            let mut free = self.free.lock();
-            free.indices.push(id.index);
-            free.waiting > 0
-        };
-        if has_waiting {
-            self.freed.notify_one();
-        }
+        self.update_free(|free| free.indices.push(id.index));
         was_waiting
     }
 }
@@ -306,7 +307,7 @@ impl<'c> WaitingCall<'c> {
 
 impl Drop for WaitingCall<'_> {
     fn drop(&mut self) {
-        self.0.free.lock().waiting -= 1;
+        self.0.update_free(|free| free.waiting -= 1);
     }
 }
 

@@ -25,6 +25,7 @@ over_every_transport! {
     the_waker_of_a_dropped_wait_is_released;
     requests_and_responses_above_the_limit_are_refused;
     calls_above_the_concurrency_wait;
+    concurrent_first_calls_all_get_a_slot;
     load_above_the_limit_is_refused;
     a_method_can_have_a_separate_limit;
     a_handler_that_blocks_delays_calls_but_loses_none;
@@ -376,6 +377,23 @@ async fn calls_above_the_concurrency_wait(address: Address) {
     assert!(matches!(error, Error::DeadlineExceeded { .. }), "{error:?}");
     holding.release.add_permits(3);
     assert_answers(&client).await;
+}
+
+/// The calls begin while the connection learns how many calls the server accepts. No call ends, so
+/// only that can give a slot to a call that waits.
+async fn concurrent_first_calls_all_get_a_slot(address: Address) {
+    const CALLS: usize = 8;
+    let (server, holding) = held(address, |server| server).await;
+    for round in 1..=40 {
+        let client = HeldClient::new(connect(&server).await);
+        let calls = [(); CALLS].map(|()| {
+            let client = client.clone();
+            tokio::spawn(async move { client.wait("never".to_owned()).await })
+        });
+        let expected = round * CALLS;
+        holding.arrived.reached("the first calls", expected).await;
+        calls.iter().for_each(|call| call.abort());
+    }
 }
 
 async fn load_above_the_limit_is_refused(address: Address) {

@@ -181,15 +181,16 @@ pub trait Memory {
     /// Withdraws the present key of a memory window that is about to be bound again, so that no
     /// other process can begin to use the key. The caller repeats the call while the result is
     /// [`Withdrawal::Pending`], and then [binds](Self::bind) the window or [publishes the key
-    /// again](Self::restore_window). Without other processes, there is nothing to do (the default).
+    /// again](Self::restore_window). The default implementation only returns
+    /// [`Withdrawal::Complete`].
     fn withdraw_window(&self, _binding: &WindowBinding) -> Withdrawal {
         Withdrawal::Complete
     }
 
     /// Withdraws a memory key that is about to be [invalidated](Self::invalidate), so that no other
     /// process can begin to use the key. The caller repeats the call while other processes are
-    /// still copying ([`Withdrawal::Pending`]). Without other processes, there is nothing to do
-    /// (the default).
+    /// still copying ([`Withdrawal::Pending`]). The default implementation only returns
+    /// [`Withdrawal::Complete`].
     fn withdraw(&self, _key: u32) -> Withdrawal {
         Withdrawal::Complete
     }

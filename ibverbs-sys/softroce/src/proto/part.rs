@@ -280,9 +280,9 @@ impl QueuePair {
         step
     }
 
-    /// Makes this side send the bytes of the next message itself. Called if another way is not
-    /// possible: normally, the peer may copy the bytes from this process's memory, or this side may
-    /// write them to the peer's memory.
+    /// Makes this side send the bytes of the next message itself, because the other ways are not
+    /// possible: that the peer copies the bytes from this process's memory, or that this side
+    /// writes them to the peer's memory.
     pub fn require_sent_bytes(&mut self) {
         self.requester.require_sent_bytes();
     }
@@ -395,8 +395,8 @@ impl QueuePair {
     }
 
     /// Returns whether the peer may execute `part` directly in the memory of this queue pair now.
-    /// The part must have the sequence number that is expected next, and all responses to earlier
-    /// requests must have been sent. If the result is `false`, the peer sends packets.
+    /// The part must have the sequence number that is expected next, and no response to an earlier
+    /// read or atomic may be waiting to be sent. If the result is `false`, the peer sends packets.
     pub fn expects(&self, part: &Part<'_>) -> bool {
         self.may_receive() && self.responder.expects(part)
     }

@@ -38,8 +38,8 @@ const EMPTY_GROWTH: u64 = 4 * UNITS;
 const MIN_GROWTH: u64 = UNITS / 4;
 
 /// Maximum growth of the window in one round trip, in [units](UNITS), unless the queue of the path
-/// is almost empty: 64 packets. The growth is one packet for each millisecond of the round trip, so
-/// only round trips of more than 64 ms reach this limit.
+/// is almost empty: 64 packets. The growth is one packet for each millisecond of the round trip
+/// time with a full queue, so only times of more than 64 ms reach this limit.
 const MAX_GROWTH: u64 = 64 * UNITS;
 
 /// Divisor that determines by which part of its size the window shrinks in one round trip, while

@@ -478,7 +478,7 @@ impl Requester {
     /// Returns the number of sequence numbers before `next` that occupy the window (limit on
     /// packets in flight). In general, these belong to [packets in
     /// flight](Self::packets_in_flight). The result is higher if necessary, so that the number of
-    /// all unanswered packets stays below the maximum size of the window.
+    /// all unanswered packets does not exceed the maximum size of the window.
     #[inline]
     fn in_flight(&self, next: Sequence) -> u32 {
         let unanswered = next.distance(self.unanswered).max(0) as u32;

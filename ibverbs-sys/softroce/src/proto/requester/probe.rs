@@ -192,7 +192,7 @@ impl Probe {
 
     /// Records that a probe was sent: the oldest unanswered packet was sent again. `end` is the
     /// sequence number after this packet. Schedules the next probe, unless the acknowledgement
-    /// timeout `timeout` ends soon after or before.
+    /// timeout `timeout` is too short for it.
     pub(super) fn probe_sent(&mut self, end: Sequence, now: Time, timeout: Option<Duration>) {
         self.is_probe_due = false;
         // The answer may be to the first transmission or to the probe, so it gives no round trip

@@ -598,8 +598,8 @@ impl Responder {
     }
 
     /// Checks again whether other processes use the memory key that the expected packet
-    /// invalidates. For this reason, the packet was not accepted when it arrived. If the key is not
-    /// used any more, schedules a NAK that requests the packet again. If the key cannot be
+    /// invalidates. Because of such a use, the packet was not accepted when it arrived. If the key
+    /// is not used any more, schedules a NAK that requests the packet again. If the key cannot be
     /// withdrawn, schedules a NAK that ends the connection.
     fn request_held(&mut self, now: Time, endpoint: &Endpoint, host: &mut impl Host) {
         let Some(key) = self.key_in_use else {

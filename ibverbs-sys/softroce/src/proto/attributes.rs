@@ -74,13 +74,15 @@ bitflags! {
         const MW_BIND = 1 << 4;
         /// Makes addresses in requests relative: the first byte of the region has the address zero.
         const ZERO_BASED = 1 << 5;
-        /// Enables on-demand paging of the memory.
+        /// Requests on-demand paging: registering the memory does not pin its pages.
         const ON_DEMAND = 1 << 6;
         /// Uses huge pages for the memory.
         const HUGETLB = 1 << 7;
-        /// Allows flushes by peers that make earlier writes globally visible.
+        /// Allows flush requests of peers that make earlier writes visible to the whole host (all
+        /// its processors and devices).
         const FLUSH_GLOBAL = 1 << 8;
-        /// Allows flushes by peers that make earlier writes persistent.
+        /// Allows flush requests of peers that make earlier writes persistent, so that the written
+        /// bytes survive a power failure.
         const FLUSH_PERSISTENT = 1 << 9;
         /// Allows the device to reorder its accesses (relaxed ordering).
         const RELAXED_ORDERING = 1 << 20;

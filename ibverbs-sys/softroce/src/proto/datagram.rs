@@ -36,9 +36,12 @@ pub(super) fn receive(
 }
 
 /// Delivers the payload of a datagram to the next receive, and completes the receive. `route` is
-/// the GRH, and `label` the checked header fields. The datagram has arrived as a packet, or comes
-/// from a sender in this process. Drops the datagram if `label` is `None`, if the queue key is
-/// wrong, if the payload is longer than the MTU, or if no receive is posted.
+/// the GRH. `label` has the header fields to check and to report, and is `None` if the packet has
+/// no datagram header (DETH). Drops the datagram, and returns `Ok`, if `label` is `None` or has the
+/// wrong queue key, if the payload is longer than the MTU, or if no receive is posted.
+///
+/// # Errors
+/// The status of the receive, if the receive failed and its completion has already been generated.
 pub(super) fn deliver(
     endpoint: &Endpoint,
     route: &[u8; 40],

@@ -1,9 +1,9 @@
 use super::{AccessFlags, Attributes, Sequence, Service, State};
 use crate::wire::{Bth, Header, Opcode, Operation, Packet, Transport};
 
-/// Maximum length of a message in bytes, which the device reports. This is half of what the
-/// specification allows, so that even with the smallest MTU the packets of a message use only a
-/// quarter of all sequence numbers. Two sequence numbers can be compared only if less than half of
+/// Maximum length of a message in bytes, which the device reports: half of what the specification
+/// allows. Even with the smallest MTU (256 bytes), the packets of such a message use only a quarter
+/// of all sequence numbers. The order of two sequence numbers is known only if less than half of
 /// all numbers are between them.
 pub(super) const MAX_MESSAGE: u32 = 1 << 30;
 
@@ -50,8 +50,9 @@ impl Endpoint {
         })
     }
 
-    /// Returns whether a packet contains the number of this queue pair and belongs to its service
-    /// (IBTA 9.6.1.1).
+    /// Returns whether a packet is addressed to this queue pair (IBTA 9.6.1.1). The packet must
+    /// contain the number of the queue pair or, for datagrams, the number of multicast groups. Its
+    /// opcode must belong to the transport service of the queue pair.
     pub(super) fn is_addressed(&self, packet: &Packet<'_>) -> bool {
         let bth = &packet.header.bth;
         let datagram = self.service == Service::UnreliableDatagram;

@@ -22,8 +22,8 @@ const STEPS: usize = 200;
 /// requests need. If a queue pair sends more, it is assumed to send forever.
 const BURST: usize = 10_000;
 
-/// Length of a memory region in bytes, and maximum length of a message: eight packets with the
-/// smallest path MTU, so that the packets of a message can be lost and reordered.
+/// Length of a memory region in bytes, and maximum length of a message. With the smallest path MTU
+/// (256 bytes), such a message has eight packets, which can be lost and reordered.
 const REGION: u32 = 2048;
 
 /// A queue pair, with the requests that were posted to it and have not completed.
@@ -75,9 +75,9 @@ pub fn queue_pair(bytes: &[u8]) {
     world.end();
 }
 
-/// Runs two connected queue pairs, and delivers forged packets with manufacturer opcodes between
-/// their own packets. Checks that no forged packet changes memory, completes a request or takes a
-/// receive.
+/// Runs two connected queue pairs, and delivers forged packets between their own packets. The
+/// forged packets have opcodes that the specification reserves for manufacturers. Checks that no
+/// forged packet changes memory, completes a request or consumes a posted receive.
 pub fn manufacturer(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut world = Connection::new(&mut input);
@@ -166,8 +166,8 @@ impl TestedQueuePair {
         }
     }
 
-    /// Checks the completions of this queue pair: each request and each receive must complete once,
-    /// in the order of posting.
+    /// Asserts that each request and each receive of this queue pair completes once, in the order
+    /// of posting. In the error state, all of them must have completed.
     fn check(&mut self) {
         for completion in self.node.machine.sends.drain(..) {
             assert_eq!(self.posted.pop_front(), Some(completion.id), "in order");
@@ -356,8 +356,10 @@ impl Connection {
         self.sides[side].transmit(self.now, &mut self.wires[1 - side]);
     }
 
-    /// Delivers a packet that neither side has sent. It has a valid queue pair number and partition
-    /// key, or it consists of arbitrary bytes. `only` limits the opcodes to those of one transport.
+    /// Delivers a forged packet, which neither queue pair has sent, to the queue pair with the
+    /// index `side`. The fuzz input `input` determines the packet: either the queue pair number and
+    /// the partition key are valid, or all bytes are arbitrary. If `only` is set, they are valid,
+    /// and the opcode belongs to that transport.
     fn inject(&mut self, side: usize, input: &mut Input<'_>, only: Option<Transport>) {
         self.sides
             .iter_mut()
@@ -525,8 +527,8 @@ impl Connection {
     }
 }
 
-/// Sets attributes of a queue pair, such as the path MTU and the retry counts, to values that the
-/// input determines.
+/// Sets attributes of the queue pair of `node`, such as the path MTU and the retry counts, to
+/// values that the fuzz input `input` determines.
 fn set(node: &mut Node, input: &mut Input<'_>) {
     let number = node.queue_pair.number();
     let mut chosen = attributes(3 - number);

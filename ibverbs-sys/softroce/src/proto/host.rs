@@ -128,8 +128,9 @@ pub trait Memory {
     /// ascending order of addresses.
     fn write_remote(&self, key: u32, address: u64, data: &[u8]) -> Result<(), RemoteFault>;
 
-    /// Copies the buffers `parts`, which together have `length` bytes, to memory at `address` that
-    /// a peer may write by the remote key `key`, in ascending order of addresses.
+    /// Copies the buffers `parts`, which together have `length` bytes, to this process's memory at
+    /// `address`, which a peer may write by the remote key `key`. The addresses are written in
+    /// ascending order, because a program may detect a message by polling its last byte.
     fn write_remote_parts<'p>(
         &self,
         key: u32,
@@ -166,9 +167,10 @@ pub trait Memory {
     /// is the remote key.
     fn write_word(&self, key: u32, address: u64, bytes: [u8; 8]) -> Result<(), RemoteFault>;
 
-    /// Checks that a peer may flush memory with the rights `access`, and flushes the memory.
-    /// `range` is the address and the length in bytes; `None` stands for the whole region or
-    /// window. Afterwards, all earlier writes to the memory are visible to the program.
+    /// Checks that a peer may flush memory by the remote key `key` with the rights `access`, and
+    /// flushes the memory. `range` is the address and the length in bytes; `None` stands for the
+    /// whole region or window. Afterwards, all earlier writes of the peer are visible to the
+    /// program of this side.
     fn flush(
         &self,
         key: u32,
@@ -177,35 +179,39 @@ pub trait Memory {
     ) -> Result<(), RemoteFault>;
 
     /// Withdraws the present key of a memory window that is about to be bound again, so that no
-    /// other process can begin to use the key. The caller repeats the call until the result is not
+    /// other process can begin to use the key. The caller repeats the call while the result is
     /// [`Withdrawal::Pending`], and then [binds](Self::bind) the window or [publishes the key
-    /// again](Self::restore_window).
+    /// again](Self::restore_window). The default implementation only returns
+    /// [`Withdrawal::Complete`].
     fn withdraw_window(&self, _binding: &WindowBinding) -> Withdrawal {
         Withdrawal::Complete
     }
 
-    /// Withdraws a key that is about to be [invalidated](Self::invalidate), so that no other
-    /// process can begin to use the key. The caller repeats the call until the result is not
-    /// [`Withdrawal::Pending`].
+    /// Withdraws a memory key that is about to be [invalidated](Self::invalidate), so that no other
+    /// process can begin to use the key. The caller repeats the call while other processes are
+    /// still copying ([`Withdrawal::Pending`]). The default implementation only returns
+    /// [`Withdrawal::Complete`].
     fn withdraw(&self, _key: u32) -> Withdrawal {
         Withdrawal::Complete
     }
 
-    /// Publishes a [withdrawn](Self::withdraw) key to other processes again, because the key was
-    /// neither rebound nor invalidated.
+    /// Publishes a [withdrawn](Self::withdraw) memory key to other processes again, because the key
+    /// was neither rebound nor invalidated. Does nothing by default.
     fn restore_window(&self, _key: u32) {}
 
     /// Binds a memory window to a range of a memory region, as `binding` describes.
     fn bind(&self, binding: &WindowBinding) -> Result<(), LocalFault>;
 
-    /// Invalidates a key, because a send request of this side demands it (a local invalidate).
+    /// Invalidates a memory key, because a send request of this side demands it (a local
+    /// invalidate).
     fn invalidate(&self, key: u32) -> Result<(), LocalFault>;
 
     /// Invalidates a key, because a message of the peer demands it (a send with invalidate).
     fn invalidate_remote(&self, key: u32) -> Result<(), RemoteFault>;
 
-    /// Checks that the memory of the scatter/gather list `list` may be read, for `length` bytes
-    /// from byte `offset` of the message on.
+    /// Checks that `length` bytes of a message can be read from the memory of the scatter/gather
+    /// list `list`, from byte `offset` of the message on. Fails with the same error as
+    /// [`gather`](Self::gather).
     fn check_local(&self, list: &[Segment], offset: u32, length: u32) -> Result<(), LocalFault> {
         let mut bytes = vec![0; length as usize];
         self.gather(list, offset, &mut bytes)
@@ -246,9 +252,9 @@ pub trait Memory {
         }
     }
 
-    /// Copies `length` bytes of the memory `from` of `peer` to the local memory of the
-    /// scatter/gather list `list`, from byte `offset` of the message on. All keys are checked
-    /// before the first byte is copied, the peer's keys first.
+    /// Copies `length` bytes of the peer's memory `from` to the local memory of the scatter/gather
+    /// list `list`, from byte `offset` of the message on. All keys are checked before the first
+    /// byte is copied: first those of the peer, then those of this side.
     fn fetch(
         &self,
         list: &[Segment],
@@ -373,23 +379,24 @@ pub trait Host: Memory {
 
     /// Returns whether another process of the host can map the memory that contains the bytes of
     /// the request, and so can copy the bytes without a system call. Called once, when the request
-    /// starts; [`Upcoming::is_mappable`] then contains the result. The result may be `false` for a
-    /// request that is sent in the same way with either result.
+    /// starts; [`Upcoming::is_mappable`] then contains the result. The result may always be `false`
+    /// for a request whose way to the peer does not depend on the result.
     fn is_mappable(&self, _request: &SendRequest) -> bool {
         false
     }
 
-    /// Returns whether the next bytes of a request must not be sent as packets, because the caller
-    /// will copy them to the peer without packets, now or after earlier requests have been
-    /// acknowledged. `upcoming` is the position of the bytes.
+    /// Returns whether the next bytes of a request, at the position `upcoming`, will be copied to
+    /// the peer without packets. If so, they must not be sent as packets, even if the copy has to
+    /// wait until earlier requests are acknowledged. Returns `false` by default: all bytes may be
+    /// sent as packets.
     fn excludes_packets(&self, _request: &SendRequest, _upcoming: &Upcoming) -> bool {
         false
     }
 
-    /// Withdraws the descriptions of messages that this queue pair published to peers (the
-    /// addresses from which the peers copy the bytes), because the requests of the queue pair are
-    /// about to fail. Called before the first of these requests completes: after a completion, the
-    /// program may change the bytes of the message.
+    /// Withdraws the addresses that this queue pair has sent to peers in order that the peers copy
+    /// the bytes of messages, because the requests of the queue pair are about to fail. Called
+    /// before the first of these requests completes: after a completion, the program may change the
+    /// bytes of the message. Does nothing by default.
     fn fails(&mut self) {}
 
     /// Raises an asynchronous event of the queue pair, which the program gets by

@@ -109,8 +109,8 @@ pub enum PartOutcome {
     Failed(CompletionStatus),
 }
 
-/// Result of an attempt to transfer the next part (range) of a message without packets. The sender
-/// continues with another part, with packets, or not at all.
+/// Result of an attempt to transfer a part (range) of a message without packets. The sender then
+/// continues with another part, continues with packets, or waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendProgress {
     /// A part of a message was transferred. The caller may try to transfer the next part.
@@ -121,8 +121,8 @@ pub enum SendProgress {
     PacketsOnly,
 }
 
-/// A part (range) of a message, in the form in which its receiver gets it. The message is a send,
-/// or a write with immediate data, and consumes a receive.
+/// A part (range) of a message that is transferred without packets, as its receiver sees it. The
+/// message is a send, or a write with immediate data, and so completes a posted receive.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming {
     /// Sequence number of the part's first packet.
@@ -144,8 +144,8 @@ pub struct Incoming {
     pub solicited: bool,
 }
 
-/// Kind of a message that consumes a receive. The kind determines the memory to which the bytes are
-/// copied.
+/// Kind of a message that completes a posted receive. The kind determines the memory to which the
+/// bytes are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A send: the bytes go to the memory of the receive.
@@ -161,9 +161,10 @@ pub enum Kind {
 /// Source from which a receiver copies the bytes of a part of a message, such as the shared ring or
 /// the memory of the sender.
 pub trait Source<H> {
-    /// Copies the bytes of the part to the receive memory `to`, from byte `offset` of the message
-    /// on. The bytes of a write ([`Kind::Write`], [`Kind::Written`]) go to the memory that the
-    /// write names instead. `host` is the receiver's [`Host`].
+    /// Copies the bytes of the part to the memory `to` of the receive, from byte `offset` of the
+    /// message on. The bytes of a write ([`Kind::Write`], [`Kind::Written`]) go to the destination
+    /// of the write instead, unless the sender has written them already. `host` is the receiver's
+    /// [`Host`].
     ///
     /// # Errors
     /// [`CopyError::Local`] if the receiver's memory cannot be written, and [`CopyError::Peer`] if
@@ -189,12 +190,13 @@ pub enum PartRefusal {
     UsePackets,
 }
 
-/// Maximum length of a datagram's payload in bytes: the largest MTU. This is the size of the buffer
-/// through which a datagram is copied between two queue pairs.
+/// Maximum length of a datagram's payload in bytes: 4096, the largest path MTU of RDMA. A buffer of
+/// this size holds a datagram while it is copied between two queue pairs.
 const DATAGRAM: usize = 4096;
 
 impl Upcoming {
-    /// Returns the sequence number of the next packet, or of the part that replaces it.
+    /// Returns the sequence number of the next packet of the message. If bytes are transferred
+    /// without packets, they begin with the same number.
     pub fn sequence(&self) -> Sequence {
         self.first + self.packet
     }
@@ -205,9 +207,9 @@ impl QueuePair {
     /// unsent bytes.
     ///
     /// # Errors
-    /// The next step of the caller: [`SendProgress::PacketsOnly`] or [`SendProgress::Idle`] if
-    /// nothing can be transferred without packets now, and [`SendProgress::Transferred`] if the
-    /// request has failed.
+    /// If nothing can be transferred without packets now, the way in which the caller continues:
+    /// with packets ([`SendProgress::PacketsOnly`]), after a wait ([`SendProgress::Idle`]), or with
+    /// another attempt ([`SendProgress::Transferred`]), because the request has failed.
     pub fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,
@@ -223,9 +225,9 @@ impl QueuePair {
         })
     }
 
-    /// Returns what can be sent next, without changing the state: a part of a message without
-    /// packets, only packets, or nothing. The result is [`SendProgress::Transferred`] if a part may
-    /// be transferred now and, on a reliable connection, no packet is unacknowledged.
+    /// Returns what can be sent next, without changing the state. [`SendProgress::Transferred`]
+    /// means that bytes may be transferred without packets now. On a reliable connection, this is
+    /// so only while all sent packets are acknowledged.
     pub fn next_step(&self, now: impl FnOnce() -> Time) -> SendProgress {
         if self.may_send() {
             self.requester.next_step(now, &self.endpoint)
@@ -234,34 +236,35 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether the next bytes of the send queue must not be sent as packets, because the
-    /// caller will copy them to the peer without packets, now or after earlier requests have been
-    /// acknowledged.
+    /// Returns whether the next bytes of the send queue will be copied to the peer without packets.
+    /// If so, they must not be sent as packets, even if the copy has to wait until earlier requests
+    /// are acknowledged.
     pub fn excludes_packets(&self, host: &impl Host) -> bool {
         self.requester.excludes_packets(&self.endpoint, host)
     }
 
-    /// Returns the send request that the next packet or part belongs to, or `None` if no request
-    /// waits to be sent.
+    /// Returns the send request whose bytes are sent next, in a packet or without packets. Returns
+    /// `None` if no request waits to be sent.
     pub fn next_request(&self) -> Option<&SendRequest> {
         self.requester.next_request()
     }
 
-    /// Returns the part of the message that begins at `upcoming` and has at most `packets` sequence
-    /// numbers. Returns `None` if the request is not the next to be sent any more.
+    /// Returns the part (range) of the message that begins at the position `upcoming` and replaces
+    /// at most `packets` packets. Returns `None` if no request waits to be sent.
     pub fn part(&self, upcoming: &Upcoming, packets: u32) -> Option<Part<'_>> {
         self.requester.part(upcoming, packets, &self.endpoint)
     }
 
-    /// Returns whether the window (the limit on unacknowledged packets) allows `packets` more
-    /// sequence numbers. `upcoming` contains the number of those that are unacknowledged already.
+    /// Returns whether the window (the limit on unacknowledged packets) allows sending `packets`
+    /// more packets, or bytes that replace so many packets. `upcoming` is the position of the next
+    /// unsent bytes; it contains the number of unacknowledged packets.
     pub fn has_window(&self, upcoming: &Upcoming, packets: u32) -> bool {
         self.requester.has_window(upcoming.unacknowledged, packets)
     }
 
-    /// Records the outcome of transferring the part of a message that begins at `upcoming` and has
-    /// `packets` sequence numbers. Returns what can be sent next: another part, only packets, or
-    /// nothing.
+    /// Records the outcome of an attempt to transfer a part (range) of a message without packets.
+    /// The part begins at the position `upcoming`, and replaces `packets` packets. Returns what can
+    /// be sent next: another part, packets only, or nothing at present.
     pub fn conclude_part(
         &mut self,
         upcoming: &Upcoming,
@@ -277,28 +280,30 @@ impl QueuePair {
         step
     }
 
-    /// Makes this side send the bytes of the next message. Otherwise the peer may copy the bytes
-    /// from this process's memory, or this side may write them to the peer's memory.
+    /// Makes this side send the bytes of the next message itself, because the other ways are not
+    /// possible: that the peer copies the bytes from this process's memory, or that this side
+    /// writes them to the peer's memory.
     pub fn require_sent_bytes(&mut self) {
         self.requester.require_sent_bytes();
     }
 
-    /// Returns whether all requests have completed and nothing is to be sent. A request that is
-    /// posted now would be sent next.
+    /// Returns whether all requests have completed and nothing must be sent, so that a new request
+    /// need not wait for an earlier one.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.endpoint.state == State::ReadyToSend && self.requester.is_idle()
     }
 
-    /// Returns whether the peer of an unreliable connection may not have received all messages, so
-    /// that a one-sided operation would overtake them. If so, a receipt is requested from the peer
-    /// after the next message that is sent as packets.
+    /// Returns whether the peer of an unreliable connection may not have received all messages yet.
+    /// A one-sided operation (directly in the peer's memory) would then overtake them, and must
+    /// wait. If so, this side requests a receipt (confirmation by the peer) after the next message
+    /// that is sent as packets.
     pub fn awaits_receipt(&mut self) -> bool {
         self.requester.awaits_receipt()
     }
 
-    /// Returns the number of sequence numbers that a message of `length` bytes uses: the number of
-    /// its packets, even if it is transferred without packets.
+    /// Returns the number of sequence numbers that a message of `length` bytes uses: one for each
+    /// of its packets. A message that is transferred without packets uses as many.
     #[inline]
     pub fn packets(&self, length: u32) -> u32 {
         self.endpoint.packets(length)
@@ -317,8 +322,9 @@ impl QueuePair {
         self.requester.skip(packets);
     }
 
-    /// Returns whether a message with `packets` sequence numbers may be [posted as
-    /// sent](Self::post_sent) now: all earlier messages have been sent, and the window has room.
+    /// Returns whether the caller may send a message now, and then add it to the send queue with
+    /// [`post_sent`](Self::post_sent). All earlier messages must have been sent, and the window
+    /// (the limit on unacknowledged packets) must have room for `packets` more sequence numbers.
     #[inline]
     pub fn may_post_sent(&self, packets: u32) -> bool {
         self.endpoint.state == State::ReadyToSend
@@ -327,16 +333,16 @@ impl QueuePair {
             && self.requester.may_post_sent(packets)
     }
 
-    /// Returns the number of sequence numbers (one for each packet or replaced packet) that were
-    /// sent and are not acknowledged.
+    /// Returns the number of packets that were sent and are not acknowledged. Bytes that were sent
+    /// without packets count as the packets that they replace.
     #[inline]
     pub fn unacknowledged(&self) -> u32 {
         self.requester.all_on_the_way()
     }
 
-    /// Returns whether this side must send the bytes of all further messages from one kind of
-    /// memory, because the peer failed to copy the bytes of several such messages in a row.
-    /// `is_mappable` selects the kind: memory that the peer can map, or all other memory.
+    /// Returns whether this side must send the bytes of messages itself, because the peer failed to
+    /// copy the bytes of several messages in a row from this process's memory. `is_mappable`
+    /// selects the kind of memory: memory that the peer can map, or all other memory.
     #[inline]
     pub fn is_declined(&self, is_mappable: bool) -> bool {
         self.requester.is_declined(is_mappable)
@@ -344,9 +350,10 @@ impl QueuePair {
 
     /// Adds a message to the send queue that the caller has already sent with the [next sequence
     /// number](Self::send_sequence). [`may_post_sent`](Self::may_post_sent) must have returned
-    /// `true`. `data` has the bytes, and `length` is their number. If only a description of the
-    /// bytes was sent, which the peer may decline, `offered` is the result of
-    /// [`Host::is_mappable`], and otherwise `None`. The caller must then call [`arm`](Self::arm).
+    /// `true`, and the caller must call [`arm`](Self::arm) afterwards. `data` has the bytes, and
+    /// `length` is their number. `offered` is `None` if the bytes themselves were sent. If the peer
+    /// must copy the bytes from this process's memory, `offered` is the result of
+    /// [`Host::is_mappable`].
     #[inline(always)]
     pub fn post_sent(
         &mut self,
@@ -359,24 +366,25 @@ impl QueuePair {
         (self.requester).post_sent(message, data, size, offered, &self.endpoint);
     }
 
-    /// Returns whether a message that was [posted as sent](Self::post_sent) awaits a response
-    /// without a timeout, so that the caller must call [`arm`](Self::arm).
+    /// Returns whether a message that was [added after its transmission](Self::post_sent) awaits a
+    /// response and has no timeout yet. If so, the caller must call [`arm`](Self::arm).
     #[inline]
     pub fn is_unarmed(&self) -> bool {
         self.requester.is_unarmed()
     }
 
-    /// Sets the timeout for the response to messages that were [posted as sent](Self::post_sent),
-    /// if it is not set. [`handle_timeout`](Self::handle_timeout) also sets this timeout, so a
-    /// caller of that function need not call `arm`. Until the timeout is set,
-    /// [`next_timeout`](Self::next_timeout) does not include it.
+    /// Sets the timeout for the response to messages that were [added after their
+    /// transmission](Self::post_sent), unless the timeout is set already. Before,
+    /// [`next_timeout`](Self::next_timeout) does not include it. A call of
+    /// [`handle_timeout`](Self::handle_timeout) has the same effect.
     #[inline]
     pub fn arm(&mut self, now: Time) {
         self.requester.arm(now, &self.endpoint);
     }
 
-    /// Returns whether this queue pair and `peer` are connected to each other, so that parts may be
-    /// transferred between them. For datagrams, returns whether they are in the same partition.
+    /// Returns whether this queue pair and `peer` are connected to each other, so that messages may
+    /// be transferred between them without packets. For datagrams, returns whether both are in the
+    /// same partition.
     pub fn is_connected_to(&self, peer: &Self) -> bool {
         let (own, other) = (&self.endpoint, &peer.endpoint);
         let connected = own.service == Service::UnreliableDatagram
@@ -386,23 +394,24 @@ impl QueuePair {
         own.service == other.service && connected && own.shares_partition(other)
     }
 
-    /// Returns whether `part` has the sequence number that this queue pair expects next, and no
-    /// response must be transmitted first. If not, the sender must not execute the part, and sends
-    /// packets.
+    /// Returns whether the peer may execute `part` directly in the memory of this queue pair now.
+    /// The part must have the sequence number that is expected next, and no response to an earlier
+    /// read or atomic may be waiting to be sent. If the result is `false`, the peer sends packets.
     pub fn expects(&self, part: &Part<'_>) -> bool {
         self.may_receive() && self.responder.expects(part)
     }
 
-    /// Records that the peer executed a part of a write, a read or an atomic directly in the memory
-    /// of this queue pair. [`expects`](Self::expects) must have returned `true` for the part.
+    /// Records that the peer executed a part (range) of a write, a read or an atomic directly in
+    /// the memory of this queue pair. The peer must have checked before that the part is [expected
+    /// next](Self::expects).
     pub fn executed(&mut self, part: &Part<'_>, host: &mut impl Host) {
         self.report_established(host);
         self.responder.executed(part);
     }
 
-    /// Receives a part of a message from a sender in this process, on the sender's thread, and
-    /// copies the bytes from `source` to the receive. The caller must have checked that the part is
-    /// [expected](Self::expects), and that the two queue pairs are connected.
+    /// Receives a part (range) of a message from a sender in this process, on the sender's thread,
+    /// and copies the bytes from `source` to the posted receive. The caller must have checked that
+    /// the part is [expected next](Self::expects), and that the two queue pairs are connected.
     pub fn take_part<H: Host>(
         &mut self,
         part: &Incoming,
@@ -416,10 +425,11 @@ impl QueuePair {
         taken
     }
 
-    /// Receives a part of a message from another process, and copies the bytes from `source`.
-    /// Returns whether the bytes were copied to a receive. Acknowledgements and NAKs are sent
-    /// later, as for [`receive`](Self::receive). The caller must have checked that the part comes
-    /// from the connected peer.
+    /// Receives a part (range) of a message from another process, and copies the bytes from
+    /// `source` to the posted receive or the destination of the write. Returns whether the part was
+    /// accepted, and its bytes are in place. Acknowledgements and NAKs are sent later, as for
+    /// [`receive`](Self::receive). The caller must have checked that the part comes from the
+    /// connected peer.
     #[inline(always)]
     pub fn receive_part<H: Host>(
         &mut self,
@@ -444,9 +454,9 @@ impl QueuePair {
         })
     }
 
-    /// Handles an acknowledgement of all packets up to `sequence`. An unreliable connection ignores
-    /// acknowledgements. `now` may return a time somewhat later than the present, because only the
-    /// timeout of the next response depends on it.
+    /// Handles an acknowledgement of all packets up to `sequence` by the peer. Has no effect on an
+    /// unreliable connection. `now` may return a time somewhat later than the present, because this
+    /// time only determines the timeout of the next response.
     #[inline]
     pub fn receive_acknowledgement(
         &mut self,
@@ -467,8 +477,8 @@ impl QueuePair {
         self.responder.take_acknowledgement()
     }
 
-    /// Returns the sequence number of the acknowledgement that must be sent, or `None` if there is
-    /// none. Does not change the state.
+    /// Returns the sequence number of the acknowledgement that this queue pair must send to its
+    /// peer, or `None` if no acknowledgement must be sent. Does not change the state.
     #[inline]
     pub fn acknowledgement(&self) -> Option<Sequence> {
         self.responder.acknowledgement()
@@ -481,22 +491,23 @@ impl QueuePair {
         self.responder.acknowledgement_sent();
     }
 
-    /// Returns whether a message with the queue pair number `destination` and the partition key
-    /// `partition_key` is accepted in the present state. If not, counts the message as dropped.
+    /// Returns whether this queue pair accepts a message with the queue pair number `destination`
+    /// and the partition key `partition_key` in its present state. If not, counts the message as
+    /// dropped.
     #[inline]
     pub fn accepts(&self, destination: u32, partition_key: u16, host: &mut impl Host) -> bool {
         self.accepts_packet(destination, partition_key, host)
     }
 
-    /// Returns whether the responder half of this queue pair has nothing to send, or only an
-    /// acknowledgement, which can be sent without a packet.
+    /// Returns whether the responder half of this queue pair has no packet to send, except possibly
+    /// an acknowledgement. An acknowledgement can also be sent without a packet.
     #[inline]
     pub fn has_no_response_packet(&self) -> bool {
         self.responder.has_no_packet()
     }
 
-    /// Returns whether no response to a request of the peer must be transmitted, not even an
-    /// acknowledgement.
+    /// Returns whether all responses to the peer have been sent: no response packet, no
+    /// acknowledgement and no receipt is left.
     #[inline]
     pub fn has_no_response(&self) -> bool {
         self.responder.is_silent() && self.receipts.is_empty()
@@ -528,7 +539,8 @@ impl QueuePair {
 
     /// Delivers a datagram to this queue pair without a packet. `route` is the GRH for the first 40
     /// bytes of the receive. `sender` gives access to the memory of the sending queue pair. Returns
-    /// [`PartOutcome::Executed`] even if the datagram is dropped.
+    /// [`PartOutcome::Executed`] even if the datagram is dropped, because the sender of a datagram
+    /// is not informed of a loss.
     ///
     /// The caller must have checked the queue pair number and the partition.
     pub fn take_datagram<H: Host>(
@@ -577,8 +589,8 @@ impl QueuePair {
         PartOutcome::Executed
     }
 
-    /// Returns whether requests may be sent and responses received in the present state: ready to
-    /// send, or send queue drained.
+    /// Returns whether the queue pair sends packets and handles responses in its present state:
+    /// ready to send, or send queue drained, in which started requests continue.
     #[inline]
     pub(super) fn may_send(&self) -> bool {
         matches!(
@@ -597,8 +609,9 @@ impl QueuePair {
     }
 }
 
-/// A send, or a write with immediate data, that is sent before [`post_sent`](QueuePair::post_sent)
-/// queues it. Its bytes are passed separately.
+/// A send, or a write with immediate data, that the caller sends before it is in the send queue.
+/// [`post_sent`](QueuePair::post_sent) adds it afterwards. The bytes of the message are passed
+/// separately.
 #[derive(Clone, Copy, Debug)]
 pub struct UnqueuedMessage {
     /// Work request ID, which the program has chosen, and which the completion contains.
@@ -613,7 +626,8 @@ pub struct UnqueuedMessage {
     pub solicited: bool,
 }
 
-/// Urgency of the transmission that a queue pair needs.
+/// Urgency of the next transmission of a queue pair: nothing to transmit, an acknowledgement that
+/// may be delayed, or a transmission without delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TransmitUrgency {
     /// Nothing must be transmitted.

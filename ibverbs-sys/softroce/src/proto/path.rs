@@ -18,7 +18,8 @@ pub struct Path {
     pub flow_label: u32,
 }
 
-/// Addresses of a received packet, as the layers below the transport report them.
+/// Network addresses and network header of a received packet, as the layers below the transport
+/// report them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Index of the local GID at which the packet arrived.
@@ -49,8 +50,9 @@ impl Arrival {
             && self.may_own(attributes.destination)
     }
 
-    /// Returns whether the sender of the packet may have a queue pair with the number `queue_pair`.
-    /// `false` means that the number belongs to another NIC.
+    /// Returns whether the sender of the packet can be the owner of the queue pair number
+    /// `queue_pair`. Returns `false` if the number belongs to another NIC, and `true` if the NIC of
+    /// the sender is not known.
     #[inline]
     pub(crate) fn may_own(&self, queue_pair: u32) -> bool {
         self.slot

@@ -30,8 +30,8 @@ pub struct QueuePair {
     pub(super) passed: u32,
 }
 
-/// Maximum number of packets that may be sent while an acknowledgement is delayed. Because of this
-/// limit, a queue pair that sends without a pause acknowledges the packets of its peer, too.
+/// Maximum number of packets that may be sent while an acknowledgement is delayed. Without this
+/// limit, a queue pair that sends without a pause would not acknowledge the packets of its peer.
 const MAX_DELAY_PACKETS: u32 = 8;
 
 impl QueuePair {
@@ -78,7 +78,8 @@ impl QueuePair {
     /// Returns a mutable reference to the attributes. The attributes must be set before the
     /// [transition](Self::enter) to a state that uses them. The sequence numbers are initial
     /// values, which take effect at the transitions to ready to receive and ready to send. The
-    /// window takes effect at the transition to ready to send.
+    /// limits on unacknowledged packets (`window`, `max_window`) take effect at the transition to
+    /// ready to send.
     pub fn attributes_mut(&mut self) -> &mut Attributes {
         &mut self.endpoint.attributes
     }
@@ -113,14 +114,14 @@ impl QueuePair {
         self.endpoint.state == State::SendQueueDrained && !self.drained
     }
 
-    /// Changes the state. Effects of the new state:
+    /// Moves the queue pair to the state `state`. The time is not used. Effects of the new state:
     /// - RESET: all requests are discarded without completions; the attributes return to their
     ///   defaults, except those set when the queue pair was created;
     /// - ready to receive, ready to send: the sequence numbers of the attributes take effect;
     /// - send queue drained: no new request is started; started requests continue, and an event is
     ///   raised when they have ended;
-    /// - send queue error: send requests are flushed;
-    /// - error: send requests are flushed, and receives too unless their queue is shared.
+    /// - send queue error: send requests complete with the status "flushed";
+    /// - error: send requests complete in this way, and receives too unless their queue is shared.
     ///
     /// The caller must have checked that the transition is legal.
     pub fn enter(&mut self, state: State, _now: Time, host: &mut impl Host) {
@@ -175,8 +176,9 @@ impl QueuePair {
         }
     }
 
-    /// Queues a send request without sending or flushing it; [`post`](Self::post) also flushes it
-    /// in an error state.
+    /// Adds a send request to the send queue, and does nothing else. [`post`](Self::post) also
+    /// completes the request at once with the status "flushed", if the queue pair is in an error
+    /// state.
     #[inline]
     pub fn queue(&mut self, request: SendRequest) {
         self.requester.post(request);
@@ -202,7 +204,8 @@ impl QueuePair {
         self.may_delay() && self.requester.is_silent()
     }
 
-    /// Returns whether an acknowledgement of received packets must be sent, now or later.
+    /// Returns whether the queue pair has received packets that must be acknowledged and has not
+    /// sent the acknowledgement yet.
     pub fn must_acknowledge(&self) -> bool {
         self.responder.must_acknowledge()
     }
@@ -304,10 +307,10 @@ impl QueuePair {
     /// path of the packet. Returns `None` if nothing can be sent now. The caller must repeat the
     /// call until the result is `None`.
     ///
-    /// Responses are sent first; then retransmissions and new packets, as far as the window allows;
-    /// then an acknowledgement that [may be delayed](Self::may_delay_transmission). The
-    /// acknowledgement comes last because the kernel segments a shorter packet together with the
-    /// longer packets before it.
+    /// Responses are sent first, then retransmissions and new packets, as far as the window allows.
+    /// An acknowledgement that [may be delayed](Self::may_delay_transmission) comes last: the
+    /// kernel sends packets of equal length together in one step, and only the last of them may be
+    /// shorter.
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -375,9 +378,9 @@ impl QueuePair {
         }
     }
 
-    /// Records that the peer has removed packets from its ring (queue in shared memory). Restarts
-    /// the wait that [`wait_for_space`](Self::wait_for_space) began, because other senders may have
-    /// filled the ring first.
+    /// Records that the peer has removed packets from its ring (queue in shared memory). The wait
+    /// that [`wait_for_space`](Self::wait_for_space) began gets its full timeout and retries again,
+    /// because other senders may use the free space first.
     pub fn space_available(&mut self) {
         self.requester.space_available();
     }
@@ -396,8 +399,8 @@ impl QueuePair {
         self.requester.unanswered_timeouts()
     }
 
-    /// Moves the queue pair to an error state if `done`, the result of a step of the requester, is
-    /// the failure of the oldest request.
+    /// Handles `done`, the result of a step of the requester. If the oldest request has failed,
+    /// completes the request with the error, and moves the queue pair to an error state.
     #[inline]
     pub(super) fn handle_result(&mut self, done: Result<(), Failed>, host: &mut impl Host) {
         match done {
@@ -406,8 +409,9 @@ impl QueuePair {
         }
     }
 
-    /// Moves the queue pair to an error state, because its requester has failed with the status
-    /// `status`: to the error state, or, with an unreliable service, to the send queue error state.
+    /// Completes the oldest request with the error `status`, and moves the queue pair to an error
+    /// state. With a reliable service this is the error state; with an unreliable service it is the
+    /// send queue error state, in which the queue pair continues to receive.
     #[cold]
     fn fail(&mut self, status: CompletionStatus, host: &mut impl Host) {
         host.fails();
@@ -441,7 +445,8 @@ impl QueuePair {
         self.enter_error(host);
     }
 
-    /// Moves the queue pair to the error state, and flushes its requests.
+    /// Moves the queue pair to the error state. Its send requests, and the receives of its own
+    /// receive queue, complete with the status "flushed".
     pub(super) fn enter_error(&mut self, host: &mut impl Host) {
         let before = self.endpoint.state;
         host.fails();

@@ -25,13 +25,15 @@ struct Receipt {
     sequence: Sequence,
 }
 
-/// Maximum number of receipts that are waiting to be sent, so that requests of many senders take
-/// limited memory. Further receipt requests are dropped; their senders continue after a timeout.
+/// Maximum number of receipts (confirmations of received packets) that wait to be sent, so that the
+/// requests of many senders take limited memory. Further receipt requests are dropped; their
+/// senders continue after a timeout.
 const MAX_WAITING: usize = 32;
 
 impl Receipts {
-    /// Records that the sender of `packet`, whose addresses `arrival` contains, has requested a
-    /// receipt, unless the packet is invalid.
+    /// Handles a receipt request: schedules a receipt (confirmation of received packets) to the
+    /// sender of `packet`, whose addresses `arrival` contains. Ignores a request with a wrong queue
+    /// key or to a multicast group. `endpoint` describes the receiving queue pair.
     pub(super) fn asked(&mut self, endpoint: &Endpoint, arrival: &Arrival, packet: &Packet<'_>) {
         let bth = &packet.header.bth;
         let Some(deth) = packet.header.deth else {
@@ -72,7 +74,8 @@ impl Receipts {
         self.owed.is_empty()
     }
 
-    /// Appends a receipt packet to `out`, if a receipt must be sent, and returns its path.
+    /// Appends a packet with a receipt (confirmation of received packets) to `out`, and returns the
+    /// path that the packet takes to its destination. Returns `None` if no receipt must be sent.
     pub(super) fn poll_transmit(&mut self, endpoint: &Endpoint, out: &mut Vec<u8>) -> Option<Path> {
         let receipt = self.owed.pop()?;
         let mut header = header(endpoint, Operation::Acknowledge, receipt.sequence);
@@ -86,9 +89,9 @@ impl Receipts {
     }
 }
 
-/// Returns a header of a packet to the peer with the opcode for `operation` that is reserved for
-/// manufacturers: a receipt request if `operation` is a send, and a receipt if it is an
-/// acknowledgement.
+/// Returns the header of a receipt request, if `operation` is a send, or of a receipt (confirmation
+/// of received packets), if `operation` is an acknowledgement. Both have opcodes that the
+/// specification reserves for manufacturers.
 pub(super) fn header(endpoint: &Endpoint, operation: Operation, sequence: Sequence) -> Header {
     let mut header = endpoint.header(operation, sequence);
     header.bth.opcode = Opcode::new(Transport::Manufacturer, operation);

@@ -24,8 +24,8 @@ impl Segment {
         key: 0,
     };
 
-    /// Returns the segments of the memory that contains `length` bytes of the message in `list`,
-    /// from byte `offset` on.
+    /// Returns the memory ranges that contain a part of the message in the scatter/gather list
+    /// `list`. The part begins at byte `offset` of the message, and has `length` bytes.
     pub(crate) fn parts(list: &[Self], offset: u32, length: u32) -> impl Iterator<Item = Self> {
         let (mut skip, mut left) = (offset, length);
         list.iter().filter_map(move |segment| {
@@ -137,17 +137,21 @@ pub struct Flush {
 }
 
 impl Flush {
-    /// Placement type of a flush that makes earlier writes globally visible (`IBV_FLUSH_GLOBAL`).
+    /// Placement type (effect) of a flush that makes earlier writes globally visible
+    /// (`IBV_FLUSH_GLOBAL`).
     pub(crate) const GLOBAL: u8 = 1;
-    /// Placement type of a flush that makes earlier writes persistent (`IBV_FLUSH_PERSISTENT`).
+    /// Placement type (effect) of a flush that makes earlier writes persistent
+    /// (`IBV_FLUSH_PERSISTENT`).
     pub(crate) const PERSISTENT: u8 = 2;
-    /// Selectivity level of a flush of a range of addresses (`IBV_FLUSH_RANGE`).
+    /// Selectivity level (choice of memory) of a flush of a range of addresses (`IBV_FLUSH_RANGE`).
     pub(crate) const RANGE: u8 = 0;
-    /// Selectivity level of a flush of the whole memory region or window (`IBV_FLUSH_MR`).
+    /// Selectivity level (choice of memory) of a flush of the whole memory region or window
+    /// (`IBV_FLUSH_MR`).
     pub(crate) const REGION: u8 = 1;
 
-    /// Returns the access flags that a flush with these placement types needs, or `None` if there
-    /// are no such types.
+    /// Returns the access flags that a flush needs. The bits of `placement` are its placement
+    /// types, which are its effects: [global visibility](Self::GLOBAL) and
+    /// [persistence](Self::PERSISTENT). Returns `None` if no bit or an unknown bit is set.
     pub(crate) fn rights(placement: u8) -> Option<AccessFlags> {
         if placement == 0 || placement & !(Self::GLOBAL | Self::PERSISTENT) != 0 {
             return None;
@@ -375,7 +379,8 @@ pub enum NetworkHeader {
 }
 
 impl NetworkHeader {
-    /// Returns the kind of the header in `route`, the 40 bytes that precede a datagram.
+    /// Returns the kind of the network header in `route`, the 40 bytes that precede a datagram:
+    /// IPv6 or IPv4.
     pub(super) fn of(route: &[u8; 40]) -> Self {
         if route[0] >> 4 == 6 {
             Self::Ipv6

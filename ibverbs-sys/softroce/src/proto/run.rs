@@ -19,8 +19,9 @@ pub struct Run {
 }
 
 impl QueuePair {
-    /// Returns the run that [`poll_transmit`](Self::poll_transmit) would send next: packets from
-    /// the middle of a message. Returns `None` if the next packets cannot be sent in one step.
+    /// Returns the packets that [`poll_transmit`](Self::poll_transmit) would send next, if they can
+    /// be sent in one step: they must be from the middle of a message, and have the same length.
+    /// Returns `None` otherwise.
     pub fn next_run(&self, host: &impl Host) -> Option<Run> {
         let sends = matches!(
             self.endpoint.state,
@@ -34,10 +35,10 @@ impl QueuePair {
         self.requester.next_run(&self.endpoint, path, host)
     }
 
-    /// Writes the first `count` packets of a [run](Self::next_run), from the BTH to the pad.
-    /// Divides `out` into `count` equal parts, and writes each packet to the beginning of a part.
-    /// Returns `false` if the run cannot be written; [`poll_transmit`](Self::poll_transmit) then
-    /// reports the reason.
+    /// Writes the first `count` packets of the [`Run`] that [`next_run`](Self::next_run) returned,
+    /// each from the base transport header (BTH) to the padding. Divides `out` into `count` equal
+    /// parts, and writes each packet to the beginning of a part. Returns `false` if the packets
+    /// cannot be written; [`poll_transmit`](Self::poll_transmit) then reports the reason.
     pub fn write_run(
         &mut self,
         count: usize,
@@ -49,8 +50,9 @@ impl QueuePair {
         (self.requester).write_run(count as u32, now, &self.endpoint, host, out)
     }
 
-    /// Receives the packets of a run (packets of equal length from the middle of a message). Has
-    /// the same effect as a call of [`receive`](Self::receive) for each packet.
+    /// Receives the packets of `run`, which are from the middle of a message and have the same
+    /// length. Has the same effect as a call of [`receive`](Self::receive) for each packet.
+    /// `arrival` has the addresses of the packets.
     pub fn receive_run(
         &mut self,
         now: Time,
@@ -65,9 +67,9 @@ impl QueuePair {
         }
     }
 
-    /// Receives all packets of a run in one step, if they have arrived in order and only contain
-    /// bytes of a message. Returns `false`, and does nothing, if the packets must be received one
-    /// by one.
+    /// Receives all packets of a run in one step, if they are the next expected packets and
+    /// continue a send or a write. Otherwise returns `false` and does nothing; the packets must
+    /// then be received one by one.
     fn take_run(&mut self, run: &wire::Run<'_>, host: &mut impl Host) -> bool {
         let bth = &run.first().header.bth;
         let takes = matches!(

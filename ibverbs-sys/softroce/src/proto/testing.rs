@@ -18,8 +18,8 @@ use crate::transfer::{
 };
 use crate::wire::{Header, Packet};
 
-/// A simulated machine: memory, receives, and a record of all completions and events of a queue
-/// pair.
+/// A simulated machine for tests: memory, posted receives, and a record of all completions and
+/// events of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Machine {
     regions: RefCell<Vec<Region>>,
@@ -45,8 +45,8 @@ struct Region {
     window: Option<u32>,
 }
 
-/// Address of the first memory region. The addresses of consecutive regions differ by the same
-/// number (1 TiB).
+/// Distance between the addresses of consecutive memory regions (1 TiB), and address of the first
+/// region.
 const REGION_STRIDE: u64 = 1 << 40;
 
 impl Default for Machine {
@@ -157,14 +157,14 @@ impl Machine {
         self.counts[counter as usize]
     }
 
-    /// Returns the work request ID and the status of each send completion that this machine has
-    /// recorded.
+    /// Returns the work request ID and the status of each send completion that this simulated
+    /// machine has recorded.
     pub(crate) fn ends(&self) -> Vec<(u64, CompletionStatus)> {
         self.sends.iter().map(|c| (c.id, c.status)).collect()
     }
 
-    /// Returns the work request ID and the status of each receive completion that this machine has
-    /// recorded.
+    /// Returns the work request ID and the status of each receive completion that this simulated
+    /// machine has recorded.
     pub(crate) fn receive_ends(&self) -> Vec<(u64, CompletionStatus)> {
         let ends = self.received.iter();
         ends.map(|(c, _)| (c.id, c.status)).collect()
@@ -199,8 +199,8 @@ impl Machine {
     }
 
     /// Returns the memory ranges that contain `length` bytes of the message in `list`, from byte
-    /// `offset` on. Each has an address, a key, the distance from the first of these bytes, and a
-    /// length.
+    /// `offset` on. Each tuple has the address of a range, its key, the total length of the ranges
+    /// before it, and its length.
     fn pieces(
         list: &[Segment],
         offset: u32,
@@ -496,7 +496,8 @@ pub(crate) fn arrival() -> Arrival {
     }
 }
 
-/// Creates a signaled request with the work request ID `id`, whose data is in the segments `list`.
+/// Creates a request with the work request ID `id`, whose data is in the segments `list`. The
+/// request generates a completion also after success (it is signaled).
 pub(crate) fn request(id: u64, operation: SendOperation, list: &[Segment]) -> SendRequest {
     SendRequest {
         id,
@@ -544,8 +545,8 @@ impl Node {
         node
     }
 
-    /// Creates a node whose queue pair has the number `number` and is in the state RTS (ready to
-    /// send).
+    /// Creates a simulated node whose queue pair has the number `number` and is in the state RTS
+    /// (ready to send).
     pub(crate) fn ready_to_send(number: u32, service: Service) -> Self {
         let mut node = Self::ready_to_receive(number, service);
         node.enter(State::ReadyToSend);
@@ -594,7 +595,8 @@ impl Node {
             .receive(now, &arrival(), &packet, &mut self.machine);
     }
 
-    /// Delivers a packet with the header `header` and the payload `payload` to the node.
+    /// Delivers a packet that the test has made, with the header `header` and the payload
+    /// `payload`, to the queue pair of this node.
     pub(crate) fn receive_made(&mut self, header: Header, payload: &[u8]) {
         let packet = Packet { header, payload };
         self.queue_pair
@@ -603,7 +605,8 @@ impl Node {
 }
 
 impl Pair {
-    /// Creates two connected nodes, with the numbers 1 and 2, in the state RTS (ready to send).
+    /// Creates two simulated nodes whose queue pairs are connected, with the numbers 1 and 2, in
+    /// the state RTS (ready to send).
     pub(crate) fn new(service: Service) -> Self {
         Self::of(
             Node::ready_to_send(1, service),
@@ -619,7 +622,8 @@ impl Pair {
         }
     }
 
-    /// Delivers packets and advances the time to timeouts until nothing is left to do.
+    /// Simulates the connection of the two nodes: delivers packets, and advances the time to the
+    /// next timeout, until nothing is left to do.
     pub(crate) fn run(&mut self) {
         self.run_with(|_, _| WireEffect::Deliver);
     }

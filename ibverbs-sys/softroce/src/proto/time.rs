@@ -7,12 +7,12 @@ use std::time::Duration;
 pub struct Time(u64);
 
 impl Time {
-    /// Creates the time `nanoseconds` after the epoch.
+    /// Creates the time that is `nanoseconds` after the epoch, which the caller chooses.
     pub const fn from_nanos(nanoseconds: u64) -> Self {
         Self(nanoseconds)
     }
 
-    /// Returns the time as the number of nanoseconds since the epoch.
+    /// Returns the time as the number of nanoseconds since the epoch, which the caller chooses.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }

@@ -9,7 +9,8 @@ const RECEIVER_NOT_READY: [u32; 32] = [
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// Returns the time for which a requester waits after an RNR NAK with the timer code `code`.
+/// Returns the time for which a requester waits after an RNR NAK (receiver not ready) with the
+/// timer code `code`.
 pub(super) fn rnr_wait(code: u8) -> Duration {
     let units = RECEIVER_NOT_READY[usize::from(code & 31)];
     Duration::from_micros(u64::from(units) * 10)
@@ -27,8 +28,9 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    /// Returns whether a packet may be sent at `now`, and counts it as sent if so. A burst has
-    /// `burst` packets, and the pause after it makes `interval` the average time per packet.
+    /// Returns whether a packet may be sent at `now`, and counts the packet as sent if so. Packets
+    /// are sent in bursts of `burst` packets. A pause after each burst makes `interval` the average
+    /// time per packet.
     pub(super) fn take(&mut self, now: Time, burst: u32, interval: Duration) -> bool {
         if self.left == 0 {
             self.paused = now < self.again;
@@ -42,13 +44,14 @@ impl Pacer {
         true
     }
 
-    /// Records that no packet waits for the next burst any more, so that no timeout is needed.
+    /// Records that no packet waits for the end of the pause between two bursts any more.
+    /// [`resume_at`](Self::resume_at) then returns `None`.
     pub(super) fn clear_waiting(&mut self) {
         self.paused = false;
     }
 
-    /// Returns the time at which the next burst of packets may be sent, or `None` if no packet
-    /// waits for it.
+    /// Returns the time at which the pause between two bursts ends and more packets may be sent.
+    /// Returns `None` if no packet waits for this time.
     pub(super) fn resume_at(&self) -> Option<Time> {
         self.paused.then_some(self.again)
     }
@@ -64,29 +67,29 @@ pub(super) struct Pause {
 }
 
 impl Pause {
-    /// Requests a pause of length `length`. [`begin`](Self::begin) starts the pause when the caller
-    /// knows the time.
+    /// Requests a pause of length `length` before the next check of the condition. The pause starts
+    /// with a call of [`begin`](Self::begin), for which the caller knows the time.
     pub(super) fn request(&mut self, length: Duration) {
         self.requested = Some(length);
     }
 
-    /// Begins the pause that was [requested](Self::request), if there is one. Calls `now` for the
-    /// present time only in that case.
+    /// Begins the pause before the next check of the condition, if a pause was
+    /// [requested](Self::request). Calls `now` for the present time only in that case.
     pub(super) fn begin(&mut self, now: impl FnOnce() -> Time) {
         if let Some(length) = self.requested.take() {
             self.end = Some(now() + length);
         }
     }
 
-    /// Returns the time at which the present pause ends and the condition must be checked again, or
-    /// `None` if no pause is in progress.
+    /// Returns the time at which the pause in progress ends. The condition that the caller waits
+    /// for must then be checked again. Returns `None` if no pause is in progress.
     #[inline]
     pub(super) fn end(&self) -> Option<Time> {
         self.end
     }
 
-    /// Ends the present pause between two checks if its end has been reached at `now`, so that the
-    /// condition is checked again.
+    /// Ends the pause in progress if its end has been reached at `now`. The condition that the
+    /// caller waits for is then checked again.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         if self.end.is_some_and(|end| end <= now) {
             self.end = None;

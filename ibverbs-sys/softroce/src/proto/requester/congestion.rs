@@ -2,18 +2,19 @@ use std::time::Duration;
 
 use super::pipe::Pipe;
 
-/// Congestion control by round trip times: determines how the window changes so that senders whose
-/// packets wait in one queue of the network share a link, and lose few packets.
+/// Congestion control by round trip times. Determines how the window (limit on packets in flight)
+/// changes, so that senders whose packets wait in one queue of the network share a link, and lose
+/// few packets.
 ///
-/// A queue is unknown until it overflows, which causes a loss. The round trip time at that moment
-/// is the time with a full queue. From then on, the window grows in each round trip by a number of
-/// packets, and shrinks by a fraction that depends on how full the queue is. All senders measure
-/// the same queue. A large window shrinks by more packets than a small one, so the windows approach
-/// each other.
+/// The capacity of a queue is unknown until the queue overflows, which causes a loss. The round
+/// trip time at that moment is the one with a full queue. From then on, the window grows in each
+/// round trip by a number of packets, and shrinks by a fraction that depends on how full the queue
+/// is. All senders measure the same queue. A large window shrinks by more packets than a small one,
+/// so the windows approach each other.
 ///
-/// The time with a full queue is increased slowly, so that the queue overflows again at some time.
-/// This corrects wrong measurements: all senders then halve their windows, and measure shorter
-/// round trip times, which a sender that began later may not know.
+/// The assumed round trip time with a full queue is increased slowly, so that the queue overflows
+/// again at some time. This corrects wrong measurements: all senders then halve their windows, and
+/// measure shorter round trip times, which a sender that began later may not know.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Congestion {
     /// The last two measured round trip times in nanoseconds, the later one last.
@@ -26,36 +27,39 @@ pub(super) struct Congestion {
 /// change by a fraction of a packet.
 pub(super) const UNITS: u64 = 1024;
 
-/// Growth of the window in one round trip with an almost empty queue, in [units](UNITS), in
-/// addition to the fraction of the window size that [`INCREASE`] determines. Without this addition,
-/// a small window would grow by less than one packet.
+/// Constant part of the window's growth in one round trip, in [units](UNITS), while the queue of
+/// the path is almost empty: four packets. The other part is the fraction of the window size that
+/// [`INCREASE`] determines, which is less than one packet for a small window.
 const EMPTY_GROWTH: u64 = 4 * UNITS;
 
-/// Minimum growth of the window in one round trip, in [units](UNITS), while the queue is at least a
-/// quarter full: a quarter of a packet, so that the growth of many senders together does not
-/// overflow a short queue.
+/// Minimum growth of the window (limit on packets in flight) in one round trip, in [units](UNITS),
+/// while the queue of the path is at least a quarter full. The growth is a quarter of a packet, so
+/// that many senders together do not overflow a short queue.
 const MIN_GROWTH: u64 = UNITS / 4;
 
-/// Maximum growth of the window in one round trip, in [units](UNITS), if the queue is not almost
-/// empty: 64 packets. Only a round trip of more than 64 ms would otherwise lead to more growth.
+/// Maximum growth of the window in one round trip, in [units](UNITS), unless the queue of the path
+/// is almost empty: 64 packets. The growth is one packet for each millisecond of the round trip
+/// time with a full queue, so only times of more than 64 ms reach this limit.
 const MAX_GROWTH: u64 = 64 * UNITS;
 
-/// Divisor of the window size for the decrease in one round trip with a full queue: the window
-/// shrinks by a sixteenth. A queue that is less full shrinks the window less.
+/// Divisor that determines by which part of its size the window shrinks in one round trip, while
+/// the queue of the path is full: a sixteenth. While the queue is less full, the window shrinks
+/// less.
 const DECREASE: u64 = 16;
 
-/// Divisor of the window size for the growth in one round trip with an almost empty queue: the
-/// window grows by a thirty-second part, and by [`EMPTY_GROWTH`].
+/// Divisor that determines by which part of its size the window grows in one round trip, while the
+/// queue of the path is almost empty: 1/32. The window also grows by [`EMPTY_GROWTH`].
 const INCREASE: u64 = 32;
 
-/// Number of measurements in which the assumed round trip time with a full queue grows by a factor
-/// of e (about 2.7). The growth makes the queue overflow again at some time, which corrects wrong
-/// measurements.
+/// Divisor that determines by which part the assumed round trip time with a full queue grows at
+/// each measurement: 1/2048. Because of this growth the queue overflows again at some time, and the
+/// measurement at that moment corrects a wrong assumption.
 const GROWTH_TIME: u64 = 2048;
 
 impl Congestion {
-    /// Records the measured round trip time `time`. Increases the assumed time with a full queue
-    /// slowly, and at least to the shorter of the last two times.
+    /// Records the measured round trip time `time`. Also increases the assumed round trip time with
+    /// a full queue by a small fraction. If the last two measured times are both longer, the
+    /// assumed time becomes the shorter one of the two.
     pub(super) fn measured(&mut self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.times = match self.times {
@@ -66,8 +70,8 @@ impl Congestion {
         self.full = (self.full).map(|full| full.saturating_add(full / GROWTH_TIME).max(standing));
     }
 
-    /// Records a loss of packets. Returns whether a full queue of the path is the likely reason,
-    /// because the last round trips were long compared with the shortest one, which `pipe` has
+    /// Records a loss of packets. Returns whether a full queue of the path is the likely reason:
+    /// the last round trips were long compared with the shortest round trip that `pipe` has
     /// measured.
     pub(super) fn handle_loss(&mut self, pipe: &Pipe) -> bool {
         let [one, last] = self.times;
@@ -91,9 +95,10 @@ impl Congestion {
         true
     }
 
-    /// Returns the window size in [units](UNITS) after a measured round trip with a window of
-    /// `size` packets. Returns `None` before the queue of the path has overflowed for the first
-    /// time, because the fill level of an unknown queue cannot be computed.
+    /// Returns the new window size in [units](UNITS) after a measured round trip with a window of
+    /// `size` packets. The size depends on how full the queue of the path is. Returns `None` before
+    /// a full queue has caused a loss for the first time, because the capacity of the queue is not
+    /// known then.
     pub(super) fn next_size(&self, size: u32, pipe: &Pipe) -> Option<u64> {
         let (full, shortest) = (self.full?, pipe.shortest()?);
         let size = u64::from(size) * UNITS;
@@ -114,14 +119,14 @@ impl Congestion {
         Some(size - cut + growth.clamp(least_growth, MAX_GROWTH))
     }
 
-    /// Returns whether the queue of the path is known: a packet was lost because the queue was
-    /// full, and the round trip time at that moment was measured.
+    /// Returns whether the round trip time with a full queue of the path is known, because a full
+    /// queue has caused a loss of packets.
     pub(super) fn knows_queue(&self) -> bool {
         self.full.is_some()
     }
 
-    /// Returns the shorter of the last two measured round trip times, in nanoseconds, as an
-    /// estimate of the present one. A single long time may have other reasons than a queue: for
+    /// Returns an estimate of the present round trip time in nanoseconds: the shorter of the last
+    /// two measured times. A single long time may have other reasons than a lasting queue: for
     /// example, the process of the peer was not scheduled.
     fn standing(&self) -> u64 {
         self.times[0].min(self.times[1])
@@ -136,7 +141,7 @@ mod tests {
     const SHORTEST: Duration = Duration::from_micros(100);
 
     /// Returns the congestion control and the capacity estimate of a sender that has measured the
-    /// round trip times `times` in microseconds, after the shortest one.
+    /// round trip time [`SHORTEST`], and then the round trip times `times` in microseconds.
     fn sender(times: &[u64]) -> (Congestion, Pipe) {
         let (mut congestion, mut pipe) = (Congestion::default(), Pipe::default());
         let times = times.iter().map(|&micros| Duration::from_micros(micros));

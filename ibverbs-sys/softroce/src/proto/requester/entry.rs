@@ -50,7 +50,7 @@ impl Entry {
     }
 
     /// Returns whether the request is an RDMA read. A read has a sequence number for each packet of
-    /// its response, and each read request packet covers several of them (a run).
+    /// its response, so a single read request packet has several sequence numbers.
     pub(super) fn is_read(&self) -> bool {
         matches!(self.request.operation, SendOperation::Read { .. })
     }
@@ -69,8 +69,8 @@ impl Entry {
         )
     }
 
-    /// Returns whether the request is an atomic write or a flush, whose response is a read response
-    /// without data.
+    /// Returns whether the request awaits an empty response (a read response packet without data),
+    /// because the request is an atomic write or a flush.
     pub(super) fn awaits_empty(&self) -> bool {
         matches!(
             self.request.operation,
@@ -84,9 +84,10 @@ impl Entry {
         self.is_read() || self.is_atomic() || self.awaits_empty()
     }
 
-    /// Returns the number of sequence numbers that packet `packet` of a request with `packets`
-    /// sequence numbers covers. A read request packet covers the numbers up to the next multiple of
-    /// `run`; any other packet covers one.
+    /// Returns the number of sequence numbers that one packet of the request has. `packet` is the
+    /// index of the packet's first number within the request, and `packets` is the number of all of
+    /// them. A read request packet has a number for each packet of its response, up to the next
+    /// multiple of `run`, the maximum length of a response. Any other packet has one number.
     pub(super) fn covers(&self, packet: u32, packets: u32, run: u32) -> u32 {
         if self.is_read() {
             (run - packet % run).min(packets - packet)
@@ -95,12 +96,13 @@ impl Entry {
         }
     }
 
-    /// Starts the request: executes it if it is a local operation, and otherwise assigns sequence
-    /// numbers from `next` on.
+    /// Starts the request: executes a local operation at once, and assigns sequence numbers from
+    /// `next` on to any other operation.
     ///
     /// # Errors
-    /// Time after which the caller must call `start` again, because other processes still use the
-    /// key of the request. The request is then still [waiting](Progress::Waiting).
+    /// Other processes still use the memory key that the request replaces or invalidates. The error
+    /// is the time after which the caller must call `start` again; until then, the request is
+    /// [waiting](Progress::Waiting).
     #[inline]
     pub(super) fn start(
         &mut self,
@@ -143,8 +145,9 @@ impl Entry {
         Ok(())
     }
 
-    /// Publishes to other processes again the key that was withdrawn for this request (a binding or
-    /// an invalidation), because the request will not be executed.
+    /// Publishes a memory key to other processes again. The key was withdrawn from them because
+    /// this request (a binding or an invalidation) uses the key, but the request will not be
+    /// executed.
     pub(super) fn publish_withdrawn(&self, memory: &impl Memory) {
         match &self.request.operation {
             SendOperation::Bind(binding) => memory.restore_window(binding.window),
@@ -153,11 +156,11 @@ impl Entry {
         }
     }
 
-    /// Returns the number of sequence numbers that the request needs.
+    /// Returns the number of sequence numbers that this send request needs. Checks that the
+    /// transport service of the queue pair supports the operation, and checks the length.
     ///
     /// # Errors
-    /// The status of the request, if the service does not support the operation or the length is
-    /// invalid.
+    /// The status of the completion, if a check fails.
     #[inline]
     fn check(&self, endpoint: &Endpoint) -> Result<u32, CompletionStatus> {
         use SendOperation as O;

@@ -38,27 +38,29 @@ struct Question {
     sequence: Sequence,
 }
 
-/// Average interval between packets to a peer that sends no receipts. No response of such a peer
-/// limits the number of packets in flight, so only this interval keeps the packets from overflowing
-/// its socket buffer.
+/// Average interval between packets to a peer that sends no receipts (confirmations of received
+/// packets). No response of such a peer limits the number of packets in flight, so only this
+/// interval keeps the packets from overflowing its socket buffer.
 const PACKET_INTERVAL: Duration = Duration::from_micros(2);
 
-/// Maximum time to wait for a receipt before more packets are sent without it. On a busy machine,
-/// the process of the peer may not run for this long.
+/// Maximum time to wait for a receipt (confirmation of received packets) before more packets are
+/// sent without it. The time is long, because the process of the peer may not be scheduled for many
+/// milliseconds on a busy machine.
 const RECEIPT_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Number of consecutive missing receipts after which the peer is assumed not to support receipts.
-/// A single receipt may also be missing because a packet was lost.
+/// Number of consecutive missing receipts (confirmations of received packets) after which the peer
+/// is assumed not to support receipts. A single receipt may also be missing because a packet was
+/// lost.
 const MAX_MISSING_RECEIPTS: u32 = 3;
 
-/// Maximum distance of sequence numbers over which messages without a receipt are remembered. Older
-/// messages are assumed to have been received. The limit is far below half of all sequence numbers,
-/// so the distance is never ambiguous.
+/// Maximum distance from a message without a receipt (confirmation by the peer) to the newest
+/// message, in sequence numbers. Older messages are assumed to have been received. The limit is far
+/// below half of all sequence numbers, so that the order of two numbers is never ambiguous.
 const MAX_DISTANCE: i32 = 1 << 20;
 
-/// Factor by which receipts are requested more rarely from a peer that is assumed not to support
-/// them: one request is sent for each 16 windows of packets, where a window is the maximum number
-/// of packets in flight. If the peer was only slow, its receipt ends the assumption.
+/// Number of windows of packets after which a receipt (confirmation of received packets) is
+/// requested from a peer that is assumed not to support receipts. A window is the maximum number of
+/// packets in flight. If the peer was only slow, its receipt ends the assumption.
 const WINDOWS_BEFORE_RETRY: u32 = 16;
 
 impl Flow {
@@ -107,8 +109,9 @@ impl Flow {
     }
 
     /// Records that the packet with the number `sequence` was sent to the queue pair `destination`,
-    /// as the last of its message if `ends` is set. After every half window of packets, makes a
-    /// receipt request due; less often if the peer is assumed not to support receipts.
+    /// as the last of its message if `ends` is set. After half a window of packets (`window` is the
+    /// limit on packets in flight), schedules a receipt request, which the peer answers with a
+    /// confirmation. If the peer is assumed not to support receipts, does so more rarely.
     pub(super) fn sent(
         &mut self,
         sequence: Sequence,
@@ -136,8 +139,8 @@ impl Flow {
         }
     }
 
-    /// Records that the sequence number `sequence` was used without a packet, so that no receipt is
-    /// expected for it.
+    /// Records that the sequence number `sequence` was used without a packet, so that no receipt
+    /// (confirmation of received packets) is expected for it.
     pub(super) fn skipped(&mut self, sequence: Sequence) {
         if self.taken == self.next {
             self.confirm_before(sequence.next());
@@ -145,9 +148,9 @@ impl Flow {
         self.next = sequence.next();
     }
 
-    /// Records that the sequence numbers before `end` were used by messages without packets in the
-    /// peer's ring (queue in shared memory). The peer receives these messages after all packets in
-    /// the ring. A receipt for them is requested only with the next packet.
+    /// Records that messages without packets were put into the peer's ring (queue in shared
+    /// memory), and that these messages use the sequence numbers before `end`. Their receipt
+    /// (confirmation by the peer) is requested only after the next packet.
     pub(super) fn sent_without_packets(&mut self, end: Sequence) {
         self.next = end;
         // Without this limit, the distance between the two numbers could exceed half of all
@@ -158,27 +161,28 @@ impl Flow {
         }
     }
 
-    /// Records that all packets and messages before `limit` have a receipt, or that no receipt is
-    /// expected for them.
+    /// Records that no receipt (confirmation by the peer) is awaited for packets and messages
+    /// before `limit`: the receipt has arrived, or is not expected any more.
     fn confirm_before(&mut self, limit: Sequence) {
         self.taken = limit;
         self.packets_end = self.packets_end.filter(|end| end.distance(limit) > 0);
     }
 
-    /// Returns whether all sent packets and messages have a receipt, or no receipt is expected for
+    /// Returns whether no receipt (confirmation by the peer) is awaited. All packets and messages
+    /// that were sent have a receipt, or no receipt is expected any more for
     /// them.
     pub(super) fn is_settled(&self) -> bool {
         self.taken == self.next
     }
 
-    /// Returns whether packets may still be in flight to the peer: they have no receipt, and a
-    /// receipt is expected.
+    /// Returns whether packets may still be in flight to the peer: their receipt (confirmation by
+    /// the peer) is expected, and has not arrived.
     pub(super) fn has_packets_in_flight(&self) -> bool {
         self.packets_end.is_some()
     }
 
-    /// Makes a receipt request due after the next message that is sent as packets, unless a receipt
-    /// is already awaited.
+    /// Schedules a receipt request (a packet that asks the peer to confirm received packets) after
+    /// the next message that is sent as packets, unless a receipt is already awaited.
     pub(super) fn request_soon(&mut self) {
         self.requests_soon = !self.awaits_receipt();
     }
@@ -195,7 +199,9 @@ impl Flow {
         self.question.is_some()
     }
 
-    /// Appends the receipt request to `out`, if one must be sent, and returns its path.
+    /// Appends a receipt request (a packet that asks the peer to confirm received packets) to
+    /// `out`, and returns the path that the packet takes to the peer. Returns `None` if no receipt
+    /// must be requested.
     pub(super) fn poll_transmit(&mut self, endpoint: &Endpoint, out: &mut Vec<u8>) -> Option<Path> {
         let question = self.question.take()?;
         self.asked = Some(question.sequence);
@@ -209,8 +215,8 @@ impl Flow {
         Some(question.path)
     }
 
-    /// Handles a receipt (confirmation of an unreliable service): the peer has received all packets
-    /// up to `sequence`, so that more packets may be sent.
+    /// Handles a receipt, by which the peer confirms that it has received all packets up to
+    /// `sequence`. More packets may then be sent.
     pub(super) fn receipt(&mut self, sequence: Sequence) {
         let old = sequence.distance(self.taken) < 0;
         if old || sequence.distance(self.next) >= 0 {
@@ -229,7 +235,9 @@ impl Flow {
         self.pacer.clear_waiting();
     }
 
-    /// Returns the time at which waiting packets may be sent even if no receipt has arrived.
+    /// Returns the time at which waiting packets may be sent, because the wait for a receipt
+    /// (confirmation of received packets) or a pause between bursts ends. Returns `None` if no
+    /// packet waits.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let times = [self.deadline, self.pacer.resume_at()];
         times.into_iter().flatten().min()

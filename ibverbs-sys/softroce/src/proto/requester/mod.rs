@@ -47,12 +47,12 @@ use super::{
     Time,
 };
 
-/// Minimum number of unacknowledged packets that let a small message wait for the next
-/// acknowledgement.
+/// Minimum number of unacknowledged packets for which a small message waits for the next
+/// acknowledgement, in order to be sent together with other messages.
 const MIN_UNACKNOWLEDGED: u32 = 16;
 
-/// Maximum number, and maximum total bytes, of small messages that wait to be sent together. The
-/// kernel does not send more at a time.
+/// Maximum number, and maximum total bytes, of small messages (with a single packet each) that wait
+/// to be sent together. The kernel does not send more at a time.
 const MAX_WAITING: (u32, u32) = (64, 64 << 10);
 
 /// Error: the oldest request of the send queue has failed. Contains the status of its completion.
@@ -158,10 +158,10 @@ impl Requester {
         self.queue.len()
     }
 
-    /// Returns whether the request that was posted last may wait for the next acknowledgement,
-    /// which is expected soon. The request is then sent together with requests that are posted
-    /// meanwhile, because sending many packets together takes the kernel little more time than
-    /// sending one. Only messages of one packet wait.
+    /// Returns whether the request that was posted last may be delayed until the next
+    /// acknowledgement arrives, which is expected soon. The request is then sent together with
+    /// requests that are posted meanwhile, because sending many packets together takes the kernel
+    /// little more time than sending one. Only messages of one packet are delayed.
     pub(super) fn may_wait(&self, endpoint: &Endpoint) -> bool {
         let Some(Entry {
             request, progress, ..
@@ -197,8 +197,9 @@ impl Requester {
             .is_none_or(|entry| matches!(entry.progress, Progress::Waiting))
     }
 
-    /// Appends the next packet of the send queue to `out`, from BTH to pad, and returns its path.
-    /// Returns `None` if no packet may be sent now.
+    /// Appends the next packet of the send queue to `out`, from the base transport header (BTH) to
+    /// the padding, and returns the path that the packet takes to its destination. Returns `None`
+    /// if no packet may be sent now.
     pub(super) fn poll_transmit(
         &mut self,
         now: Time,
@@ -278,9 +279,9 @@ impl Requester {
         }
     }
 
-    /// Returns whether the next bytes of the send queue must not be sent as packets, because the
-    /// caller will copy them to the peer without packets, now or after earlier requests have been
-    /// acknowledged.
+    /// Returns whether the next bytes of the send queue will be copied to the peer without packets.
+    /// If so, they must not be sent as packets, even if the copy has to wait until earlier requests
+    /// are acknowledged.
     pub(super) fn excludes_packets(&self, endpoint: &Endpoint, host: &impl Host) -> bool {
         let next = self.started(endpoint);
         next.is_some_and(|(upcoming, request)| host.excludes_packets(request, &upcoming))
@@ -360,8 +361,9 @@ impl Requester {
     }
 
     /// Returns whether a packet that is not the last of its message must request an
-    /// acknowledgement. The packet covers `covers` sequence numbers, and `unacknowledged` earlier
-    /// sequence numbers are unacknowledged.
+    /// acknowledgement: many packets were sent since the last request, or the window (limit on
+    /// packets in flight) will be full. The packet has `covers` sequence numbers, and
+    /// `unacknowledged` earlier sequence numbers are unacknowledged.
     fn requests_ack(&self, unacknowledged: u32, covers: u32) -> bool {
         self.unasked + 1 >= self.window.acknowledge_every()
             || unacknowledged + covers >= self.window.size()
@@ -425,8 +427,8 @@ impl Requester {
     }
 
     /// Appends the packet `sequence` of a started request to `out` again. Returns the path of the
-    /// packet and the number of sequence numbers that it covers, or `None` if the packet cannot be
-    /// sent.
+    /// packet and the number of its sequence numbers, which is above one only for a read request.
+    /// Returns `None` if the packet cannot be sent.
     fn transmit_again(
         &mut self,
         sequence: Sequence,
@@ -465,17 +467,18 @@ impl Requester {
         Ok(None)
     }
 
-    /// Returns the cursor position after the request at index `entry`, and after completed requests
-    /// without packets that follow it.
+    /// Returns the position of the first packet after the request at index `entry` of the send
+    /// queue. Passes over local operations that follow the request and have completed.
     fn after(&self, entry: usize) -> Cursor {
         let next = self.queue.iter().skip(entry + 1);
         let done = next.take_while(|entry| matches!(entry.progress, Progress::Done));
         Cursor::at(entry + 1 + done.count())
     }
 
-    /// Returns the number of sequence numbers before `next` that count for the window: those of
-    /// [packets in flight](Self::packets_in_flight). Returns a higher number if otherwise more
-    /// numbers than the maximum of the window could be unanswered.
+    /// Returns the number of sequence numbers before `next` that occupy the window (limit on
+    /// packets in flight). In general, these belong to [packets in
+    /// flight](Self::packets_in_flight). The result is higher if necessary, so that the number of
+    /// all unanswered packets does not exceed the maximum size of the window.
     #[inline]
     fn in_flight(&self, next: Sequence) -> u32 {
         let unanswered = next.distance(self.unanswered).max(0) as u32;
@@ -483,8 +486,9 @@ impl Requester {
         self.packets_in_flight(next).max(least)
     }
 
-    /// Returns the number of unanswered sequence numbers before `next`, without those of packets
-    /// that the peer keeps, or that are lost and have not been sent again.
+    /// Returns the number of sequence numbers before `next` that belong to packets in flight.
+    /// Unanswered packets do not count if the peer has received and kept them after a gap, or if
+    /// they are lost and have not been sent again.
     #[inline]
     fn packets_in_flight(&self, next: Sequence) -> u32 {
         let unanswered = next.distance(self.unanswered).max(0) as u32;
@@ -492,9 +496,9 @@ impl Requester {
         unanswered.saturating_sub(ended)
     }
 
-    /// Returns a sequence number that advances by one for each packet that the peer receives, in
-    /// order or after a gap. The difference of two such numbers is the number of packets that the
-    /// peer has received between two points in time.
+    /// Returns a sequence number that advances by one for each packet that the peer receives. A
+    /// packet that arrives before an earlier one counts, too. The difference of two such numbers is
+    /// the number of packets that the peer has received between two points in time.
     fn delivered(&self) -> Sequence {
         self.unanswered + self.repairs.kept(self.unanswered)
     }
@@ -518,11 +522,12 @@ impl Requester {
         }
     }
 
-    /// Completes the requests at the front of the queue that are fully answered, and removes them
-    /// from the queue.
+    /// Completes the requests at the front of the send queue that are fully answered, and removes
+    /// them from the queue.
     ///
     /// # Errors
-    /// The status of the next request, if it has failed.
+    /// The status of the request that is then at the front of the queue, if this request has
+    /// failed.
     fn complete_front(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
         while let Some(entry) = self.queue.front() {
             match entry.progress {
@@ -594,10 +599,11 @@ impl Requester {
         Ok(())
     }
 
-    /// Counts a retransmission of the oldest unanswered packet.
+    /// Counts a retransmission of the oldest unanswered packet. The count starts again when the
+    /// peer answers a packet.
     ///
     /// # Errors
-    /// The oldest request fails if the retry count is exhausted.
+    /// The oldest request fails if the count has already reached the retry count of the attributes.
     fn count_retry(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
         // A retry count of seven is a plain limit. Only the RNR retry count has a value for
         // "without limit" (IBTA 9.7.5.2.8).
@@ -609,8 +615,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Handles a receipt (confirmation of an unreliable service): the peer has received all packets
-    /// up to `sequence`.
+    /// Handles a receipt, by which the peer of an unreliable service confirms that it has received
+    /// all packets up to `sequence`. More packets may then be sent.
     pub(super) fn receipt(&mut self, sequence: Sequence) {
         self.flow.receipt(sequence);
     }
@@ -623,8 +629,9 @@ impl Requester {
         }
     }
 
-    /// Publishes to other processes again the keys that were withdrawn for requests of the send
-    /// queue (bindings and invalidations), because the requests will not be executed.
+    /// Publishes a memory key to other processes again. The key was withdrawn from them because the
+    /// next request of the send queue (a binding or an invalidation) uses the key, but this request
+    /// will not be executed.
     pub(super) fn publish_withdrawn(&self, host: &impl Host) {
         let mut waiting = self.queue.iter();
         let next = waiting.find(|entry| matches!(entry.progress, Progress::Waiting));

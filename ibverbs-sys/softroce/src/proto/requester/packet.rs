@@ -3,7 +3,8 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{CompletionStatus, Memory, Payload, SendOperation, Sequence};
 use crate::wire::{AtomicEth, BASE, Deth, Feth, Header, Operation, Reth};
 
-/// Position of a packet within its request, and properties that depend on the position.
+/// Position of a packet within its request, with the number of sequence numbers that the packet
+/// has, and its request for an acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PacketPosition {
     pub(super) sequence: Sequence,
@@ -18,8 +19,8 @@ pub(super) struct PacketPosition {
     pub(super) acknowledge: bool,
 }
 
-/// Appends the packet of the request `entry` at the position `place` to `out`. After an error,
-/// `out` is unchanged.
+/// Appends a packet of the request `entry` to `out`. `place` selects the packet by its index within
+/// the request. After an error, `out` is unchanged.
 pub(super) fn write(
     entry: &Entry,
     place: PacketPosition,
@@ -43,9 +44,9 @@ pub(super) fn write(
     write_message(header, &request.payload, begin, length, memory, out)
 }
 
-/// Writes `count` packets from the middle of a message, beginning with the packet at the position
-/// `place`. Divides `out` into `count` equal parts, and writes each packet to the beginning of a
-/// part.
+/// Writes `count` packets from the middle of a message to `out`. `place` is the position of the
+/// first packet within the request. Divides `out` into `count` equal parts, which must be long
+/// enough for a packet, and writes each packet to the beginning of a part.
 pub(super) fn write_run(
     entry: &Entry,
     place: PacketPosition,
@@ -78,8 +79,8 @@ pub(super) fn write_run(
     }
 }
 
-/// Returns the headers of the packet of the request `entry` at the position `place`, without the
-/// pad count, which depends on the payload.
+/// Returns the headers of the packet of the request `entry` that `place` selects by its index
+/// within the request. The pad count is not set, because it depends on the payload.
 fn header(
     entry: &Entry,
     place: PacketPosition,
@@ -230,8 +231,9 @@ fn write_message(
     Ok(())
 }
 
-/// Returns the operation in the opcode of a packet of the request `request`. `first` and `last` are
-/// set if the packet is the first or the last of its message.
+/// Returns the operation that the opcode of a packet contains. The operation depends on the kind of
+/// the request, and on the position of the packet: `first` and `last` are set if the packet is the
+/// first or the last of its message.
 fn operation(request: &SendOperation, first: bool, last: bool) -> Operation {
     use Operation as O;
     match request {

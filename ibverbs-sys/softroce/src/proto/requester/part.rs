@@ -10,9 +10,9 @@ use crate::proto::{
     SendRequest, Sequence, Time, UnqueuedMessage, Upcoming,
 };
 
-/// Number of messages in a row whose bytes the peer could not copy from this process's memory,
-/// after which all further messages from the same kind of memory are sent with their bytes instead
-/// of descriptions.
+/// Number of consecutive messages whose bytes the peer could not copy from this process's memory,
+/// after which this side sends the bytes of all further messages from the same kind of memory.
+/// Before, this side sends only the location of the bytes in memory.
 const MAX_DECLINED: u32 = 3;
 
 impl Requester {
@@ -57,8 +57,9 @@ impl Requester {
         }
     }
 
-    /// Returns the request that is sent next (the request at the cursor) and the position of its
-    /// next unsent bytes, or `None` if the request has not started.
+    /// Returns the position of the next unsent bytes of the send queue, and the request to which
+    /// the bytes belong. Returns `None` if no request waits to be sent, or if the next request has
+    /// not started.
     pub(super) fn started(&self, endpoint: &Endpoint) -> Option<(Upcoming, &SendRequest)> {
         let entry = self.queue.get(self.cursor.entry)?;
         let Progress::Started { first, packets } = entry.progress else {
@@ -188,9 +189,9 @@ impl Requester {
         }
     }
 
-    /// Handles a NAK of the oldest message if only its description was sent: the peer could not
-    /// copy the bytes, so this side sends the message again with its bytes. Returns `false` if the
-    /// message was not sent as a description.
+    /// Handles a NAK of the oldest message if only the location of its bytes was sent. The peer
+    /// could not copy the bytes, so this side sends the message again with its bytes. Returns
+    /// `false`, and does nothing, if the bytes were sent; the caller must then handle the NAK.
     pub(super) fn decline(&mut self) -> bool {
         let oldest = self.queue.front_mut();
         let Some(entry) = oldest.filter(|entry| entry.is_offered && !entry.is_declined) else {
@@ -331,8 +332,9 @@ impl Requester {
         self.cursor.entry >= self.queue.len() && !self.has_due_packet()
     }
 
-    /// Returns whether a packet must be sent that is not the next packet of the queue: a probe, a
-    /// packet that the peer has reported as missing, or a receipt request.
+    /// Returns whether a packet must be sent that is not the next packet of the queue: a probe
+    /// (repetition of the oldest unanswered packet), a packet that the peer has reported as
+    /// missing, or a receipt request (which asks the peer to confirm received packets).
     #[inline]
     fn has_due_packet(&self) -> bool {
         self.probe.is_due() || self.repairs.next().is_some() || self.flow.has_request()
@@ -353,9 +355,9 @@ impl Requester {
         self.flow.skipped(limit + 0xff_ffff);
     }
 
-    /// Moves the cursor (position of the packet that is sent next) past a part of `packets`
-    /// sequence numbers, which counts as answered. If `ends` is set, the part ends its request,
-    /// which then completes.
+    /// Moves the cursor (position of the packet that is sent next) past a part (range) of a message
+    /// that needs no answer of the peer any more. The part has `packets` sequence numbers. If
+    /// `ends` is set, the part ends its request, which then completes.
     fn pass_answered(
         &mut self,
         packets: u32,
@@ -369,8 +371,9 @@ impl Requester {
         }
     }
 
-    /// Completes the oldest request of the send queue, and removes it from the queue. No later
-    /// request may have started.
+    /// Completes the oldest request of the send queue successfully, and removes it from the queue.
+    /// No later request may have started, because the cursor (position of the packet that is sent
+    /// next) moves to the beginning of the next request.
     fn complete_first(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
         if let Some(entry) = self.queue.front() {
             self.fetches -= usize::from(entry.awaits_data());

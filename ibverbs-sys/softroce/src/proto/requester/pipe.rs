@@ -7,7 +7,8 @@ use crate::proto::Time;
 ///
 /// The capacity is the product of the rate at which the peer acknowledges packets and the shortest
 /// round trip time. A window of this size fills the path. While round trips take the shortest time,
-/// the path may hold more, so the suggested window is larger than the estimate.
+/// no packet waits, and the true capacity may be higher than the estimate. So the suggested window
+/// is then larger.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pipe {
     shortest: Option<Shortest>,
@@ -25,17 +26,17 @@ struct Shortest {
     at: Time,
 }
 
-/// Minimum plausible round trip time in nanoseconds. A shorter measurement means that the time was
-/// read too early.
+/// Minimum plausible round trip time in nanoseconds. A shorter measured time is ignored, because
+/// the clock was read before the response arrived.
 const MIN_ROUND_TRIP: u64 = 1_000;
 
-/// Time after which the shortest round trip time is replaced by a longer one, because the route may
-/// have changed.
+/// Maximum age of the shortest round trip time. The next measurement replaces an older value even
+/// if the measured time is longer, because the route may have changed.
 const MAX_AGE: Duration = Duration::from_secs(10);
 
 impl Pipe {
-    /// Records that `packets` packets were acknowledged in one round trip of the duration
-    /// `round_trip`.
+    /// Updates the estimate with a measurement made at the time `now`: `packets` packets were
+    /// acknowledged in one round trip of the duration `round_trip`.
     pub(super) fn measured(&mut self, round_trip: Duration, packets: u32, now: Time) {
         let nanos = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
         if nanos < MIN_ROUND_TRIP {
@@ -70,8 +71,9 @@ impl Pipe {
         self.capacity
     }
 
-    /// Returns the number of packets in flight that fill the path. While no packet waits in a
-    /// queue, returns a larger number, in order to find the limit.
+    /// Returns the number of packets in flight that fill the path. While no packet waits in a queue
+    /// of the path, returns a number above the estimate, because the capacity may be higher than
+    /// the estimate.
     pub(super) fn fill(&self) -> u32 {
         let margin = if self.is_full { 0 } else { self.capacity / 2 };
         self.capacity.saturating_add(margin)
@@ -88,8 +90,9 @@ mod tests {
         Time::default() + ROUND_TRIP * round as u32
     }
 
-    /// Sends windows of `base` packets more than the pipe suggests through a path that transfers at
-    /// most `most` packets in a round trip. Returns the window of each round.
+    /// Simulates a sender on a path that transfers at most `most` packets in a round trip. In each
+    /// of `rounds` round trips, the sender has `base` more packets in flight than [`Pipe::fill`]
+    /// suggests. Returns the number of packets in flight for each round trip.
     fn windows(most: u32, base: u32, rounds: u64) -> Vec<u32> {
         let mut pipe = Pipe::default();
         // The first window is small, so its packets wait in no queue.

@@ -2,9 +2,9 @@ use std::time::Duration;
 
 use crate::proto::{Sequence, Time};
 
-/// Detection of losses that no NAK reveals: of the last packets in flight, which no later packet
-/// follows, and of a packet that is lost a second time, for which a peer sends no second NAK (IBTA
-/// 9.7.4.1.2).
+/// Detection of losses that the peer reports by no NAK. A NAK is caused by a later packet, so the
+/// loss of the last packets in flight causes no NAK. A peer also sends only one NAK for a packet,
+/// and so reports no second loss of this packet (IBTA 9.7.4.1.2).
 ///
 /// If no response arrives for some round trips, the oldest unanswered packet is sent again, as a
 /// probe. The response shows which packets the peer has received. Otherwise only the
@@ -36,7 +36,8 @@ struct TimedPacket {
     delivered: Sequence,
 }
 
-/// A measured round trip time, and the number of packets that the peer received meanwhile.
+/// A measured round trip time, and the number of packets that the peer received during this time.
+/// The capacity of the path is estimated from both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sample {
     pub(super) time: Duration,
@@ -44,19 +45,19 @@ pub(super) struct Sample {
     pub(super) packets: u32,
 }
 
-/// Estimate of the round trip time and its deviation, in nanoseconds.
+/// Estimate of the round trip time to the peer: its mean and its mean deviation, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct RoundTrip {
     mean: u64,
     deviation: u64,
 }
 
-/// Minimum time in nanoseconds before a probe. The peer is a process, which may not be scheduled
-/// for this long.
+/// Minimum time in nanoseconds to wait for a response before a probe (repetition of the oldest
+/// unanswered packet) is sent. The peer is a process, which may not be scheduled for this long.
 const MIN_PROBE_DELAY: u64 = 1_000_000;
 
-/// Maximum round trip time in nanoseconds that is used for the estimate, so that the calculation
-/// does not overflow 64 bits.
+/// Maximum measured round trip time in nanoseconds. A longer time counts as this time, so that the
+/// calculation of the mean round trip time does not overflow 64 bits.
 const MAX_ROUND_TRIP: u64 = 1 << 56;
 
 /// Maximum number of consecutive probes to a peer that does not respond. After so many probes, only
@@ -64,10 +65,10 @@ const MAX_ROUND_TRIP: u64 = 1 << 56;
 const MAX_PROBES: u32 = 3;
 
 impl Probe {
-    /// Records that packets were sent. `timed` is the number of a packet that was sent for the
-    /// first time and requests a response, if there is one: a packet that requests none is answered
-    /// only with a later packet. `delivered` is the sequence number that the peer has reached, and
-    /// `timeout` the acknowledgement timeout.
+    /// Records that packets were sent at the time `now`, and schedules the next probe (repetition
+    /// of the oldest unanswered packet). `timed` is the number of a new packet whose round trip
+    /// time can be measured, because it requests a response. `delivered` is the sequence number
+    /// that the peer has reached, and `timeout` the acknowledgement timeout.
     pub(super) fn sent(
         &mut self,
         timed: Option<Sequence>,
@@ -87,8 +88,8 @@ impl Probe {
 
     /// Records that all packets before `limit` are answered. `delivered` is the sequence number
     /// that the peer has reached, and `waiting` is set if later packets are unanswered. Returns
-    /// `true` if the later packets were lost: the response answers the last probe (repeated
-    /// packet), and no packet after it.
+    /// `true` if these later packets were lost: the response answers the packet that was repeated
+    /// as the last probe, and no later packet, although the peer would have acknowledged them too.
     pub(super) fn progress(
         &mut self,
         limit: Sequence,
@@ -124,8 +125,10 @@ impl Probe {
         }
     }
 
-    /// Records a gap report. The round trip of a packet that was in flight is not measured, because
-    /// its acknowledgement waits for the missing packets.
+    /// Handles a gap report (list of missing packets) of the peer, and schedules the next probe
+    /// (repetition of the oldest unanswered packet). Cancels the round trip measurement, because
+    /// the acknowledgement of the measured packet waits for the missing packets. `timeout` is the
+    /// acknowledgement timeout.
     pub(super) fn reported(&mut self, now: Time, timeout: Option<Duration>) {
         self.timed = None;
         self.count = 0;
@@ -139,8 +142,9 @@ impl Probe {
         self.sample.take()
     }
 
-    /// Returns whether [`progress`](Self::progress) would have no effect if no packet is
-    /// unanswered: no round trip is being measured, and no probe is pending.
+    /// Returns whether no round trip is being measured, and no probe (repetition of the oldest
+    /// unanswered packet) is scheduled or unanswered. If all packets are answered,
+    /// [`progress`](Self::progress) then need not be called.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.timed.is_none()
@@ -171,8 +175,8 @@ impl Probe {
         self.at
     }
 
-    /// Makes a probe (repetition of the oldest unanswered packet) due if its scheduled time has
-    /// been reached at `now`.
+    /// Records that a probe (repetition of the oldest unanswered packet) must be sent, if its
+    /// scheduled time has been reached at `now`.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         if self.at.is_some_and(|at| at <= now) {
             self.at = None;
@@ -186,8 +190,9 @@ impl Probe {
         self.is_probe_due
     }
 
-    /// Records that a probe was sent, which repeats the packet before `end`. Schedules the next
-    /// probe.
+    /// Records that a probe was sent: the oldest unanswered packet was sent again. `end` is the
+    /// sequence number after this packet. Schedules the next probe, unless the acknowledgement
+    /// timeout `timeout` is too short for it.
     pub(super) fn probe_sent(&mut self, end: Sequence, now: Time, timeout: Option<Duration>) {
         self.is_probe_due = false;
         // The answer may be to the first transmission or to the probe, so it gives no round trip
@@ -226,8 +231,8 @@ impl Probe {
 }
 
 impl RoundTrip {
-    /// Returns the time in nanoseconds within which a response is expected: twice the mean round
-    /// trip time and four times its deviation, but at least [`MIN_PROBE_DELAY`].
+    /// Returns the time in nanoseconds within which a response is expected: the sum of twice the
+    /// mean round trip time and four times its deviation, but at least [`MIN_PROBE_DELAY`].
     fn response_time(self) -> u64 {
         (2 * self.mean + 4 * self.deviation).max(MIN_PROBE_DELAY)
     }

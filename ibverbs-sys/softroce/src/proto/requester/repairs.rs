@@ -3,11 +3,12 @@ use std::mem;
 
 use crate::proto::Sequence;
 
-/// The packets that the peer has not received, although it has received later ones, which it keeps.
-/// Only the missing packets are sent again.
+/// Record of the packets that the peer has not received, although it has received later packets.
+/// Only these missing packets are sent again, because the peer keeps the later packets.
 ///
-/// The peer reports the packets that it keeps. A report acknowledges nothing: the missing packets
-/// are sent again soon, and all packets stay unanswered until they are acknowledged.
+/// The peer lists the packets that it keeps in a gap report. A report acknowledges nothing: the
+/// kept packets also stay unanswered until the missing packets have arrived and the peer
+/// acknowledges all.
 ///
 /// Networks seldom change the order of packets. So if the peer has received a packet, the packets
 /// that were sent before it have arrived or are lost. This also reveals the loss of the last
@@ -32,10 +33,11 @@ struct Missing {
 }
 
 impl Repairs {
-    /// Records a gap report. Each set bit of `bits` stands for a packet that the peer keeps, where
-    /// the highest bit of the first byte stands for the packet `base`. Ignores packets that are not
-    /// between `unanswered` and `sent`: those of an old or forged report. Returns whether a packet
-    /// that was sent again was lost again.
+    /// Records a gap report, in which the peer lists the packets that it keeps. Each set bit of
+    /// `bits` stands for such a packet. The first bit, which is the highest bit of the first byte,
+    /// stands for the packet `base`. Ignores packets that are not between `unanswered` and `sent`,
+    /// because the report is old or forged. Returns whether a packet that was sent again has been
+    /// lost a second time.
     pub(super) fn report(
         &mut self,
         base: Sequence,
@@ -79,7 +81,8 @@ impl Repairs {
     }
 
     /// Records that all packets before `unanswered` are answered. Returns whether a packet that was
-    /// sent again was lost again, which means that the window is too large.
+    /// sent again has been lost a second time, because the peer has received a packet that was sent
+    /// after it. Such a loss means that too many packets are in flight.
     #[inline]
     pub(super) fn progress(&mut self, unanswered: Sequence) -> bool {
         let Some(end) = self.end else {
@@ -99,9 +102,11 @@ impl Repairs {
         self.conclude(later(unanswered, Some(end)), latest)
     }
 
-    /// Records that the peer has received a packet that was sent when `latest` was the next new
-    /// packet. So the packets from `end` on, of which nothing was known, are missing; and packets
-    /// that were sent again before were lost again. Returns whether a packet was lost again.
+    /// Concludes that packets are lost, because the peer has received a packet that was sent later.
+    /// `latest` is the number that the next new packet had at the time of that later packet.
+    /// Packets from `end` to `latest`, which no report has mentioned, are missing. Missing packets
+    /// that were sent again before that time were lost again. Returns whether there is such a
+    /// packet.
     fn conclude(&mut self, end: Sequence, latest: Sequence) -> bool {
         let count = latest.distance(end).max(0) as u32;
         (self.missing).extend((0..count).map(|place| Missing {
@@ -126,19 +131,23 @@ impl Repairs {
         *self = Self::default();
     }
 
-    /// Returns whether the packet `unanswered`, the oldest unanswered one, is known to be missing.
+    /// Returns whether the oldest unanswered packet, which has the number `unanswered`, is known to
+    /// be missing at the peer. The missing packets are then sent again one by one, instead of all
+    /// packets.
     pub(super) fn begin_with(&self, unanswered: Sequence) -> bool {
         (self.missing.front()).is_some_and(|first| first.sequence == unanswered)
     }
 
-    /// Returns the number of packets that the peer has not received and that must be sent again.
+    /// Returns the number of packets that the peer has not received, according to its gap reports,
+    /// and that must be sent again.
     #[inline]
     pub(super) fn waiting(&self) -> u32 {
         self.waiting
     }
 
-    /// Returns the number of packets after `unanswered`, the oldest unanswered one, that the peer
-    /// keeps. These packets no longer count as in flight.
+    /// Returns the number of unanswered packets that the peer has received and keeps until the
+    /// missing packets before them arrive. These packets no longer count as in flight. `unanswered`
+    /// is the number of the oldest unanswered packet.
     #[inline]
     pub(super) fn kept(&self, unanswered: Sequence) -> u32 {
         match self.end {
@@ -150,8 +159,8 @@ impl Repairs {
         }
     }
 
-    /// Returns whether a packet is known to be missing at the peer, so that missing packets are
-    /// sent again one by one.
+    /// Returns whether the peer is known to miss packets although it has received later packets.
+    /// The missing packets are then sent again one by one.
     pub(super) fn is_active(&self) -> bool {
         self.end.is_some()
     }
@@ -167,8 +176,9 @@ impl Repairs {
         waiting.map(|packet| packet.sequence)
     }
 
-    /// Records that a packet was sent again that covers the `covers` sequence numbers from
-    /// `sequence` on. `sent` is the number of the next new packet.
+    /// Records that a missing packet was sent again. The packet has the `covers` sequence numbers
+    /// from `sequence` on. `sent` is the present number of the next new packet: if the peer
+    /// receives that packet or a later one first, the missing packet was lost again.
     pub(super) fn repeated(&mut self, sequence: Sequence, covers: u32, sent: Sequence) {
         for packet in &mut self.missing {
             let distance = packet.sequence.distance(sequence);
@@ -179,8 +189,8 @@ impl Repairs {
         self.count_waiting();
     }
 
-    /// Makes all missing packets due to be sent once more, because no response to their repetitions
-    /// has arrived.
+    /// Schedules all missing packets to be sent once more, including packets that were sent again
+    /// already, because no response has arrived.
     pub(super) fn repeat_all(&mut self) {
         for packet in &mut self.missing {
             packet.resent = None;

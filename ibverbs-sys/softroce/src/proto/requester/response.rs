@@ -67,9 +67,9 @@ impl Requester {
         }
     }
 
-    /// Handles a response that acknowledges all packets before `end`. Returns `false` if the data
-    /// of an earlier read or atomic is missing. Such data was lost, and is requested again (an
-    /// implied NAK, IBTA 9.7.5.1.2).
+    /// Handles a response that acknowledges all packets before `end`. If the data of a read or an
+    /// atomic before `end` has not arrived, this data was lost: requests the data again, and
+    /// returns `false` (an implied NAK, IBTA 9.7.5.1.2). Returns `true` otherwise.
     #[inline]
     pub(super) fn acknowledge_before(
         &mut self,
@@ -198,7 +198,8 @@ impl Requester {
     }
 
     /// Handles a loss: the peer did not receive the oldest unanswered packet, or this side did not
-    /// receive the response.
+    /// receive the response. Schedules a retransmission and reduces the window (limit on packets in
+    /// flight). If no retry is left, the oldest request fails.
     fn handle_loss(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
         // A peer sends one NAK per gap. Further NAKs until the gap is filled were in flight, or
         // were duplicated by the network.
@@ -216,8 +217,9 @@ impl Requester {
         Ok(())
     }
 
-    /// Handles the NAK `nak` of the oldest unanswered packet, which is not an RNR NAK: after a
-    /// sequence error, packets are sent again; otherwise the request fails.
+    /// Handles the NAK `nak` of the oldest unanswered packet. After a sequence error, packets are
+    /// sent again; any other code fails the request. An RNR NAK is handled by
+    /// [`wait_for_receiver`](Self::wait_for_receiver) instead.
     fn handle_nak(
         &mut self,
         nak: Nak,
@@ -232,7 +234,8 @@ impl Requester {
     }
 
     /// Handles an RNR NAK: the peer has no receive posted for the message of the oldest unanswered
-    /// packet. `timer` is the RNR timer code.
+    /// packet. The message is sent again after the time that the RNR timer code `timer` stands for.
+    /// If no RNR retry is left, the request fails.
     pub(super) fn wait_for_receiver(
         &mut self,
         timer: u8,
@@ -262,8 +265,9 @@ impl Requester {
         Ok(())
     }
 
-    /// Copies the payload of a read response packet to the local memory of the read. The response
-    /// to an atomic write or a flush is a read response without payload.
+    /// Handles the read response packet with the number `sequence`: copies its payload to the local
+    /// memory of the oldest request, a read. If the oldest request is an atomic write or a flush,
+    /// the payload must be empty. A packet that does not fit the request fails the request.
     fn take_data(
         &mut self,
         packet: &Packet<'_>,
@@ -334,8 +338,9 @@ impl Requester {
         self.advance(sequence.next(), || now, endpoint, host)
     }
 
-    /// Records that the last data of a read request packet or of an atomic has arrived. During a
-    /// retransmission, has no effect on requests that have not been sent again yet.
+    /// Records that the response to a read request packet or to an atomic has arrived completely.
+    /// `sequence` is the number of its last packet. During a retransmission, has no effect if the
+    /// request has not been sent again yet.
     fn fetched(&mut self, sequence: Sequence) {
         if self.position().distance(sequence) > 0 {
             self.fetches_sent = self.fetches_sent.saturating_sub(1);

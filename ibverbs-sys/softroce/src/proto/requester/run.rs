@@ -89,8 +89,8 @@ impl Requester {
     }
 
     /// Returns the request that is sent next, its first sequence number, and the number of its
-    /// sequence numbers. Returns `None` unless the next packet is in the middle of a message of a
-    /// reliable service.
+    /// sequence numbers. Returns `None` unless the next packet is in the middle of a send or a
+    /// write: only middle packets have equal headers, and can be written in one step.
     fn message_in_progress(&self) -> Option<(&Entry, Sequence, u32)> {
         let packet = self.cursor.packet;
         let entry = self.queue.get(self.cursor.entry).filter(|_| packet > 0)?;

@@ -9,8 +9,8 @@ use crate::wire::{Header, Opcode, Operation, Reth};
 /// The sequence numbers of several consecutive messages form one gap. A skip packet announces the
 /// end and the length of the gap. The skip packet has no response of its own: the response to the
 /// packet after it shows that both have arrived. Until then, the skip packet is sent again before
-/// each retransmission. A peer that expects a number in the gap advances to the end of the gap; any
-/// other peer has handled the skip packet before.
+/// each retransmission. A peer that expects a number in the gap advances to the end of the gap. A
+/// peer that expects another number has handled the skip packet before, and ignores the repetition.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Skips {
     gap: Option<Gap>,
@@ -24,8 +24,9 @@ struct Gap {
 }
 
 impl Skips {
-    /// Records that `count` sequence numbers from `first` on were used without packets, so that a
-    /// skip packet must announce them to the peer.
+    /// Records that `count` sequence numbers from `first` on belong to messages that were executed
+    /// directly in the peer's memory. A skip packet must tell the peer's queue pair to pass over
+    /// these numbers, because no packet has them.
     pub(super) fn extend(&mut self, first: Sequence, count: u32) {
         let before = self.gap.filter(|gap| gap.end == first);
         self.gap = Some(Gap {
@@ -35,24 +36,27 @@ impl Skips {
         });
     }
 
-    /// Makes the skip packet, which announces the gap of sequence numbers to the peer, due again,
-    /// because the oldest unanswered packet is about to be sent again.
+    /// Schedules the skip packet to be sent again, because the packet after it is about to be sent
+    /// again. A skip packet tells the peer to pass over sequence numbers that no packet has.
     pub(super) fn repeat(&mut self) {
         if let Some(gap) = &mut self.gap {
             gap.told = false;
         }
     }
 
-    /// Returns whether a skip packet (announcement of the gap) must be sent before the packet with
-    /// the number `next`. All packets before `unanswered` are answered.
+    /// Returns whether a skip packet must be sent before the packet with the number `next`. A skip
+    /// packet tells the peer to pass over a gap of sequence numbers that no packet has. The gap
+    /// must end at `next`, and the packet `next` must be the oldest unanswered packet,
+    /// `unanswered`.
     pub(super) fn is_due(&self, next: Sequence, unanswered: Sequence) -> bool {
         let untold = |gap: &Gap| gap.end == unanswered && !gap.told && next == unanswered;
         self.gap.as_ref().is_some_and(untold)
     }
 
-    /// Appends the skip packet (announcement of the gap) to `out`, if it must be sent before the
-    /// packet with the number `next`, and returns its path. All packets before `unanswered` are
-    /// answered.
+    /// Appends a skip packet to `out`, if it [must be sent](Self::is_due) before the packet with
+    /// the number `next`, and returns the path that the skip packet takes to the peer. Forgets the
+    /// gap of sequence numbers if a packet after it is answered, because the oldest unanswered
+    /// number, `unanswered`, is then higher.
     pub(super) fn poll_transmit(
         &mut self,
         next: Sequence,

@@ -5,8 +5,8 @@ use super::{Failed, Requester, earlier};
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{Counter, Host, State, Time};
 
-/// Time by which the peer must respond to the oldest unanswered packet. After this time, packets
-/// are sent again.
+/// Deadline of the peer's response to the oldest unanswered packet: a time, a time that must still
+/// be set, or no deadline. After the deadline, packets are sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResponseDeadline {
     /// No response is awaited, or the wait is unlimited.
@@ -81,8 +81,8 @@ impl Requester {
         }
     }
 
-    /// Records that a message was sent and awaits a response. [`arm`](Self::arm) must set the
-    /// timeout.
+    /// Records that a message was sent and awaits a response. The caller, which does not know the
+    /// time yet, must set the timeout with [`arm`](Self::arm) afterwards.
     #[inline]
     pub(super) fn await_response(&mut self, endpoint: &Endpoint) {
         if self.answer_by == ResponseDeadline::Never && endpoint.attributes.ack_timeout.is_some() {
@@ -152,9 +152,10 @@ impl Requester {
         self.is_peer_gone = true;
     }
 
-    /// Extends an expired timeout once, by the time since its expiry, if this side noticed the
-    /// expiry late because this process was not scheduled: a peer on the same machine may not have
-    /// been scheduled either. Returns whether the timeout was extended.
+    /// Extends an expired timeout once, if this side noticed the expiry late because this process
+    /// was not scheduled. A peer on the same machine may not have been scheduled either. The
+    /// extension is as long as the delay, but at most four timeouts. Returns whether the timeout
+    /// was extended; if not, packets are sent again.
     fn extend_late(&mut self, now: Time, endpoint: &Endpoint) -> bool {
         let (Some(at), Some(timeout)) = (self.answer_by.time(), endpoint.attributes.ack_timeout)
         else {

@@ -3,14 +3,15 @@ use super::pipe::Pipe;
 use super::probe::Sample;
 use crate::proto::{Sequence, Time};
 
-/// Congestion window: the maximum number of packets in flight. The window grows quickly to its
-/// limit, is halved after a loss, and grows quickly again to the measured capacity of the path,
-/// unless a full queue is the likely reason of the loss. Beyond this capacity the window grows by
-/// one packet for each acknowledged window while packets wait in a queue of the path, and otherwise
-/// quickly.
+/// Congestion window: the maximum number of packets in flight.
 ///
-/// After packets were lost because a queue of the path was full, [`Congestion`] determines how the
-/// window changes.
+/// - At first, the window grows quickly, by one packet for each acknowledged packet, up to a limit.
+/// - A loss halves the window. The window then grows quickly again to the measured capacity of the
+///   path, unless a full queue is the likely reason of the loss.
+/// - Beyond this capacity, the window grows by one packet for each acknowledged window while
+///   packets wait in a queue of the path, and quickly while no packet waits.
+/// - After packets were lost because a queue of the path was full, [`Congestion`] determines how
+///   the window changes.
 ///
 /// The limit is that of the attributes for an unknown path. To this are added the packets that the
 /// [path](Pipe) holds while no packet waits in a queue. So a long path is filled, and the packets
@@ -44,17 +45,18 @@ pub(super) struct Window {
 /// size.
 const INITIAL_SIZE: u32 = 16;
 
-/// Maximum length in bytes of the response to one read request packet. Such a response fits into a
-/// socket buffer of the smallest usual size.
+/// Maximum length in bytes of the response to one read request packet. Such a response fits into
+/// the smallest socket buffer that systems usually have.
 const MAX_RESPONSE: u32 = 32 << 10;
 
-/// Minimum window size in packets after a loss. With a smaller window, the loss of a single packet
-/// would be harder to detect.
+/// Minimum window size in packets after a loss. A loss is detected when later packets arrive, and a
+/// smaller window would allow too few of them.
 const MIN_SIZE: u32 = 4;
 
 impl Window {
-    /// Creates a window that can grow to `limit` packets on a path of unknown capacity, and to
-    /// `most` packets on a path that holds as many.
+    /// Creates a window that can grow to `limit` packets while the capacity of the path is unknown.
+    /// If measurements show that the path holds more packets, the window can grow further, to at
+    /// most `most` packets.
     pub(super) fn new(limit: u32, most: u32) -> Self {
         // A larger window would come too close to half of the sequence space.
         let limit = limit.clamp(1, 1 << 20);
@@ -78,13 +80,13 @@ impl Window {
         self.size
     }
 
-    /// Returns the number of packets by which the window may still grow until it has its maximum
-    /// size.
+    /// Returns the difference between the maximum size that the window can ever reach and its
+    /// present size, in packets.
     pub(super) fn reserve(&self) -> u32 {
         self.most - self.size
     }
 
-    /// Returns whether a packet that covers `covers` sequence numbers may be sent while
+    /// Returns whether the window has room for a packet that covers `covers` sequence numbers while
     /// `unacknowledged` others are unacknowledged. The result is `true` if `unacknowledged` is 0.
     pub(super) fn has_room(&self, unacknowledged: u32, covers: u32) -> bool {
         unacknowledged == 0 || unacknowledged + covers <= self.size
@@ -96,9 +98,9 @@ impl Window {
         self.size.saturating_sub(unacknowledged)
     }
 
-    /// Returns the maximum number of response packets that one read request packet may have, for a
-    /// path MTU of `mtu` bytes. Two requests fit into the window, and a response fits into a socket
-    /// buffer of the smallest usual size.
+    /// Returns the maximum number of response packets for one read request packet, if the path MTU
+    /// is `mtu` bytes. The limit lets two such responses be in flight in the window, and lets each
+    /// of them fit into a small socket buffer.
     pub(super) fn read_batch(&self, mtu: u32) -> u32 {
         (self.limit / 2).min(MAX_RESPONSE / mtu).clamp(1, 32)
     }
@@ -110,8 +112,9 @@ impl Window {
         (self.size / 4).clamp(1, 32)
     }
 
-    /// Records that `packets` packets were acknowledged, and lets the window grow. `oldest` is now
-    /// the oldest unanswered sequence number.
+    /// Records that `packets` packets were acknowledged, and lets the window (limit on packets in
+    /// flight) grow. `oldest` is now the oldest unanswered sequence number, which shows whether all
+    /// packets from the time of the last loss are answered.
     pub(super) fn progress(&mut self, packets: u32, oldest: Sequence) {
         if self.recovered.is_some_and(|end| oldest.distance(end) >= 0) {
             self.recovered = None;
@@ -128,8 +131,8 @@ impl Window {
         }
     }
 
-    /// Adapts the limit of the window, and after losses also its size, to the measured round trip
-    /// `sample`.
+    /// Adapts the limit up to which the window may grow to the measured round trip `sample`. Once a
+    /// full queue of the path has caused a loss, also adapts the present size of the window.
     pub(super) fn measured(&mut self, sample: &Sample, now: Time) {
         if self.most > self.least {
             self.pipe.measured(sample.time, sample.packets, now);
@@ -152,8 +155,9 @@ impl Window {
         }
     }
 
-    /// Records that a packet before `sent` was lost. Halves the window, unless it was halved before
-    /// for the same packets in flight.
+    /// Records that a packet before `sent` was lost, and halves the window. Has no effect while
+    /// packets from the time of the previous loss are unanswered, because one congestion can lose
+    /// several packets.
     pub(super) fn loss(&mut self, sent: Sequence) {
         if self.recovered.is_none() {
             self.timeout(sent);

@@ -41,9 +41,9 @@ impl KeptPackets {
         self.packets = VecDeque::new();
     }
 
-    /// Adds a copy of `packet`, whose sequence number is higher than `expected` (the number of the
-    /// first missing packet), unless a packet with this number is kept already. Returns whether the
-    /// packet reveals a new gap: neither the packet before it nor a packet after it has arrived.
+    /// Adds a copy of `packet`, which has arrived although the packet `expected` before it is
+    /// missing, unless there is a copy already. Returns whether the packet reveals a new gap:
+    /// neither the packet directly before it nor a later packet has arrived.
     pub(super) fn insert(&mut self, expected: Sequence, packet: &Packet<'_>) -> bool {
         let distance = Sequence::new(packet.header.bth.sequence).distance(expected);
         let place =
@@ -63,8 +63,8 @@ impl KeptPackets {
         opens_gap
     }
 
-    /// Discards the packets before `expected`, because the peer has transferred them again
-    /// meanwhile.
+    /// Discards the stored packets before `expected`. The peer has sent them again meanwhile, or
+    /// has transferred their bytes without packets.
     pub(super) fn discard_before(&mut self, expected: Sequence) {
         let is_old = |packet: &KeptPacket| packet.sequence().distance(expected) < 0;
         while self.packets.front().is_some_and(is_old) {
@@ -83,9 +83,9 @@ impl KeptPackets {
         self.packets.pop_front()
     }
 
-    /// Appends the content of a gap report to `out`: a bit for each packet from `expected` on,
-    /// which is set if the packet is kept, in at most `most` bytes. Packets beyond the last byte
-    /// are left out.
+    /// Appends the content of a gap report to `out`: a bit for each packet from `expected` (the
+    /// first missing one) on. A bit is set if the packet has arrived and is stored here. Bits
+    /// beyond the first `most` bytes are left out.
     pub(super) fn write_bits(&self, expected: Sequence, most: usize, out: &mut Vec<u8>) {
         let begin = out.len();
         for packet in &self.packets {

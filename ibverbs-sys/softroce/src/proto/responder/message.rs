@@ -7,7 +7,8 @@ use crate::proto::{
 };
 use crate::wire::{Packet, Run};
 
-/// Maximum length of a message that a peer may announce, in bytes (IBTA 9.7.2).
+/// Maximum length in bytes of a message of the peer (IBTA 9.7.2). A request whose header contains a
+/// greater length is invalid.
 pub(super) const MAX_ANNOUNCED: u32 = 1 << 31;
 
 /// Reason why the responder does not accept a packet of a message. It determines the response.
@@ -80,8 +81,9 @@ impl Message {
         !matches!(self.progress, Progress::None)
     }
 
-    /// Receives the next packet of a send or a write. Returns whether the packet is the last of its
-    /// message.
+    /// Receives the next packet of a send or a write, and copies its payload to the memory of the
+    /// receive or of the write. Returns whether the packet is the last of its message, or the
+    /// reason why the packet is not accepted.
     pub(super) fn accept(
         &mut self,
         endpoint: &Endpoint,
@@ -128,9 +130,10 @@ impl Message {
         Ok(ends)
     }
 
-    /// Receives the packets of the run `run`, which belong to a send or a write, in one step.
-    /// Returns `false`, and does nothing, if they are not all valid middle packets; the caller must
-    /// then [receive](Self::accept) them one by one.
+    /// Receives the packets of `run`, which have equal lengths and consecutive numbers, in one
+    /// step. They must all be valid middle packets of the send or write in progress. If not,
+    /// returns `false` and does nothing; the caller must then [receive](Self::accept) them one by
+    /// one.
     pub(super) fn accept_run(
         &mut self,
         endpoint: &Endpoint,
@@ -181,9 +184,9 @@ impl Message {
         }
     }
 
-    /// Receives a part of a message from another process, as [`take`](Self::take) does, after it
-    /// has checked that the peer may write to the memory of a write. If the write is not allowed,
-    /// no receive is consumed.
+    /// Receives a part (range) of a message from another process, as [`take`](Self::take) does. For
+    /// a write, first checks that the peer may write to the destination; if not, no posted receive
+    /// is consumed.
     #[inline(always)]
     pub(super) fn take_from_process<H: Host>(
         &mut self,
@@ -201,9 +204,10 @@ impl Message {
         self.take(part, source, host)
     }
 
-    /// Receives a part of a message without packets: copies its bytes from `source` to the receive.
-    /// Returns `false` if the bytes cannot be read from the peer's memory, so that the peer must
-    /// send them. The state is then unchanged, except that the message may have taken a receive.
+    /// Receives a part (range) of a message that is transferred without packets: copies its bytes
+    /// from `source` to the posted receive. Returns `false` if the bytes cannot be read from the
+    /// peer's memory, so that the peer must send them. The only possible change of the state is
+    /// then that the message has consumed a posted receive.
     #[inline(always)]
     pub(super) fn take<H: Host>(
         &mut self,
@@ -244,9 +248,9 @@ impl Message {
         filled
     }
 
-    /// Copies the bytes of a part to the memory of the receive `request`. `before` is the number of
-    /// bytes of the message before the part, and `total` the number of bytes up to the end of the
-    /// part. Returns `false` if the bytes cannot be read from the peer's memory.
+    /// Copies the bytes of a part to the posted receive `request`. The message has `before` bytes
+    /// before the part, and `total` bytes up to the end of the part. Returns `false` if the bytes
+    /// cannot be read from the peer's memory.
     #[inline(always)]
     fn fill<H: Host>(
         &mut self,
@@ -285,8 +289,9 @@ impl Message {
         Ok(true)
     }
 
-    /// Records that the peer has executed a part of a one-sided operation directly in memory. If
-    /// the part belongs to a write, packets with the rest of the write may follow.
+    /// Records that the peer has executed a part of a one-sided operation directly in memory. The
+    /// part may be the beginning of a write whose rest arrives as packets, so the progress of a
+    /// write is stored.
     pub(super) fn executed(&mut self, part: &Part<'_>) {
         if let SendOperation::Write { remote, .. } = part.request.operation {
             self.progress = if part.ends {
@@ -301,8 +306,9 @@ impl Message {
         }
     }
 
-    /// Copies the payload of a send packet to the receive of its message, after the `received`
-    /// bytes of earlier packets. Returns the new number of received bytes.
+    /// Copies the payload of a send packet to the posted receive that the message has consumed,
+    /// behind the `received` bytes of earlier packets. Returns the new number of received bytes, or
+    /// an error if the receive is too short or its memory cannot be used.
     fn scatter(
         &mut self,
         received: u32,
@@ -388,7 +394,8 @@ impl Message {
     }
 
     /// Takes a posted receive for the message, unless an earlier packet of the message has taken
-    /// one. An XRC message names the shared receive queue `xrc_srq`.
+    /// one. An XRC message names the shared receive queue `xrc_srq`. Fails with
+    /// [`Refusal::NotReady`] if no receive is posted.
     pub(super) fn take_receive(
         &mut self,
         xrc_srq: Option<u32>,
@@ -422,8 +429,8 @@ impl Message {
         host.complete_receive(completion, receive.xrc_srq);
     }
 
-    /// Drops the message that is being received, because it will not be complete. The receive that
-    /// it has taken is used for the next message.
+    /// Drops the message that is being received, because it will not be complete. If the message
+    /// has taken a posted receive, the next message uses this receive.
     pub(super) fn drop_packets(&mut self) {
         self.progress = Progress::None;
     }
@@ -456,8 +463,8 @@ impl Receive {
     }
 }
 
-/// Returns the memory and the length in bytes that the first packet of a write announces, after
-/// checking that the peer may write to the memory.
+/// Returns the destination and the length in bytes of a write, which the header of its first packet
+/// contains. Fails if the peer may not write to the destination.
 fn announced(
     endpoint: &Endpoint,
     packet: &Packet<'_>,
@@ -485,8 +492,9 @@ fn announced(
     Ok((remote, reth.length))
 }
 
-/// Withdraws a key from other processes, before a message of the peer invalidates the key. Succeeds
-/// if no process uses the key any more.
+/// Withdraws a memory key from other processes, because a message of the peer is about to
+/// invalidate the key. Fails with [`Refusal::Later`] while another process still uses the key, and
+/// with [`Refusal::Access`] if the wait has been too long.
 pub(super) fn withdraw(key: u32, host: &impl Host) -> Result<(), Refusal> {
     match host.withdraw(key) {
         Withdrawal::Complete => Ok(()),
@@ -495,8 +503,8 @@ pub(super) fn withdraw(key: u32, host: &impl Host) -> Result<(), Refusal> {
     }
 }
 
-/// Returns the [`Refusal`] of a message whose receive names memory that cannot be used, so that the
-/// receive completes with an error.
+/// Returns the [`Refusal::Receive`] of a message whose posted receive names memory that cannot be
+/// used. The receive then completes with a protection error, for any reason of the fault.
 pub(super) fn local(_: LocalFault) -> Refusal {
     Refusal::Receive(CompletionStatus::LocalProtection)
 }

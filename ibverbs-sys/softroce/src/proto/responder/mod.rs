@@ -35,8 +35,9 @@ use super::{
 };
 use crate::wire::{Aeth, Header, Nak, Opcode, Operation, Packet, Run, Syndrome};
 
-/// Average interval between the packets of a read response that is longer than the window. Without
-/// pauses, these packets could overflow the socket buffer of the requester.
+/// Average interval between the packets of a read response that is longer than the window (limit on
+/// packets in flight). Without pauses, these packets could overflow the socket buffer of the
+/// requester.
 const RESPONSE_INTERVAL: Duration = Duration::from_micros(1);
 
 #[derive(Debug, Default)]
@@ -77,9 +78,9 @@ pub(super) struct Responder {
     pacer: Pacer,
 }
 
-/// NAK that refuses an invalid request and ends the connection, with the status and the event that
-/// report the error to this side's program. Responses to earlier requests are sent first, so that
-/// the peer can identify the invalid request.
+/// NAK that refuses an invalid request and ends the connection. Responses to earlier requests are
+/// sent before this NAK, so that the peer can identify the invalid request. The status and the
+/// event report the error to the program of this side.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FinalNak {
     nak: Nak,
@@ -103,12 +104,13 @@ impl Responder {
         self.expected
     }
 
-    /// Handles a skip packet: the peer used the `length` sequence numbers before `end` for requests
-    /// that it executed directly in this side's memory. The packet with the number `end` is
-    /// expected next.
+    /// Handles a skip packet, by which the peer announces requests that it executed directly in
+    /// this side's memory. These requests have the `length` sequence numbers before `end`, for
+    /// which no packets arrive. The packet with the number `end` is expected next.
     pub(super) fn skip_to(&mut self, end: Sequence, length: u64) {
-        /// Maximum distance from the expected number to `end`. It is far below half of the sequence
-        /// numbers, so the expected number certainly precedes `end`.
+        /// Maximum distance from the expected sequence number to `end`, the number after the
+        /// announced requests. Sequence numbers wrap around; this limit is far below half of all
+        /// numbers, so `end` is certainly the later number.
         const MAX_SKIP: u64 = 1 << 22;
         let missing = end.distance(self.expected);
         let all = Sequence::new(end.value().wrapping_sub(length as u32)) == self.expected;
@@ -152,8 +154,8 @@ impl Responder {
         }
     }
 
-    /// Receives the request packet with the expected sequence number `sequence`: executes the
-    /// request, or sets the response to a request that cannot be executed.
+    /// Executes the request of the packet with the expected sequence number `sequence`. If the
+    /// request cannot be executed, determines the response that [refuses](Self::refuse) it.
     fn accept(
         &mut self,
         sequence: Sequence,
@@ -192,8 +194,9 @@ impl Responder {
         }
     }
 
-    /// Receives the packets of a run in one step, if they are the next expected packets and from
-    /// the middle of a message. Returns `false`, and does nothing, otherwise.
+    /// Receives the packets of `run`, which have equal lengths and consecutive numbers, in one
+    /// step. They must be the next expected packets, and from the middle of a message. If not,
+    /// returns `false` and does nothing.
     pub(super) fn receive_run(
         &mut self,
         endpoint: &Endpoint,
@@ -215,8 +218,8 @@ impl Responder {
         true
     }
 
-    /// Records that the packet with the expected sequence number has arrived, so that the next gap
-    /// in the sequence numbers causes a NAK again.
+    /// Records that the packet with the expected sequence number has arrived. A NAK for this packet
+    /// is not needed any more, and the next gap in the sequence numbers causes a new NAK.
     #[inline]
     fn expected_arrived(&mut self) {
         self.nak_scheduled = false;
@@ -224,8 +227,9 @@ impl Responder {
         self.is_refused = false;
     }
 
-    /// Handles a packet that arrived after a gap in the sequence numbers. The first such packet
-    /// causes a NAK that requests the missing packets.
+    /// Handles a packet that arrived after a gap in the sequence numbers: counts the packet, and
+    /// schedules a NAK that requests the missing packets, unless an earlier packet after the gap
+    /// has done so.
     fn handle_gap(&mut self, host: &mut impl Host) {
         host.count(Counter::OutOfSequenceRequest, 1);
         self.request_expected();
@@ -261,9 +265,9 @@ impl Responder {
         self.report_pending = false;
     }
 
-    /// Executes the kept packets that now have the expected sequence number, as if they arrived
-    /// now. If kept packets are left, a packet before them is missing, and a NAK for it is
-    /// scheduled.
+    /// Executes the kept packets that have become the next expected ones, as if they arrived now.
+    /// If other kept packets are left, a packet before them is missing, and a NAK that requests
+    /// this packet is scheduled.
     fn accept_kept(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
         while self.final_nak.is_none() && !self.is_refused {
             let Some(packet) = self.kept.take(self.expected) else {
@@ -352,8 +356,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Executes an atomic write (IBTA annex A19) after checking that the peer may write there, and
-    /// stores the request so that its response is sent.
+    /// Executes an atomic write (IBTA annex A19) after checking that the peer may write to the
+    /// address. Schedules the response, which has no data.
     fn atomic_write(
         &mut self,
         sequence: Sequence,
@@ -378,8 +382,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Executes a flush (IBTA annex A19) after checking the rights of the peer, and stores the
-    /// request so that its response is sent.
+    /// Executes a flush (IBTA annex A19) after checking the rights of the peer. Schedules the
+    /// response, which has no data.
     fn flush_memory(
         &mut self,
         sequence: Sequence,
@@ -409,7 +413,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Stores an executed atomic write or flush, so that its response, which has no data, is sent.
+    /// Schedules the response, which has no data, to an executed atomic write or flush. The packet
+    /// after `sequence` is expected next.
     fn answer_empty(&mut self, sequence: Sequence, endpoint: &Endpoint) {
         self.message_sequence += 1;
         let resource = Resource::new(sequence, Fetch::Empty, self.message_sequence);
@@ -458,8 +463,11 @@ impl Responder {
         }
     }
 
-    /// Sets the response to an expected packet that was not accepted because of `refusal`: an RNR
-    /// NAK, a later request to repeat the packet, or a NAK that ends the connection.
+    /// Determines the response to an expected packet that was not accepted because of `refusal`.
+    /// - No receive is posted: an RNR NAK.
+    /// - Other processes use a key that the packet invalidates: later, a NAK that requests the
+    ///   packet again.
+    /// - Any other reason: a NAK that ends the connection.
     fn refuse(&mut self, refusal: Refusal, endpoint: &Endpoint, host: &mut impl Host) {
         let (nak, status, event) = match refusal {
             Refusal::NotReady => {
@@ -500,8 +508,8 @@ impl Responder {
         });
     }
 
-    /// Records that the expected packet was not accepted, so that the peer must send all packets
-    /// from it on again.
+    /// Records that the expected packet was not accepted. The peer must send this packet and all
+    /// later packets again, so the kept packets are discarded.
     fn wait_for_repetition(&mut self) {
         self.nak_scheduled = true;
         self.is_refused = true;
@@ -514,22 +522,22 @@ impl Responder {
     }
 
     /// Returns whether the pending acknowledgement may be delayed: no other response must be sent,
-    /// and the message has been completed to the program, which may be about to send a message in
-    /// response.
+    /// and the acknowledged message has completed a receive. The program may be about to send a
+    /// message in response, and the acknowledgement is then sent together with it.
     pub(super) fn may_delay(&self) -> bool {
         self.acknowledgement_pending && self.has_completed_receive && self.has_no_packet()
     }
 
-    /// Returns the [`FinalNak`] that must be sent because of an invalid request, once all earlier
-    /// requests are answered. Returns `None` before.
+    /// Returns the NAK that ends the connection because of an invalid request. Returns `None` if
+    /// there was no invalid request, or while responses to earlier requests must be sent.
     #[inline]
     pub(super) fn due_final_nak(&self) -> Option<FinalNak> {
         self.final_nak.filter(|_| self.resources.is_idle())
     }
 
-    /// Ends the connection, as `end` describes: fails the receive of the message in progress,
-    /// raises an event if no completion reports the error, and keeps only the NAK that is sent
-    /// last.
+    /// Ends the connection because of an invalid request. Completes the receive of the message in
+    /// progress with the status of `end`, and raises the event of `end`, if there is one. Discards
+    /// all other state, except the NAK of `end`, which is the last response.
     pub(super) fn finish(&mut self, end: FinalNak, host: &mut impl Host) {
         self.publish_held(host);
         self.message.abort(end.status, host);
@@ -543,8 +551,8 @@ impl Responder {
         };
     }
 
-    /// Flushes the receive of the message in progress, and discards all other state except the NAK
-    /// that may still have to be sent.
+    /// Completes the receive of the message in progress with the status "flushed". Discards all
+    /// other state, except the NAK that has ended the connection, if it has not been sent yet.
     pub(super) fn flush(&mut self, host: &mut impl Host) {
         self.publish_held(host);
         self.message.abort(CompletionStatus::Flushed, host);
@@ -555,9 +563,9 @@ impl Responder {
         };
     }
 
-    /// Appends the next response to `out`. Responses are sent in the order of their sequence
-    /// numbers, because the peer considers a missing response lost when a later one arrives.
-    /// Returns whether a packet was appended.
+    /// Appends the next response packet to `out`. Returns whether a packet was appended. Responses
+    /// are sent in the order of their sequence numbers: if a response arrives before an earlier
+    /// one, the peer considers the earlier one lost.
     pub(super) fn poll_transmit(
         &mut self,
         now: Time,
@@ -589,10 +597,10 @@ impl Responder {
         true
     }
 
-    /// Checks whether other processes still use the key that the expected packet invalidates.
-    /// Because of such a use, the packet was not accepted when it arrived. Once the key is not used
-    /// any more, schedules a NAK that requests the packet again. Refuses the packet if the key
-    /// cannot be withdrawn.
+    /// Checks again whether other processes use the memory key that the expected packet
+    /// invalidates. Because of such a use, the packet was not accepted when it arrived. If the key
+    /// is not used any more, schedules a NAK that requests the packet again. If the key cannot be
+    /// withdrawn, schedules a NAK that ends the connection.
     fn request_held(&mut self, now: Time, endpoint: &Endpoint, host: &mut impl Host) {
         let Some(key) = self.key_in_use else {
             return;
@@ -613,19 +621,18 @@ impl Responder {
         }
     }
 
-    /// Publishes to other processes again the key that the expected packet invalidates. The key was
-    /// withdrawn for the packet, but the packet will not be accepted.
+    /// Publishes a memory key to other processes again, if one was withdrawn from them because the
+    /// expected packet invalidates it. The packet will not be accepted.
     pub(super) fn publish_held(&self, host: &impl Host) {
         if let Some(key) = self.key_in_use {
             host.restore_window(key);
         }
     }
 
-    /// Returns the sequence number that an acknowledgement contains. If the newest requests are
-    /// reads and atomics, this is the number before them: their responses were sent, but may have
-    /// been lost. A peer that follows IBTA 9.7.5.1.2 would detect the loss from an acknowledgement
-    /// with their number. Linux's Soft-RoCE would take the acknowledgement for the response, and
-    /// complete the request without its result.
+    /// Returns the sequence number for an acknowledgement of all executed requests. The number does
+    /// not cover reads and atomics at the end of these requests, whose responses may have been
+    /// lost. Linux's Soft-RoCE would take such an acknowledgement for a response, and complete the
+    /// request without its result. A peer that follows IBTA 9.7.5.1.2 would detect the loss.
     #[inline]
     fn acknowledged(&self) -> Sequence {
         let newest = self.expected + 0xff_ffff;
@@ -644,16 +651,18 @@ impl Responder {
         header.emit(out);
     }
 
-    /// Returns whether a gap report (list of the packets that have not arrived) must be sent, and
-    /// records that it was sent.
+    /// Returns whether the caller must send a gap report now (list of the packets that have arrived
+    /// after a gap). Also records that the report was sent.
     fn take_report(&mut self) -> bool {
         // Messages without packets may have replaced kept packets.
         self.kept.discard_before(self.expected);
         std::mem::take(&mut self.report_pending) && !self.kept.is_empty()
     }
 
-    /// Appends a gap report to `out`: the sequence number of the expected packet, and a bit for
-    /// each packet from there on, which is set if the packet is kept.
+    /// Appends a gap report to `out`, from which the peer learns which packets are missing. The
+    /// report has the sequence number of the expected packet, and a bit for each packet from there
+    /// on. A bit is set if this side has received the packet, and keeps it until the missing
+    /// packets arrive.
     fn write_report(&self, endpoint: &Endpoint, out: &mut Vec<u8>) {
         let mut header = endpoint.header(Operation::ReadResponseOnly, self.expected);
         header.bth.opcode = Opcode::GAPS;
@@ -663,8 +672,8 @@ impl Responder {
             .write_bits(self.expected, endpoint.attributes.path_mtu.bytes(), out);
     }
 
-    /// Appends the final NAK of a queue pair in the error state, unless it was sent before. Returns
-    /// whether it was appended.
+    /// Appends the NAK that has ended the connection to `out`, unless this NAK was sent before.
+    /// Called in the error state. Returns whether the NAK was appended.
     pub(super) fn transmit_final_nak(&mut self, endpoint: &Endpoint, out: &mut Vec<u8>) -> bool {
         let Some((nak, sequence)) = self.closing_nak.take() else {
             return false;
@@ -755,8 +764,9 @@ impl Responder {
         self.acknowledgement_pending &= sequence.next() != self.expected;
     }
 
-    /// Returns the time at which the next packet of a long response may be sent, or a key in use
-    /// must be checked again.
+    /// Returns the time at which the next packet of a long response may be sent, or at which the
+    /// responder must check again whether other processes use a memory key. Returns `None` if
+    /// nothing waits.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let response = self.pacer.resume_at().filter(|_| !self.resources.is_idle());
         earlier(response, self.pause.end())

@@ -136,8 +136,8 @@ impl Responder {
         self.acknowledgement_pending.then(|| self.acknowledged())
     }
 
-    /// Begins a message that is transferred in parts. Drops the packets of the previous message,
-    /// which may be incomplete on an unreliable connection.
+    /// Begins to receive a message that is transferred without packets. Drops the message that was
+    /// being received before, which may be incomplete on an unreliable connection.
     fn begin(&mut self) {
         self.message.drop_packets();
         self.dropping_message = false;
@@ -151,8 +151,8 @@ impl Responder {
 }
 
 impl Incoming {
-    /// Returns the sequence number after the last one that this part uses: that of the next part or
-    /// packet.
+    /// Returns the sequence number after this part (range) of a message. The next part or packet
+    /// has this number.
     #[inline]
     pub(super) fn end(&self, endpoint: &Endpoint) -> Sequence {
         self.sequence + endpoint.packets(self.length)

@@ -2,8 +2,8 @@ use std::collections::VecDeque;
 
 use crate::proto::{Remote, Sequence};
 
-/// A read, atomic, atomic write or flush of the peer that the responder stores in order to answer
-/// it, and to answer it again after a loss.
+/// A read, atomic, atomic write or flush of the peer, which the responder stores in order to send
+/// the response, and to send it again if it is lost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resource {
     /// Sequence number of the request and of the first response packet.
@@ -34,7 +34,7 @@ pub(super) enum Fetch {
     Empty,
 }
 
-/// A response packet that must be sent: its position within the response to a read or an atomic.
+/// Position of a response packet, which must be sent, within the response to a read or an atomic.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResponsePacket {
     /// Index of the packet within the response.
@@ -48,8 +48,9 @@ pub(super) struct ResponsePacket {
     pub(super) is_repeat: bool,
 }
 
-/// The newest reads and atomics of the peer, oldest first. At most as many are stored as the peer
-/// may have outstanding (`max_dest_rd_atomic`).
+/// The newest reads and atomics of the peer, oldest first. They are stored because the peer may ask
+/// for a response again. At most as many are stored as the peer may have outstanding
+/// (`max_dest_rd_atomic`).
 #[derive(Debug, Default)]
 pub(super) struct Resources {
     ring: VecDeque<Resource>,
@@ -89,15 +90,16 @@ impl Resource {
 }
 
 impl Resources {
-    /// Returns whether the peer may send one more read or atomic: fewer than `capacity`, its limit
-    /// of outstanding ones, are unanswered.
+    /// Returns whether the peer may send one more read or atomic. `capacity` is the limit on
+    /// outstanding reads and atomics of the peer: the responses to fewer than `capacity` must be
+    /// unsent.
     pub(super) fn has_room(&self, capacity: usize) -> bool {
         let unanswered = self.ring.iter().rev().take(capacity);
         capacity > 0 && unanswered.filter(|resource| !resource.answered).count() < capacity
     }
 
-    /// Adds a read or an atomic, and removes the oldest entries if there are more than `capacity`,
-    /// the number that the peer may have outstanding.
+    /// Stores a read or an atomic, so that the response can be sent again. Removes the oldest
+    /// entries if there are more than `capacity`, the number that the peer may have outstanding.
     pub(super) fn push(&mut self, resource: Resource, capacity: usize) {
         while self.ring.len() >= capacity.max(1) {
             if let Some(oldest) = self.ring.pop_front() {
@@ -114,8 +116,9 @@ impl Resources {
     }
 
     /// Returns the sequence number that an acknowledgement of all requests up to `newest` must
-    /// contain: the largest number up to `newest` that belongs to no stored read or atomic.
-    /// `messages` is the message sequence number (MSN) of `newest`.
+    /// contain. The number is `newest`, unless the last of these requests are stored reads or
+    /// atomics; then it is the number before them. `messages` is the message sequence number (MSN)
+    /// of `newest`.
     #[inline(always)]
     pub(super) fn before(&self, newest: Sequence, messages: u32) -> Sequence {
         if self.ring.is_empty() {
@@ -160,8 +163,8 @@ impl Resources {
         }
     }
 
-    /// Returns the oldest read or atomic whose response must be sent, and the next packet of the
-    /// response.
+    /// Returns the oldest stored request of the peer (a read or an atomic) whose response must be
+    /// sent, and the next packet of the response. Returns `None` if all responses were sent.
     pub(super) fn next(&self) -> Option<(&Resource, ResponsePacket)> {
         if self.unfinished == 0 {
             return None;
@@ -192,8 +195,8 @@ impl Resources {
         }
     }
 
-    /// Cancels the remaining packets of the response that is being sent, because the memory with
-    /// its bytes can no longer be read.
+    /// Cancels the rest of the read response that this side is sending, because the memory with its
+    /// bytes can no longer be read.
     pub(super) fn cancel_response(&mut self) {
         let mut unfinished = self
             .ring
@@ -205,8 +208,8 @@ impl Resources {
         }
     }
 
-    /// Returns whether the responses to all reads and atomics were sent, so that an acknowledgement
-    /// or a NAK may be sent.
+    /// Returns whether the responses to all stored reads and atomics were sent. An acknowledgement
+    /// or a NAK must wait until then, because responses are sent in the order of the requests.
     pub(super) fn is_idle(&self) -> bool {
         self.unfinished == 0
     }

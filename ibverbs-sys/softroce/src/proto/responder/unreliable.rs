@@ -66,10 +66,10 @@ impl Responder {
         }
     }
 
-    /// Moves the expected sequence number to `end`, because a packet or part with the numbers from
-    /// `sequence` to `end` has arrived. `starts` is set if the packet or part begins a message.
-    /// Returns whether the packet or part must be received: it is not late, and does not belong to
-    /// a message that is being dropped.
+    /// Records the arrival of a packet, or of a part (range) of a message without packets, with the
+    /// sequence numbers from `sequence` to `end` (exclusive). `end` is then expected next. `starts`
+    /// is set at the beginning of a message. Returns `false` if the caller must drop the packet or
+    /// part: it is late, or an earlier part of its message was lost.
     fn advance_unreliable(
         &mut self,
         sequence: Sequence,

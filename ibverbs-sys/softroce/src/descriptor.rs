@@ -99,8 +99,8 @@ static PROGRAM_NUMBERS: Numbers = [const { AtomicU64::new(0) }; MAX_NUMBER / 64]
 /// checked before it is used.
 static HAS_LOST_FILES: AtomicBool = AtomicBool::new(false);
 
-/// Function that makes the device fail with the given reason. It is called when the program has
-/// closed a descriptor of the device by mistake.
+/// Function that makes the device fail with the given reason. Called when the program has closed a
+/// descriptor of the device by mistake.
 static ON_LOSS: OnceLock<fn(&str)> = OnceLock::new();
 
 /// Set while a thread holds an [`Opening`] (permission to open files), so that other threads can
@@ -163,8 +163,7 @@ impl Drop for Opening {
 
 impl Descriptor {
     /// Calls `open`, which opens a file, and returns a descriptor that owns the file. No thread can
-    /// fork meanwhile, so `open` must be short: it must make only system calls, and must not
-    /// allocate.
+    /// fork during the call, so `open` must make only system calls, and must not allocate.
     pub(crate) fn open<E>(open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Self, E> {
         let opening = Opening::begin();
         open().map(|file| opening.adopt(file))
@@ -351,8 +350,8 @@ fn are_intact() -> bool {
         })
 }
 
-/// Sets the function that makes the device fail. It is called with a reason when the program has
-/// closed a descriptor of the device by mistake.
+/// Sets the function that makes the device fail with a given reason. The function is called when
+/// the program has closed a descriptor of the device by mistake.
 pub(crate) fn set_loss_handler(fail: fn(&str)) {
     // Only the first call has an effect; each call passes the same function.
     let _ = ON_LOSS.set(fail);

@@ -46,8 +46,9 @@ pub const MAX_MR: usize = 1 << 20;
 pub const MAX_MR_SIZE: u64 = u64::MAX;
 /// Maximum number of memory windows of the device (`max_mw` of `ibv_query_device(3)`).
 pub const MAX_MW: usize = 1 << 20;
-/// Total size in bytes of the memory that a process can allocate by `ibv_alloc_dm(3)`: memory that
-/// belongs to the device and not to the program. `max_dm_size` of `ibv_query_device_ex(3)`.
+/// Total size in bytes of the device memory that a process can allocate by `ibv_alloc_dm(3)`
+/// (`max_dm_size` of `ibv_query_device_ex(3)`). Such memory belongs to the device, not to the
+/// program.
 pub const MAX_DM_SIZE: u64 = 16 << 20;
 /// Maximum number of protection domains of the device (`max_pd` of `ibv_query_device(3)`).
 pub const MAX_PD: usize = 1 << 16;

@@ -32,8 +32,8 @@ pub(crate) fn address() -> *mut ibv_device {
 }
 
 /// Returns the C object of the parent's device, for use in a child of `fork`. The contexts that the
-/// child has inherited refer to this object. It has the same name as the child's own device, and
-/// opening it opens the child's device.
+/// child has inherited refer to this object. The object has the same name as the child's own
+/// device, and opening the object opens the child's device.
 pub(crate) fn device_of_parent() -> *mut ibv_device {
     PARENT_DEVICE.0.get().cast()
 }

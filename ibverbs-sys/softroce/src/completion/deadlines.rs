@@ -24,8 +24,8 @@ pub struct Deadlines {
 /// timer can be set.
 type DueCallback = Box<dyn Fn(Time) + Send + Sync>;
 
-/// Value of [`Deadlines::earliest`] if no completion event is delayed. It is later than every due
-/// time, so that no event seems due.
+/// Value of [`Deadlines::earliest`] if no completion event is delayed. The value is later than
+/// every due time, so that no event seems due.
 const NONE: u64 = u64::MAX;
 
 impl Default for Deadlines {
@@ -55,8 +55,8 @@ impl Deadlines {
     }
 
     /// Sets the callback `told`. The callback gets the due time of each completion event when
-    /// moderation begins to delay the event, and can set a timer. It runs while a completion queue
-    /// is locked. Only the first call of this function has an effect.
+    /// moderation begins to delay the event, and can set a timer. The callback runs while a
+    /// completion queue is locked. Only the first call of this function has an effect.
     pub(crate) fn set_callback(&self, told: impl Fn(Time) + Send + Sync + 'static) {
         let _ = self.told.set(Box::new(told));
     }

@@ -150,9 +150,9 @@ impl CompletionQueue {
     }
 
     /// Does the rest of [`push`](Self::push) for `entry` if its fast path is not sufficient.
-    /// `added` is the result of the fast path. If it is `None`, the entry was not added, and this
-    /// function adds it. Otherwise this function raises the completion event, if the program has
-    /// requested one for this entry.
+    /// `added` is the result of the fast path. If `added` is `None`, adds the entry, which the fast
+    /// path could not do. Otherwise raises the completion event, if the program has requested one
+    /// for this entry.
     #[cold]
     fn push_slowly(&self, added: Option<Added>, entry: &Entry) -> Result<(), Overrun> {
         let entry = slice::from_ref(entry);

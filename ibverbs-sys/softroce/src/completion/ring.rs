@@ -70,7 +70,7 @@ pub(super) enum AddError {
     Closed,
 }
 
-/// Proof that the ring was found full: the value that the tail then had. [`Ring::close`] closes the
+/// Value of the tail at the time when the ring was found full. [`Ring::close`] closes the
 /// ring only if the tail still has this value, because otherwise the ring may have room again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full(Position);

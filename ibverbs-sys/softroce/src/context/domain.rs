@@ -22,8 +22,8 @@ impl DomainId {
     }
 }
 
-/// A protection domain (`ibv_pd`). It may be a parent domain (`ibv_alloc_parent_domain(3)`), which
-/// is made from another protection domain and has the same identifier.
+/// A protection domain (`ibv_pd`), or a parent domain (`ibv_alloc_parent_domain(3)`). A parent
+/// domain is made from a protection domain, and has the same identifier.
 #[derive(Debug)]
 pub struct ProtectionDomain {
     id: DomainId,

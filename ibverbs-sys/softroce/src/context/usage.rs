@@ -55,10 +55,10 @@ pub trait HasUsage {
     fn usage(&self) -> &Usage;
 }
 
-/// Reference by which one object uses another object of the type `T`. It counts in the [`Usage`] of
-/// the used object, which cannot be destroyed meanwhile. The reference is dropped when the program
-/// destroys the using object, even if a thread of the device still holds an `Arc` of the using
-/// object.
+/// Reference by which one object uses another object of the type `T`. The reference counts in the
+/// [`Usage`] of the used object, which cannot be destroyed meanwhile. The reference is dropped when
+/// the program destroys the using object, even if a thread of the device still holds an `Arc` of
+/// the using object.
 pub struct InUse<T: HasUsage>(Arc<T>);
 
 impl<T: HasUsage> InUse<T> {

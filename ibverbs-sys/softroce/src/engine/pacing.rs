@@ -12,8 +12,8 @@ pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// the thread must have polled after the packet had arrived.
 const POLLED_JUST_NOW: Duration = Duration::from_micros(5);
 
-/// If a thread has polled within this time, it is assumed to poll again soon, even if it is not
-/// scheduled at the moment. Packets that such a thread receives need not wake the engine
+/// If a thread has polled within this time, the thread is assumed to poll again soon, even if it is
+/// not scheduled at the moment. Packets that such a thread receives need not wake the engine
 /// (background thread).
 const POLLED_RECENTLY: Duration = Duration::from_micros(200);
 

@@ -37,10 +37,10 @@ impl<T: Copy> Slot<T> {
     /// Writes `entry` to the memory of the slot.
     ///
     /// # Safety
-    /// No other thread may use the entry of the slot. This holds if the caller has claimed the
-    /// position for which the slot is free, and has not marked the slot as full yet. It also holds
-    /// if the caller has exclusive control of the ring's head, and of its tail if the position is
-    /// at the tail or later.
+    /// No other thread may use the entry of the slot. Either the caller has claimed the position
+    /// for which the slot is free, and has not marked the slot as full yet. Or the caller has
+    /// exclusive control of the ring's head, and of its tail if the position is at the tail or
+    /// later.
     #[inline]
     pub(super) unsafe fn write(&self, entry: T) {
         // SAFETY: by the contract of this function, no other thread uses the entry.
@@ -52,9 +52,9 @@ impl<T: Copy> Slot<T> {
     ///
     /// # Safety
     /// The slot must contain an entry, and no thread may write to the slot while the reference is
-    /// used. This holds if the caller has claimed the position for which the slot is full, and has
-    /// not marked the slot as free yet. It also holds if the caller has exclusive control of the
-    /// ring's head, and the position is at the head or later.
+    /// used. Either the caller has claimed the position for which the slot is full, and has not
+    /// marked the slot as free yet. Or the caller has exclusive control of the ring's head, and the
+    /// position is at the head or later.
     #[inline]
     pub(super) unsafe fn read<R>(&self, look: impl FnOnce(&T) -> R) -> R {
         // SAFETY: by the contract of this function, the slot contains an entry that no other thread

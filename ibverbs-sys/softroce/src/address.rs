@@ -6,26 +6,27 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 use crate::number;
 
-/// Number of UDP ports from which a NIC chooses, so that several NICs can use one address. The
-/// index of the chosen port, called its slot, forms the eight high bits of the NIC's queue pair
-/// numbers, so that a peer can derive the port from a queue pair number. Slot 255 is not used,
-/// because 0xffffff is the number of all queue pairs of a multicast group.
+/// Number of UDP ports from which a NIC chooses one, so that several NICs can use the same address.
+/// The index of the chosen port is called the NIC's slot, and forms the high eight bits of its
+/// queue pair numbers. So a peer can compute the port from a queue pair number. Slot 255 is not
+/// used, because it would contain the queue pair number 0xffffff, which is reserved for multicast.
 pub(crate) const PORT_SLOTS: u8 = 255;
 
-/// Difference between the UDP ports of adjacent slots. A slot is the index of a UDP port that a NIC
-/// can choose. All processes that communicate must use the same difference, because peers compute
-/// ports from slots. With the default first port, the ports of all slots are below Linux's
-/// ephemeral ports (32,768 and above), from which the kernel assigns ports to other programs.
+/// Distance between the UDP ports of two adjacent slots; a NIC's slot is the index of its port. All
+/// processes that communicate must use the same distance, because peers compute ports from slots.
+/// With the default first port, the ports of all slots are below 32,768, where the ports begin that
+/// Linux assigns to other programs.
 pub(crate) const PORT_STRIDE: u16 = 100;
 
 /// The queue pair number to which datagrams for a multicast group are sent: all queue pairs of the
 /// group receive them (IBTA 9.2.3).
 pub(crate) const MULTICAST: u32 = 0xff_ffff;
 
-/// First six bytes of the GIDs whose packets are tunnelled: 0xfd (unique local address), and the
-/// global ID of this device (40 bits, ASCII "sroce"). The subnet ID (16 bits) that follows is the
-/// UDP port, and the interface ID is the IPv4 address. Because of its zeroes, the text form has at
-/// most 30 characters, and fits into the 32-byte buffers of some programs.
+/// First six bytes of the GIDs whose packets are tunnelled: 0xfd, which marks a unique local
+/// address, and the letters "sroce" as its global ID. The bytes after them contain the UDP port
+/// (subnet ID) and the IPv4 address (interface ID). The interface ID begins with zeroes, so the
+/// text form of the GID has at most 30 characters, and fits into the 32-byte buffers of some
+/// programs.
 const UNIQUE_LOCAL_PREFIX: [u8; 6] = [0xfd, b's', b'r', b'o', b'c', b'e'];
 
 /// Returns the IP address in 127/8 that the process with the ID `process` tries to bind at its
@@ -55,8 +56,8 @@ pub(crate) fn port_of_slot(base: u16, slot: u8) -> Option<u16> {
     PORT_STRIDE.checked_mul(u16::from(slot))?.checked_add(base)
 }
 
-/// UDP ports at which the devices of a host receive packets. A sender must know them to address a
-/// queue pair of the host.
+/// UDP ports at which the devices of a host receive packets: only the base port, or one port for
+/// each slot (index of a port). A sender must know them to address a queue pair of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ports {
     /// Base port, which network cards, kernel drivers and the first softroce device of an address
@@ -67,9 +68,9 @@ pub(crate) enum Ports {
 }
 
 impl Ports {
-    /// Returns the UDP port at which a queue pair of the host receives packets. `queue_pair` is the
-    /// number of the queue pair, and `base` the first port of the device's port range. Returns
-    /// `None` if the port would exceed 65,535.
+    /// Returns the UDP port at which a queue pair of a host with these ports receives packets.
+    /// `queue_pair` is the number of the queue pair, and `base` the first port of the device's port
+    /// range. Returns `None` if the port would exceed 65,535.
     pub(crate) fn of(self, base: u16, queue_pair: u32) -> Option<u16> {
         match self {
             Self::Base => Some(base),
@@ -86,17 +87,18 @@ pub(crate) fn slot_of_port(base: u16, port: u16) -> Option<u8> {
     (above.is_multiple_of(PORT_STRIDE) && above / PORT_STRIDE < PORT_SLOTS.into()).then_some(slot)
 }
 
-/// Error: the sender of a packet has a loopback address, but is no softroce device of this host.
-/// Another program has sent the packet, which must be dropped.
+/// Error: a packet came from a loopback address, but from a port that no softroce device uses. The
+/// packet comes from another program on this host, and must be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnknownSender;
 
-/// Returns the slot (index of the UDP port) of the softroce device that has sent a packet without a
-/// tunnel from the address `from`. `base` is the port of the first slot. Returns `None` if the
-/// sender is not a softroce device, because other devices may send from any port.
+/// Returns the slot (index of the UDP port) of the softroce device that sent a packet from the
+/// address `from`. The packet must have arrived without a tunnel. `base` is the port of the first
+/// slot. Returns `Ok(None)` if the port belongs to no slot: the sender is another RoCE device,
+/// which may send from any port.
 ///
-/// Every program on this host may send from a loopback address, but only the softroce device has
-/// bound the port. So the port identifies the sender.
+/// Fails if such a sender has a loopback address. No other RoCE device has one, so a program on
+/// this host that is not a softroce device has sent the packet.
 pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, UnknownSender> {
     let slot = slot_of_port(base, from.port());
     if slot.is_none() && from.ip().is_loopback() {
@@ -128,16 +130,16 @@ pub(crate) fn address_in_gid(gid: Ipv6Addr) -> Option<SocketAddrV4> {
     (reachable && !address.is_multicast()).then(|| SocketAddrV4::new(address, port))
 }
 
-/// Returns whether a GID begins with `octets` and was made by [`unique_local`], so that packets of
-/// the GID are tunnelled. `octets` are the first bytes of the GID.
+/// Returns whether a GID was made by [`unique_local`], so that its packets are tunnelled. `octets`
+/// are the first bytes of the GID, in network order; six are sufficient.
 pub(crate) fn is_unique_local(octets: &[u8]) -> bool {
     octets.starts_with(&UNIQUE_LOCAL_PREFIX)
 }
 
-/// Returns the IPv4 multicast group to which datagrams for a multicast GID are sent. If the GID
-/// represents an IPv4 group, returns that group. For other GIDs, returns an organization-local
-/// group (RFC 2365) that is derived from the GID; packets to it are tunnelled, and their inner
-/// header contains the GID. Returns `None` if the GID is not a multicast GID.
+/// Returns the IPv4 multicast group to which datagrams for a multicast GID are sent, or `None` if
+/// the GID is not a multicast GID. If the GID represents an IPv4 group, returns that group.
+/// Otherwise computes an organization-local group (RFC 2365) from the GID. Several GIDs may have
+/// the same computed group, so packets to it are tunnelled with the GID in the inner header.
 pub(crate) fn ipv4_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     if let Some(ipv4) = mapped_group(gid) {
         return Some(ipv4);

@@ -56,10 +56,10 @@ pub enum Scheduled {
     },
 }
 
-/// Choice of the packets that may be sent as a burst: several packets that one message passes to
-/// the kernel, which splits them into datagrams below the socket (generic segmentation offload,
-/// GSO). The kernel numbers the datagrams in the identification field of their IPv4 headers, which
-/// the ICRC covers.
+/// Choice of the peers to which several packets may be sent as a burst. The device passes a burst
+/// to the kernel in one system call, and the kernel splits it into datagrams (generic segmentation
+/// offload, GSO). The kernel also numbers the datagrams in a field of their IPv4 headers that the
+/// packet checksum (ICRC) covers, so a wrong guess of the numbers makes the checksums wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Segmentation {
     /// The device passes each packet to the kernel by itself.

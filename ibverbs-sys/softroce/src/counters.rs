@@ -96,8 +96,9 @@ pub struct Tally {
     values: Arc<Values>,
 }
 
-/// Path and direction of a transfer, such as packets that were sent through shared memory.
-/// Messages, bytes and copies are counted separately for each.
+/// Path that a message takes (in the process, through shared memory, or by a copy between
+/// processes), and its direction. Messages, bytes and copies are counted separately for each of
+/// these values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     Direct,
@@ -113,8 +114,8 @@ pub(crate) enum Flow {
 }
 
 impl Flow {
-    /// Returns the three counters for this path and direction: messages, bytes and copy operations.
-    /// The third is `None` if every message on the path needs the same number of copies.
+    /// Returns the counters of the messages, the bytes and the copy operations for this path and
+    /// direction. The third is `None` if every message on the path needs the same number of copies.
     #[inline]
     const fn counters(self) -> (Counter, Counter, Option<Counter>) {
         use Counter as C;
@@ -222,8 +223,8 @@ impl Tally {
 }
 
 impl Drop for Tally {
-    /// Adds the values of these counters to the device's own values, so that the device's totals
-    /// stay the same when the owner is destroyed.
+    /// Adds the values of these counters to the values of the whole device, so that the device's
+    /// totals stay the same when the queue pair or other owner of these counters is destroyed.
     fn drop(&mut self) {
         let mut tallies = self.counters.tallies.lock();
         tallies.remove(&self.key());
@@ -233,8 +234,9 @@ impl Drop for Tally {
     }
 }
 
-/// Names of the counters: the standard port counters, then names of mlx5 and rxe, then counters
-/// that only a device without hardware has.
+/// Name of each counter. Where another device has the same counter, its name is used: first the
+/// standard names of port counters, then names that the drivers mlx5 and rxe use. The last counters
+/// exist only in softroce.
 const NAMES: [(Counter, &str); Counter::COUNT] = [
     (Counter::SentPackets, "port_xmit_packets"),
     (Counter::ReceivedPackets, "port_rcv_packets"),

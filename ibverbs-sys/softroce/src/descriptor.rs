@@ -46,7 +46,8 @@ use std::thread;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Resource, getrlimit};
 
-/// A file descriptor of the device. Dropping it closes the file.
+/// A file descriptor that the device has opened, for example for a socket. Dropping it closes the
+/// file.
 #[derive(Debug)]
 pub struct Descriptor {
     file: ManuallyDrop<OwnedFd>,
@@ -54,57 +55,65 @@ pub struct Descriptor {
     generation: u32,
 }
 
-/// Permission to open files or map memory. While a thread holds the permission, no thread of the
-/// process can fork. The holder must not allocate, and must not drop a [`Descriptor`].
+/// Permission to open files or map memory. No thread of the process can fork while a thread holds
+/// the permission, so the child finds every open file recorded. The holder must not allocate, and
+/// must not drop a [`Descriptor`].
 pub(crate) struct Opening(PhantomData<*const ()>);
 
-/// Descriptor numbers below this limit are recorded. The limit is the kernel's default limit for
-/// the numbers of a process (`fs.nr_open`).
+/// Descriptor numbers below this limit are recorded in [`OWN_NUMBERS`], so that a child of `fork`
+/// can close them. The limit is the kernel's default limit for the numbers of a process
+/// (`fs.nr_open`).
 const MAX_NUMBER: usize = 1 << 20;
 
-/// Minimum number of the descriptors that only the device uses, so that they do not get numbers
-/// that programs expect for their own files. If the process's limit of descriptors is too low, the
-/// minimum is three quarters of the limit instead. The number is not higher because the size of the
+/// Lowest number for descriptors that only the device uses, so that they do not get numbers that
+/// programs expect for their own files. If the process's limit of descriptors is too low, three
+/// quarters of the limit are used instead. The number is not higher because the size of the
 /// kernel's descriptor table, which each `fork` copies, depends on the highest number.
 const MIN_NUMBER: u64 = 3072;
 
-/// Signal number that marks the files of the device, set by `F_SETSIG`. No signal is sent, because
-/// `O_ASYNC` is not set.
+/// Signal number that marks a file as a file of the device, so that it can be distinguished from a
+/// file of the program with the same descriptor number. The kernel stores the number (`F_SETSIG`),
+/// but sends no signal, because `O_ASYNC` is not set.
 const MARK_SIGNAL: libc::c_int = 63;
 
-/// Command of `fcntl` (linux/fcntl.h) that sets the signal number of a file.
+/// Command of `fcntl` (linux/fcntl.h) that sets the signal number of a file. Here the number only
+/// marks the file ([`MARK_SIGNAL`]).
 const F_SETSIG: libc::c_int = 10;
-/// Command of `fcntl` (linux/fcntl.h) that returns the signal number of a file.
+/// Command of `fcntl` (linux/fcntl.h) that returns the signal number of a file. Here the number
+/// only marks the file ([`MARK_SIGNAL`]).
 const F_GETSIG: libc::c_int = 11;
 
 type Numbers = [AtomicU64; MAX_NUMBER / 64];
 
-/// Bit set of the descriptor numbers that the device uses.
+/// Bit set of the descriptor numbers of the device's files. A child of `fork` closes these
+/// descriptors, and [`check_all`] checks that they still belong to the device.
 static OWN_NUMBERS: Numbers = [const { AtomicU64::new(0) }; MAX_NUMBER / 64];
 
-/// Bit set of the descriptor numbers that only the program uses, although the files belong to the
-/// device. The program may close them without harm to the device.
+/// Bit set of the descriptor numbers that the device has given to the program, such as those of
+/// completion channels. The device itself uses other descriptors for the same files, so it does not
+/// matter if the program closes these.
 static PROGRAM_NUMBERS: Numbers = [const { AtomicU64::new(0) }; MAX_NUMBER / 64];
 
-/// Set after the device has detected that the program has closed one of its files. From then on,
-/// the device must not use a descriptor number without a check.
+/// Set after the device has detected that the program has closed one of the device's descriptors by
+/// mistake. From then on, a descriptor number may belong to a file of the program, and must be
+/// checked before it is used.
 static HAS_LOST_FILES: AtomicBool = AtomicBool::new(false);
 
 /// Function that makes the device fail with the given reason. Called when the program has closed a
-/// file of the device.
+/// descriptor of the device by mistake.
 static ON_LOSS: OnceLock<fn(&str)> = OnceLock::new();
 
 /// Set while a thread holds an [`Opening`] (permission to open files), so that other threads can
 /// neither open files nor fork.
 static OPENING: AtomicBool = AtomicBool::new(false);
 
-/// Number of forks since the first process that used the device: 0 in that process, 1 in its
-/// children.
+/// Number of forks that lead from the first process that used the device to this process: 0 in the
+/// first process, and 1 in its children. A [`Descriptor`] with a lower number was inherited.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 impl Opening {
-    /// Waits until no other thread holds the permission to open files, and takes the permission.
-    /// The wait is as short as a few system calls.
+    /// Waits until no other thread is opening files or forking, and prevents both until the result
+    /// is dropped. The wait is as short as a few system calls.
     pub(crate) fn begin() -> Self {
         while OPENING.swap(true, Ordering::Acquire) {
             thread::yield_now();
@@ -112,8 +121,9 @@ impl Opening {
         Self(PhantomData)
     }
 
-    /// Makes a file that was just opened a file of the device: moves `file` to a high descriptor
-    /// number, marks the file, and records the number.
+    /// Makes a file that was just opened a file of the device. Moves `file` to a high descriptor
+    /// number, which the program's own files do not usually get. Marks the file and records the
+    /// number, so that the device notices if the program closes it.
     pub(crate) fn adopt(&self, file: OwnedFd) -> Descriptor {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let first = (limit / 4).saturating_mul(3).min(MIN_NUMBER) as RawFd;
@@ -122,8 +132,8 @@ impl Opening {
         self.record(file)
     }
 
-    /// Records the file `file`, whose descriptor only the program uses. If the program closes the
-    /// descriptor, the device does not fail.
+    /// Records and marks a file whose descriptor only the program uses, and returns the descriptor.
+    /// The device does not fail if the program closes this descriptor.
     fn record_public(&self, file: OwnedFd) -> Descriptor {
         let descriptor = self.record(file);
         if let Some((word, bit)) = word_and_bit(&PROGRAM_NUMBERS, descriptor.as_raw_fd()) {
@@ -152,28 +162,29 @@ impl Drop for Opening {
 }
 
 impl Descriptor {
-    /// Calls `open`, which opens a file and must make only system calls. Returns a descriptor that
-    /// owns the file.
+    /// Calls `open`, which opens a file, and returns a descriptor that owns the file. No thread can
+    /// fork during the call, so `open` must make only system calls, and must not allocate.
     pub(crate) fn open<E>(open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Self, E> {
         let opening = Opening::begin();
         open().map(|file| opening.adopt(file))
     }
 
-    /// Duplicates the descriptor `file` for use by the program. The device itself does not use the
-    /// duplicate.
+    /// Duplicates the descriptor `file`, and returns the duplicate, which is for the program. The
+    /// program may close it without harm, because the device does not use it.
     pub(crate) fn for_program(file: BorrowedFd<'_>) -> io::Result<Self> {
         let opening = Opening::begin();
         Ok(opening.record_public(fcntl_dupfd_cloexec(file, 0)?))
     }
 
-    /// Takes ownership of the descriptor `file`, which the program has duplicated from a descriptor
-    /// of [`for_program`](Self::for_program). The device only closes the descriptor.
+    /// Takes ownership of `file`, which is a duplicate of a descriptor that the program got from
+    /// the device ([`for_program`](Self::for_program)). The device does not use it, except to close
+    /// it.
     pub(crate) fn of_program(file: OwnedFd) -> Self {
         Opening::begin().record_public(file)
     }
 
-    /// Returns whether this descriptor number still belongs to the file of the device that it was
-    /// opened for. If the program has closed the file, makes the device fail.
+    /// Returns whether this descriptor still refers to the file that the device has opened. If the
+    /// program has closed it, makes the device fail, and returns `false`.
     pub(crate) fn check(&self) -> bool {
         let is_intact = is_intact(self.as_fd());
         if !is_intact {
@@ -182,8 +193,8 @@ impl Descriptor {
         is_intact
     }
 
-    /// Writes all of `bytes` to the file, after a check that the descriptor number still belongs to
-    /// the file.
+    /// Writes all of `bytes` to the file. Fails and writes nothing if the program has closed the
+    /// descriptor, because its number may now belong to a file of the program.
     pub(crate) fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         if !self.check() {
             return Err(Errno::BADF.into());
@@ -239,8 +250,8 @@ impl AsRawFd for Descriptor {
     }
 }
 
-/// Waits until no thread is opening a file, and prevents threads from opening files. Must be called
-/// before a `fork`.
+/// Waits until no thread is opening a file of the device, and prevents threads from opening files
+/// until [`after_fork`] or [`after_fork_in_child`] is called. Must be called before a `fork`.
 pub(crate) fn before_fork() {
     mem::forget(Opening::begin());
 }
@@ -284,9 +295,9 @@ fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Finds the bit of the descriptor number `number` in the bit set `noted`. Returns the word that
-/// contains the bit, and a mask of the bit. Returns `None` if the number is too large to be
-/// recorded.
+/// Finds the bit of the descriptor number `number` in the bit set `noted` ([`OWN_NUMBERS`] or
+/// [`PROGRAM_NUMBERS`]). Returns the word that contains the bit, and a mask of the bit. Returns
+/// `None` if the number is too large for the bit set.
 fn word_and_bit(noted: &'static Numbers, number: RawFd) -> Option<(&'static AtomicU64, u64)> {
     let number = usize::try_from(number).ok()?;
     Some((noted.get(number / 64)?, 1 << (number % 64)))
@@ -303,13 +314,14 @@ pub(crate) fn increment(eventfd: BorrowedFd<'_>) {
     }
 }
 
-/// Returns whether the number of `descriptor` still belongs to a file of the device.
+/// Returns whether `descriptor` still refers to a file of the device. Returns `false` if the
+/// program has closed it by mistake.
 pub(crate) fn is_intact(descriptor: BorrowedFd<'_>) -> bool {
     is_marked(descriptor.as_raw_fd())
 }
 
-/// Returns whether all descriptor numbers that the device uses still belong to its files. If not,
-/// makes the device fail.
+/// Returns whether all descriptors that the device uses still refer to its files. If the program
+/// has closed one by mistake, makes the device fail, and returns `false`.
 pub(crate) fn check_all() -> bool {
     let is_intact = are_intact();
     if !is_intact {
@@ -338,15 +350,15 @@ fn are_intact() -> bool {
         })
 }
 
-/// Sets the function that is called with a reason when the program has closed a file of the device.
-/// The function must make the device fail.
+/// Sets the function that makes the device fail with a given reason. The function is called when
+/// the program has closed a descriptor of the device by mistake.
 pub(crate) fn set_loss_handler(fail: fn(&str)) {
     // Only the first call has an effect; each call passes the same function.
     let _ = ON_LOSS.set(fail);
 }
 
-/// Calls the loss handler, which makes the device fail, because the program has closed a file of
-/// the device.
+/// Makes the device fail, because the program has closed one of the device's descriptors by
+/// mistake.
 #[cold]
 pub(crate) fn report_loss() {
     HAS_LOST_FILES.store(true, Ordering::SeqCst);

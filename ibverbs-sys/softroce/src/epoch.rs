@@ -25,8 +25,9 @@ use crate::sync::{AtomicU64, Line, Ordering, fence, fence_after_update, relax};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lanes<'a>(pub(crate) &'a [Line]);
 
-/// Guard of a memory access in progress, which is recorded in a lane (a word that threads check
-/// before they reclaim memory). Dropping the guard records the end of the access.
+/// Guard of a memory access in progress. While it exists, a word (lane) shows that an access is in
+/// progress, so that no thread frees or reuses the memory. Dropping the guard records the end of
+/// the access.
 #[derive(Debug)]
 pub(crate) struct Lane<'a> {
     word: &'a AtomicU64,
@@ -34,9 +35,10 @@ pub(crate) struct Lane<'a> {
 }
 
 impl<'a> Lanes<'a> {
-    /// Records the beginning of a memory access in a free lane, preferably the lane with the index
-    /// `preferred`. If the caller then finds the memory published, it may access it: a thread that
-    /// reclaims the memory waits until the returned guard is dropped.
+    /// Records that a memory access begins, and returns a guard that records its end when it is
+    /// dropped. The caller must check afterwards that the memory is still published, and only then
+    /// access it. The memory is then not freed or reused before the guard is dropped. The access is
+    /// recorded in a free lane, preferably the lane with the index `preferred`.
     #[inline]
     pub(crate) fn enter(self, preferred: usize) -> Lane<'a> {
         match self.try_enter(self.lane_index(preferred)) {
@@ -68,8 +70,8 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// Records the beginning of a memory access in the lane (word) with the index `number`. Returns
-    /// `None` if another access occupies the lane.
+    /// Records that a memory access begins, in the lane with the index `number`. A lane is a word
+    /// that records one access at a time. Returns `None` if another access occupies the lane.
     #[inline]
     fn try_enter(self, number: usize) -> Option<Lane<'a>> {
         let word = &self.0[number].0;
@@ -86,8 +88,9 @@ impl<'a> Lanes<'a> {
         Some(Lane { word, value })
     }
 
-    /// Returns the memory accesses that are in progress now. A caller that has withdrawn memory
-    /// must wait for them before it reuses the memory, because they may still use it.
+    /// Returns the memory accesses that are in progress now, as recorded in these lanes. A caller
+    /// that has withdrawn memory must wait for them before it reuses the memory, because they may
+    /// still use it.
     pub(crate) fn occupied(self) -> OccupiedLanes {
         fence(Ordering::SeqCst);
         let words = self.0.iter().enumerate().filter_map(|(number, line)| {
@@ -122,9 +125,10 @@ impl OccupiedLanes {
         self.0.is_empty()
     }
 
-    /// Waits until all memory accesses in this list have ended, and returns `true`. Stops waiting
-    /// and returns `false` if `is_in_vain` returns `true`. Calls `is_in_vain` rarely, because it
-    /// may make a system call. `lanes` are the words in which the accesses are recorded.
+    /// Waits until all memory accesses in this list have ended, and returns `true`. Returns `false`
+    /// as soon as `is_in_vain` returns `true`, for example because the accessing process has died.
+    /// Calls `is_in_vain` rarely, because it may make a system call. `lanes` must be the [`Lanes`]
+    /// in which the accesses were recorded.
     pub(crate) fn wait(&mut self, lanes: Lanes<'_>, mut is_in_vain: impl FnMut() -> bool) -> bool {
         let mut attempt = 0_u32;
         while !self.have_ended(lanes) {
@@ -199,8 +203,8 @@ mod tests {
         assert!(lanes.occupied().have_ended(lanes));
     }
 
-    /// Checks that no thread accesses memory after the owner has withdrawn it and waited for the
-    /// accesses in progress.
+    /// Checks that no thread accesses memory after the owner has marked it as withdrawn and has
+    /// waited for the accesses that were then in progress.
     #[test]
     fn no_copy_accesses_memory_after_its_withdrawal() {
         let lines = lines(8);
@@ -257,9 +261,9 @@ mod models {
         })
     }
 
-    /// Accesses the memory if it is published, as a peer that copies does. `preferred` is the index
-    /// of the lane that the access uses. The loom model fails if the owner's access is not ordered
-    /// after this access.
+    /// Accesses the memory in `world` if its owner has not withdrawn it, as a peer does that copies
+    /// bytes. The access is recorded in a lane, preferably the one with the index `preferred`. The
+    /// loom model fails if the owner then accesses the memory before this access has ended.
     fn copy(world: &World, preferred: usize) {
         let _lane = Lanes(&world.lines).enter(preferred);
         if world.published.load(Ordering::Relaxed) == 1 {
@@ -290,8 +294,8 @@ mod models {
         });
     }
 
-    /// Checks that a thread that waits for the first access in a lane sees the effects of this
-    /// access, even if a second access uses the lane meanwhile.
+    /// Checks that a thread that waits for an access also sees the effects of the access, even if
+    /// another access is recorded in the same lane (word) afterwards.
     #[test]
     fn a_reused_lane_does_not_hide_an_earlier_copy() {
         let mut model = loom::model::Builder::new();

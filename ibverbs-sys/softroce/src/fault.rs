@@ -38,7 +38,8 @@ pub struct Failure {
 
 /// Receiver of the asynchronous events of the device and its port: an open device context.
 pub(crate) trait Listener: Send + Sync {
-    /// Raises the asynchronous event `kind` of the device or its port in this context.
+    /// Queues the asynchronous event `kind` for the program that opened this context. The event
+    /// concerns the device or its port.
     fn raise(&self, kind: ibv_event_type);
 }
 
@@ -90,8 +91,8 @@ impl Faults {
         self.set_failing(&failures);
     }
 
-    /// Counts a call of the verb `verb`. Returns an error if this call must fail, because of a
-    /// pending failure or because the device has failed.
+    /// Counts a call of the verb `verb`. Returns an error if this call must fail: because a test
+    /// has requested this ([`Faults::fail`]), or because the device has failed.
     #[inline]
     pub(crate) fn check(&self, verb: Verb) -> Result<(), Errno> {
         if self.failing.load(Ordering::Relaxed) {
@@ -170,8 +171,8 @@ impl Faults {
     /// has `len` bytes from BTH to ICRC. Returns one bit for each packet, which is set if the
     /// packet is dropped; the lowest bit belongs to the first packet.
     ///
-    /// Returns `None`, and decides nothing, if the link is down or if other faults than losses and
-    /// a latency are configured. The packets must then be sent one by one.
+    /// Returns `None`, and decides nothing, if the link is down, or if packets are also to be
+    /// duplicated, reordered or corrupted. The packets must then be sent one by one.
     pub(crate) fn lost_in_run(&self, len: usize, count: usize) -> Option<u64> {
         if !self.link_is_up() {
             return None;
@@ -200,9 +201,9 @@ impl Faults {
         self.accidents.lock().faults().latency
     }
 
-    /// Returns whether all packets arrive as they were sent, because the link is up and no packet
-    /// faults are configured. If so, messages may be transferred without packets, for example
-    /// through shared memory.
+    /// Returns whether messages may be transferred without packets, for example through shared
+    /// memory. This is the case while the device's link is up and no packet faults are configured,
+    /// so that all packets would arrive as they were sent.
     pub(crate) fn allows_other_paths(&self) -> bool {
         !self.careless.load(Ordering::Relaxed) && self.link_is_up()
     }

@@ -3,8 +3,8 @@
 #![forbid(unsafe_code)]
 
 /// Maximum number of queue pairs of the device (`max_qp` of `ibv_query_device(3)`). Tables of the
-/// device that have an entry for each queue pair have this length. A process has twice as many
-/// queue pair numbers, so the number of a destroyed queue pair is not reused soon.
+/// device that have an entry for each queue pair have this length. There are twice as many queue
+/// pair numbers as queue pairs, so that the number of a destroyed queue pair is not reused soon.
 pub const MAX_QP: usize = 1 << 15;
 /// Maximum number of outstanding work requests of a send queue or a receive queue (`max_qp_wr` of
 /// `ibv_query_device(3)`).
@@ -27,14 +27,14 @@ pub const MAX_QP_RD_ATOM: u8 = 16;
 pub const MAX_QP_INIT_RD_ATOM: u8 = 16;
 /// Maximum number of completion queues of the device (`max_cq` of `ibv_query_device(3)`).
 pub const MAX_CQ: usize = 1 << 16;
-/// Maximum number of entries of a completion queue (`max_cqe` of `ibv_query_device(3)`): as many as
-/// the position of an entry can number with 22 bits.
+/// Maximum number of entries of a completion queue (`max_cqe` of `ibv_query_device(3)`): the
+/// largest number that fits into the 22 bits for an index in the queue.
 pub const MAX_CQE: u32 = (1 << 22) - 1;
 /// Number of completion vectors of the device (`num_comp_vectors` of `ibv_context`). One is enough,
 /// because the device has no interrupts that could be distributed over processors.
 pub const COMPLETION_VECTORS: u32 = 1;
-/// Maximum number of completions that moderation combines in one completion event: the maximum of
-/// the field in `ibv_modify_cq(3)`.
+/// Maximum number of completions that can share one completion event (moderation): the largest
+/// value of the 16-bit field `cq_count` of `ibv_modify_cq(3)`.
 pub const MAX_MODERATION_COUNT: u16 = u16::MAX;
 /// Maximum time in microseconds for which moderation delays a completion event: the maximum of the
 /// field in `ibv_modify_cq(3)`.
@@ -46,7 +46,9 @@ pub const MAX_MR: usize = 1 << 20;
 pub const MAX_MR_SIZE: u64 = u64::MAX;
 /// Maximum number of memory windows of the device (`max_mw` of `ibv_query_device(3)`).
 pub const MAX_MW: usize = 1 << 20;
-/// Total size in bytes of all device memory that a process can allocate by `ibv_alloc_dm(3)`.
+/// Total size in bytes of the device memory that a process can allocate by `ibv_alloc_dm(3)`
+/// (`max_dm_size` of `ibv_query_device_ex(3)`). Such memory belongs to the device, not to the
+/// program.
 pub const MAX_DM_SIZE: u64 = 16 << 20;
 /// Maximum number of protection domains of the device (`max_pd` of `ibv_query_device(3)`).
 pub const MAX_PD: usize = 1 << 16;
@@ -62,8 +64,8 @@ pub const MAX_SRQ_WR: u32 = 1 << 15;
 pub const MAX_SRQ_SGE: u32 = 32;
 /// Maximum number of XRC domains of the device. No verb reports or checks this number.
 pub const MAX_XRCD: usize = 1 << 16;
-/// Maximum number of multicast groups to which queue pairs are attached (`max_mcast_grp` of
-/// `ibv_query_device(3)`).
+/// Maximum number of multicast groups to which queue pairs of the device can be attached
+/// (`max_mcast_grp` of `ibv_query_device(3)`).
 pub const MAX_MCAST_GRP: usize = 1 << 13;
 /// Maximum number of queue pairs that are attached to one multicast group (`max_mcast_qp_attach` of
 /// `ibv_query_device(3)`).
@@ -76,10 +78,10 @@ pub const MAX_PKEYS: u16 = 1;
 /// Bit mask of the supported page sizes in bytes: all powers of two from 4 KiB on.
 pub const PAGE_SIZE_CAP: u64 = !0xfff;
 /// Maximum time until this device acknowledges a packet, as the exponent `n` of 4.096 us * 2^n: 134
-/// ms. Programs add this time to their estimate of the round trip.
+/// ms. A program adds this time to the round trip when it chooses a timeout for acknowledgements.
 pub const LOCAL_CA_ACK_DELAY: u8 = 15;
 /// Frequency in kHz of the clock of completion timestamps (`hca_core_clock` of
-/// `ibv_query_device_ex(3)`), which counts nanoseconds.
+/// `ibv_query_device_ex(3)`). The clock ticks once per nanosecond, which is 1,000,000 kHz.
 pub const HCA_CORE_CLOCK: u64 = 1_000_000;
 /// Mask of the valid bits of a completion timestamp (`completion_timestamp_mask` of
 /// `ibv_query_device_ex(3)`): all 64.

@@ -39,8 +39,9 @@ pub(super) fn fetched(fetch: impl FnOnce() -> std::io::Result<()>) -> c_int {
     }
 }
 
-/// Returns a number for the `handle` field of a new C object, different from all others. For other
-/// devices, the kernel assigns this number.
+/// Returns a number for the `handle` field of a new C object such as `ibv_mr`. Each call returns a
+/// different number. The kernel assigns these numbers for devices with a kernel driver, but
+/// softroce has no kernel driver.
 pub(super) fn handle() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

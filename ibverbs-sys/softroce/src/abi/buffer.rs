@@ -34,13 +34,15 @@ struct Buffer {
 
 static BUFFERS: PerProcess<Mutex<BTreeMap<usize, Buffer>>> = PerProcess::new(Mutex::default);
 
-/// In a child of `fork`, discards the parent's buffers without freeing them, because they are not
-/// mapped in the child.
+/// In a child of `fork`, discards the buffers that the parent process allocated by `ibv_alloc_buf`.
+/// Their memory is not freed, because it is not mapped in the child.
 pub(super) fn reset_in_child() {
     BUFFERS.reset_in_child();
 }
 
-/// Bit that is set in all buffer numbers of this device, and not set in any address of user space.
+/// Bit that is set in the `ibv_buf` pointers of this device, which are numbers and not addresses.
+/// No address of user space has this bit, so a pointer without the bit is a buffer of another
+/// device.
 const NUMBER_BIT: usize = 1 << (usize::BITS - 1);
 
 /// Allocates a buffer for memory regions (`ibv_alloc_buf(3)`). The buffer is zeroed, its pages are
@@ -94,7 +96,8 @@ pub(crate) unsafe extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
     });
 }
 
-/// Registers a memory region in a buffer (`ibv_reg_buf_mr(3)`).
+/// Registers the `length` bytes at `addr` as a memory region (`ibv_reg_buf_mr(3)`). The bytes must
+/// be part of the buffer `buf`, which `ibv_alloc_buf` has allocated in the same protection domain.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
     pd: *mut ibv_pd,

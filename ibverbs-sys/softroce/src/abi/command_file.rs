@@ -19,8 +19,9 @@ use crate::context::{ProtectionDomain, Refusal};
 use crate::descriptor::Descriptor;
 use crate::memory::DeviceMemory;
 
-/// Command file of a context. With a duplicate of the file's descriptor, the program can import the
-/// context in the same process; the imported context then shares the file.
+/// File by which a program imports a context (`ibv_import_device(3)`). The program knows its
+/// descriptor as `cmd_fd`, and passes a duplicate to `ibv_import_device` in the same process. The
+/// imported context shares this file, and the objects that are stored here.
 pub(super) struct CommandFile {
     file: Descriptor,
     identity: Identity,
@@ -33,7 +34,8 @@ pub(super) struct CommandFile {
 type Identity = (u64, u64);
 
 impl CommandFile {
-    /// Creates a command file to which no objects belong.
+    /// Creates the command file of a new context: an empty file in memory, by whose descriptor a
+    /// program imports the context. Fails if the process cannot open another file.
     pub(super) fn new() -> io::Result<Arc<Self>> {
         let file = Descriptor::open(|| {
             let create = |flags| rustix::fs::memfd_create("softroce", flags);
@@ -68,7 +70,8 @@ fn identity(descriptor: BorrowedFd<'_>) -> io::Result<Identity> {
     Ok((status.st_dev, status.st_ino))
 }
 
-/// Existing objects of one type that belong to a command file, each with its handle.
+/// Objects of one type that contexts with the same [`CommandFile`] share. Each object is found by
+/// its handle, a number that the program knows.
 pub(super) struct Objects<T>(Mutex<HashMap<u32, Arc<T>>>);
 
 impl<T> Default for Objects<T> {
@@ -78,8 +81,8 @@ impl<T> Default for Objects<T> {
 }
 
 impl<T> Objects<T> {
-    /// Adds the object `object` with the handle `handle`, so that all contexts that share the
-    /// command file can import the object.
+    /// Adds the object `object` with the handle `handle` to this table, so that all contexts that
+    /// share the [`CommandFile`] can import the object.
     pub(super) fn insert(&self, handle: u32, object: &Arc<T>) {
         self.0.lock().insert(handle, Arc::clone(object));
     }

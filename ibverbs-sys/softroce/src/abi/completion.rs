@@ -157,7 +157,9 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     })
 }
 
-/// Acknowledges completion events (`ibv_ack_cq_events(3)`).
+/// Acknowledges `nevents` completion events of the queue `cq`, which the program has fetched from a
+/// completion channel (`ibv_ack_cq_events(3)`). `ibv_destroy_cq` waits until all fetched events are
+/// acknowledged.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: u32) {
     // SAFETY: the C API requires the caller to pass a valid completion queue.
@@ -453,8 +455,9 @@ unsafe fn take(queue: &CompletionQueue, limit: usize, mut place: *mut ibv_wc) ->
     })
 }
 
-/// Calls [`take`], but is never inlined. For polls that found the queue empty and then processed
-/// packets, so that the code of the usual poll stays short.
+/// Calls [`take`], but is never inlined. Used when a poll has found the completion queue empty and
+/// has then received packets. This keeps the code of the common case, in which the first attempt
+/// finds entries, short.
 ///
 /// # Safety
 /// `place` must be valid for writes of `limit` work completions.

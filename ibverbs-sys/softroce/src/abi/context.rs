@@ -11,7 +11,9 @@ use super::{fork, guard, is_ours, minus_one, open, verb};
 use crate::context::Subject;
 use crate::fault::Verb;
 
-/// Waits for an asynchronous event (`ibv_get_async_event(3)`).
+/// Fetches the next asynchronous event of the context, and stores it in `event`
+/// (`ibv_get_async_event(3)`). Waits for an event, unless the program has made the descriptor
+/// non-blocking. Returns 0, or -1 and sets errno.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_async_event(
     context: *mut ibv_context,

@@ -31,8 +31,9 @@ pub(crate) fn address() -> *mut ibv_device {
     DEVICE.0.get().cast()
 }
 
-/// Returns the C object of the parent's device, to which contexts that a child of `fork` has
-/// inherited point. It has the same name; opening it opens the device of the child.
+/// Returns the C object of the parent's device, for use in a child of `fork`. The contexts that the
+/// child has inherited refer to this object. The object has the same name as the child's own
+/// device, and opening the object opens the child's device.
 pub(crate) fn device_of_parent() -> *mut ibv_device {
     PARENT_DEVICE.0.get().cast()
 }
@@ -43,13 +44,14 @@ pub(crate) fn is_own(device: *const ibv_device) -> bool {
     ptr::eq(device, address()) || ptr::eq(device, device_of_parent())
 }
 
-/// Lists that [`ibv_get_device_list`] has returned with devices of the real library. The lock is
-/// held while the real library lists its devices, because that library then holds a lock of its
-/// own, which a child of `fork` could not release.
+/// Lists that [`ibv_get_device_list`] has returned to the program and that contain devices of the
+/// system's libibverbs (the real library). While that library lists its devices, it holds a lock of
+/// its own, which a child of `fork` could not release. So this lock is held meanwhile, and a `fork`
+/// waits for it.
 static LISTING: Mutex<Vec<DeviceList>> = Mutex::new(Vec::new());
 
-/// A list of devices that was returned to the program, together with the list of the real library
-/// from which its devices come. Both are stored as addresses.
+/// A list of devices that was returned to the program (`own`), and the list of the system's
+/// libibverbs from which its devices come (`real`). Both are stored as addresses.
 #[derive(Debug, Clone, Copy)]
 struct DeviceList {
     own: usize,
@@ -57,16 +59,17 @@ struct DeviceList {
 }
 
 impl DeviceList {
-    /// Removes a list that was returned to the program from [`LISTING`], and returns its entry.
-    /// `list` is the address of the program's list. Returns `None` if the list contains no devices
-    /// of the real library.
+    /// Removes the entry of a returned list from [`LISTING`], and returns the entry. `list` is the
+    /// list that the program got from `ibv_get_device_list`. Returns `None` if that list contains
+    /// no devices of the system's libibverbs.
     fn take(list: *mut *mut ibv_device) -> Option<Self> {
         let mut lists = LISTING.lock();
         let at = lists.iter().position(|entry| entry.own == list.addr())?;
         Some(lists.swap_remove(at))
     }
 
-    /// Frees the real library's list, from which the devices in the program's list come.
+    /// Frees the list that the system's libibverbs has returned (`real`). The list that was
+    /// returned to the program contains the same devices, and is not freed.
     fn free_real(self) {
         let real = ptr::with_exposed_provenance_mut(self.real);
         // SAFETY: the list was returned by the real library. Its entry was removed by the caller or
@@ -159,7 +162,8 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(
     })
 }
 
-/// Frees a list of devices (`ibv_free_device_list(3)`).
+/// Frees a list that `ibv_get_device_list` has returned (`ibv_free_device_list(3)`). Contexts that
+/// were opened from the list stay open.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     if InRealLibrary::is() {
@@ -195,7 +199,8 @@ pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> 
     catch_panic(|_| 0, || nic::guid().to_be())
 }
 
-/// Returns the kernel's index of a device (`ibv_get_device_index(3)`), or -1 for this device.
+/// Returns the kernel's index of a device (`ibv_get_device_index(3)`). Returns -1 for the softroce
+/// device, which the kernel does not know.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
     if !is_own(device) {
@@ -205,9 +210,9 @@ pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) ->
     -1
 }
 
-/// The C object of this device: an `ibv_device`, followed by zeroes. Programs and drivers read
-/// beyond the public part: `is_mlx5_dev` reads the operations that the device of a driver contains
-/// there. Because of the zeroes, they reject the device.
+/// The C object of the softroce device: an `ibv_device`, followed by zeroes. Libraries of other
+/// drivers read private data behind the `ibv_device`, for example to check whether the device is
+/// theirs. They find zeroes, and so reject the softroce device.
 #[repr(C)]
 struct DeviceObject {
     public: ibv_device,
@@ -243,17 +248,20 @@ const UNINITIALIZED_DEVICE: DeviceObject = DeviceObject {
 
 const _: () = assert!(mem::offset_of!(DeviceObject, private) == size_of::<ibv_device>());
 
-/// Set if programs can read the files of [`crate::sysfs`] under their paths. The device's C object
-/// then contains these paths.
+/// Set if programs can read the files of [`crate::sysfs`] under the paths in `/sys/class`. The
+/// `ibv_device` of the softroce device then contains these paths.
 static HAS_FILES: AtomicBool = AtomicBool::new(false);
 
-/// Makes the device's C object contain the paths of the files of [`crate::sysfs`], as the C objects
-/// of other devices do. Must be called before the first list of devices is returned.
+/// Makes the `ibv_device` of the softroce device contain the paths of the files of
+/// [`crate::sysfs`], as that of any other device does. Must be called before `ibv_get_device_list`
+/// is first called, because that call fixes the paths.
 pub(crate) fn show_files() {
     HAS_FILES.store(true, Ordering::Relaxed);
 }
 
-/// Writes the configured name and the paths that contain it to the device's C object.
+/// Sets the names of the `ibv_device` of the softroce device to the configured name. Also sets the
+/// paths `dev_path` and `ibdev_path`, which contain the name, if [`show_files`] was called. Only
+/// the first call has an effect.
 fn name_device() {
     static NAMED: Once = Once::new();
     NAMED.call_once(|| {

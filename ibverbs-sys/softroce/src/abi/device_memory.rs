@@ -54,7 +54,8 @@ pub(super) unsafe extern "C" fn alloc_dm(
     })
 }
 
-/// Creates the C object of the device memory `memory`, which has the handle `handle`.
+/// Creates the `ibv_dm` that represents the device memory `memory` to the program. `handle` is the
+/// number by which the program can import the memory.
 ///
 /// # Safety
 /// `context` must be an open context of this device.
@@ -203,7 +204,8 @@ pub(crate) unsafe extern "C" fn ibv_import_dm(
     })
 }
 
-/// Frees the C object of device memory without freeing the memory (`ibv_unimport_dm(3)`).
+/// Frees an `ibv_dm` that `ibv_import_dm` has returned (`ibv_unimport_dm(3)`). The device memory
+/// stays allocated for the `ibv_dm` from which it was imported.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
     // SAFETY: the C API requires the caller to pass valid device memory.

@@ -34,8 +34,8 @@ bitflags! {
 }
 
 impl Operations {
-    /// Returns whether queue pairs of the transport service `service` support all operations in
-    /// this set, by the table of `ibv_wr_post(3)`.
+    /// Returns whether a queue pair supports all these operations, by the table in
+    /// `ibv_wr_post(3)`. `service` is the transport service of the queue pair.
     pub(super) fn are_supported_by(self, service: Service) -> bool {
         let datagrams = Self::SEND | Self::SEND_WITH_IMMEDIATE;
         match service {
@@ -78,8 +78,9 @@ pub(super) fn set_functions(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_write = Some(wr_atomic_write);
 }
 
-/// Function pointers that newer headers add to the end of `ibv_qp_ex`: `wr_flush`, and spare
-/// entries.
+/// Function pointers at the end of `ibv_qp_ex` that only versions of the header newer than this
+/// crate's bindings declare: `wr_flush`, and spare entries for functions that are not known yet.
+/// Programs built with such a header call them.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct LaterFunctions {
@@ -309,9 +310,9 @@ unsafe extern "C" fn wr_flush(
     }
 }
 
-/// Makes the batch of requests fail, because the operation belongs to a later version of verbs. In
-/// the C calling convention the caller removes the arguments, so the function need not know their
-/// number.
+/// Makes the batch of requests that the program is posting fail. Stands for every function of
+/// `ibv_qp_ex` that this crate does not know. Such a function may have more parameters, which is
+/// harmless: in the C calling convention the caller removes the arguments.
 unsafe extern "C" fn wr_unknown(qp: *mut ibv_qp_ex) {
     // SAFETY: only queue pairs of this device have this function.
     unsafe { refuse(qp) };

@@ -28,8 +28,8 @@ use crate::{counters, descriptor, memory, nic, object_counts};
 
 /// Registers the handlers for `fork` that prevent a child from using its parent's device.
 ///
-/// Must be called at the first use of the device. A child that is forked earlier inherits nothing
-/// that it must discard.
+/// Must be called at the first use of the device. A `fork` before that needs no handlers, because
+/// the process has no files or memory of the device yet.
 pub(crate) fn register_handlers() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
@@ -41,7 +41,8 @@ pub(crate) fn register_handlers() {
     });
 }
 
-/// Returns whether a context was open when this process was forked.
+/// Returns whether this process is a child of `fork` that has inherited the open context `context`
+/// from its parent. The child must not use such a context.
 ///
 /// # Safety
 /// `context` must be a context of this or another verbs library.
@@ -82,7 +83,8 @@ extern "C" fn in_child() {
     unsafe { device::after_fork() };
 }
 
-/// Prepares real devices for a `fork` (`ibv_fork_init(3)`). This device needs no preparation.
+/// Calls `ibv_fork_init(3)` of the system's libibverbs, which prepares the devices of other drivers
+/// for a `fork`. The softroce device needs no preparation. Returns 0 if there is no such library.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_fork_init() -> c_int {
     // SAFETY: the function takes no arguments.

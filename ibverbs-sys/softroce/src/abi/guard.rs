@@ -12,9 +12,9 @@ pub(crate) fn guard<T>(failed: T, body: impl FnOnce() -> T) -> T {
     catch_panic(|_| failed, body)
 }
 
-/// Calls `body`, the body of a verb that fault injection can [make fail](crate::fault), and handles
-/// panics like [`guard`]. `failed` converts an error number, which is also stored in errno, to the
-/// result of the verb.
+/// Runs `body`, the implementation of the verb `verb`, and returns its result. If fault injection
+/// ([`crate::fault`]) makes this call fail, sets errno and returns the result of `failed` for the
+/// error number instead. Handles panics like [`guard`].
 pub(crate) fn verb<T>(verb: Verb, failed: impl Fn(c_int) -> T, body: impl FnOnce() -> T) -> T {
     catch_panic(&failed, || match faults().check(verb) {
         Ok(()) => body(),
@@ -25,8 +25,8 @@ pub(crate) fn verb<T>(verb: Verb, failed: impl Fn(c_int) -> T, body: impl FnOnce
     })
 }
 
-/// Returns the error number `errno`, for verbs that report an error by returning its number.
-/// [`minus_one`] and [`fail`] are for verbs that report errors in other ways.
+/// Returns `errno` unchanged: the result of a verb that reports an error by returning its number.
+/// Does not set errno. [`minus_one`] and [`fail`] are the counterparts for other verbs.
 pub(crate) fn number(errno: c_int) -> c_int {
     errno
 }

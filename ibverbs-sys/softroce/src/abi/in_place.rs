@@ -24,8 +24,8 @@ pub(super) struct Requests<'a> {
 }
 
 impl<'a> Requests<'a> {
-    /// Creates the list of unposted requests that begins with `next`. `rules` are the limits of the
-    /// queue pair to which the requests are posted.
+    /// Creates a view of the linked list of send requests that begins with `next`. `rules` are the
+    /// limits of the queue pair to which the requests are posted.
     ///
     /// # Safety
     /// `next` must be null or point to a list of valid requests that ends with a null pointer. The
@@ -34,8 +34,8 @@ impl<'a> Requests<'a> {
         Self { next, rules }
     }
 
-    /// Returns a pointer to the first request that has not been posted yet, or null if all requests
-    /// have been posted.
+    /// Returns a pointer to the first request of the program's list that has not been posted yet,
+    /// or null if all have been posted.
     pub(super) fn next_request(&self) -> *mut ibv_send_wr {
         self.next.cast_mut()
     }
@@ -84,9 +84,10 @@ impl<'a> PostedList<'a> for Requests<'a> {
     }
 }
 
-/// Returns the message that `request` sends, and its data, if the request is a send or a write with
-/// immediate data and has only common flags. Returns `None` for all other requests. `rules` are the
-/// limits of the queue pair. Inline data of several elements is copied to `gathered`.
+/// Returns the message that `request` sends, and its data. Returns `None` unless the request is a
+/// send or a write with immediate data on a reliable connection, has no flags except `SIGNALED`,
+/// `SOLICITED` and `INLINE`, and meets the limits of the queue pair (`rules`). If the inline data
+/// has several elements, they are copied to `gathered`, to which the result then refers.
 ///
 /// # Safety
 /// The request, and the data that its fields refer to, must be valid while the result is used.
@@ -135,9 +136,9 @@ pub(super) unsafe fn message<'a>(
     Some((message, data))
 }
 
-/// Returns the data that `request` sends. Returns `None` if the request has flags other than
-/// `flags`, exceeds the queue pair's limits in `rules`, or has inline data that is not exactly one
-/// element.
+/// Returns the data that `request` sends. Returns `None` if the request has a flag that is not in
+/// `flags`, or exceeds the limits of the queue pair (`rules`). Inline data must consist of a single
+/// scatter/gather element; otherwise also returns `None`.
 ///
 /// # Safety
 /// The segments of the request, and their bytes if they are inline, must be valid while the result

@@ -3,11 +3,10 @@ use std::sync::Once;
 use super::symbols::{SYMBOLS, Symbol};
 
 /// Checks that this process calls the verbs of softroce, and not those of another libibverbs. The
-/// check covers Rust code, librdmacm and all other libraries. May be called any number of times at
-/// low cost.
+/// check covers Rust code, librdmacm and all other libraries. Repeated calls cost almost nothing.
 ///
-/// A program that links this crate without a call of this function would silently use the real
-/// library, because the linker drops unreferenced objects. This function references all verbs.
+/// A program that links this crate must call this function, which refers to all verbs. Without the
+/// call, the linker drops them as unused, and the program silently uses the system's libibverbs.
 ///
 /// # Panics
 /// Panics with the reason if the process uses a function of another libibverbs.

@@ -8,8 +8,8 @@ use libc::{c_char, c_int, size_t};
 
 use super::real::call;
 
-/// Converts an address vector from the kernel's format, by the real library. Does nothing if there
-/// is no real library.
+/// Converts an address vector from the format of the kernel to that of the verbs API, by the same
+/// function of the system's libibverbs. Does nothing if that library is not installed.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_ah_attr_from_kern(
     dst: *mut ibv_ah_attr,
@@ -19,8 +19,8 @@ pub(crate) unsafe extern "C" fn ibv_copy_ah_attr_from_kern(
     unsafe { call!(ibv_copy_ah_attr_from_kern(dst, src)) }
 }
 
-/// Converts queue pair attributes from the kernel's format, by the real library. Does nothing if
-/// there is no real library.
+/// Converts queue pair attributes from the format of the kernel to that of the verbs API, by the
+/// same function of the system's libibverbs. Does nothing if that library is not installed.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
     dst: *mut ibv_qp_attr,
@@ -30,24 +30,27 @@ pub(crate) unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
     unsafe { call!(ibv_copy_qp_attr_from_kern(dst, src)) }
 }
 
-/// Converts a path record from the kernel's format, by the real library. Does nothing if there is
-/// no real library.
+/// Converts a path record (the description of a route between two ports) from the format of the
+/// kernel, by the same function of the system's libibverbs. Does nothing if that library is not
+/// installed.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_path_rec_from_kern(dst: *mut c_void, src: *mut c_void) {
     // SAFETY: the arguments are those of the caller, for the same function.
     unsafe { call!(ibv_copy_path_rec_from_kern(dst, src)) }
 }
 
-/// Converts a path record to the kernel's format, by the real library. Does nothing if there is no
-/// real library.
+/// Converts a path record (the description of a route between two ports) to the format of the
+/// kernel, by the same function of the system's libibverbs. Does nothing if that library is not
+/// installed.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_path_rec_to_kern(dst: *mut c_void, src: *mut c_void) {
     // SAFETY: the arguments are those of the caller, for the same function.
     unsafe { call!(ibv_copy_path_rec_to_kern(dst, src)) }
 }
 
-/// Excludes pages to which a real device may write from the memory that a child of `fork` inherits
-/// (`ibv_dontfork_range`).
+/// Calls `ibv_dontfork_range` of the system's libibverbs, which keeps the `size` bytes at `base`
+/// out of a child of `fork`. Hardware devices need this for memory to which they write; the
+/// softroce device does not. Returns 0 if there is no such library.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dontfork_range(base: *mut c_void, size: size_t) -> c_int {
     // SAFETY: the arguments are those of the caller, for the same function.
@@ -68,7 +71,8 @@ pub(crate) unsafe extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     unsafe { call!(ibv_get_sysfs_path() else c"/sys".as_ptr()) }
 }
 
-/// Reads a file of sysfs. The softroce device has no files there.
+/// Reads a file of a device in sysfs, by the same function of the system's libibverbs. Returns -1
+/// if that library is not installed. The softroce device has no files in sysfs.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
     directory: *const c_char,

@@ -36,7 +36,8 @@ struct RegionHandle {
 /// objects of a region. Contains `None` after the deregistration of the region.
 pub(super) struct Region(Mutex<Option<Registered>>);
 
-/// The key, memory and protection domain of a region that is registered at present.
+/// State of a memory region while it is registered: its memory key, its length and memory, and its
+/// protection domain, which cannot be deallocated meanwhile.
 struct Registered {
     key: u32,
     length: usize,
@@ -44,8 +45,8 @@ struct Registered {
     domain: InUse<ProtectionDomain>,
 }
 
-/// Kind of memory that a region consists of. Contains the objects that must exist as long as the
-/// region.
+/// Kind of memory of a region: memory of the program, device memory, or no memory (a null region).
+/// Contains the objects that must exist as long as the region.
 pub(super) enum Memory {
     Program {
         mapping: Mapping,
@@ -70,8 +71,8 @@ pub(super) struct Mapping {
     access: AccessFlags,
 }
 
-/// Length of a page in bytes, on which the `iova` of a region must have the same offset as its
-/// address.
+/// Length of a page in bytes. The address by which requests name a byte of a region must have the
+/// same offset in a page as the byte's address in memory.
 const PAGE: u64 = 4096;
 
 /// Registers a memory region (`ibv_reg_mr(3)`).
@@ -219,9 +220,9 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     })
 }
 
-/// Creates a further C object of the memory region with the handle `mr_handle`
-/// (`ibv_import_mr(3)`). Fails unless the region belongs to the context of `pd`, or to a context
-/// with which that context shares objects.
+/// Creates another `ibv_mr` for an existing memory region, which has the handle `mr_handle`
+/// (`ibv_import_mr(3)`). The region must belong to the context of `pd`, or to a context that shares
+/// its objects with that one through `ibv_import_device`; otherwise the call fails.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut ibv_mr {
     // SAFETY: the C API requires the caller to pass a valid protection domain.
@@ -331,8 +332,8 @@ pub(super) unsafe extern "C" fn advise_mr(
 }
 
 /// Registers the `length` bytes at `address` of the program's memory as a memory region, and
-/// returns the C object of the region. `start` is the address by which requests name the first
-/// byte, and `access` the access flags.
+/// returns its `ibv_mr`. Requests name the first byte by the address `start`, which need not be its
+/// address in memory. `access` are the access flags (`ibv_access_flags`).
 ///
 /// # Safety
 /// `pd` must belong to this device. The memory must meet the conditions of [`Mapping::span`].
@@ -367,10 +368,10 @@ pub(super) unsafe fn register(
     }
 }
 
-/// Registers a memory region, and returns its C object. The first tuple has the memory as the
-/// device accesses it, the address by which requests name the first byte, and the access flags. The
-/// second has the address and the length that `ibv_mr` contains. `memory` contains the objects that
-/// the region must keep.
+/// Registers a memory region, and returns its `ibv_mr`. The device accesses the memory by `span`,
+/// requests name its first byte by the address `start`, and `access` are the access flags. `addr`
+/// and `length` are the values that the `ibv_mr` shows the program. `memory` keeps the objects that
+/// must exist as long as the region.
 ///
 /// # Safety
 /// `pd` must belong to this device.
@@ -503,8 +504,9 @@ unsafe fn reregister(
 }
 
 impl Mapping {
-    /// Checks that the memory may be registered with the given access flags and addresses. `block`
-    /// is the [block](Self::block) of the arena that contains the memory.
+    /// Checks that the program's memory may be registered: the access flags and the two addresses
+    /// of the first byte must be valid, and the memory must be mapped. `block` is the
+    /// [block](Self::block) of the arena that contains the memory.
     fn check(&self, block: Option<&Arc<Block>>) -> Result<(), Refusal> {
         let is_on_demand = self.access.contains(AccessFlags::ON_DEMAND);
         if self.is_implicit() {
@@ -526,16 +528,17 @@ impl Mapping {
         Ok(())
     }
 
-    /// Returns whether the program registers the implicit on-demand region, which contains all
-    /// present and future memory of the program (`ibv_reg_mr(3)`).
+    /// Returns whether these are the arguments for the implicit on-demand region, which contains
+    /// all present and future memory of the program (`ibv_reg_mr(3)`).
     fn is_implicit(&self) -> bool {
         self.access.contains(AccessFlags::ON_DEMAND)
             && self.address == 0
             && self.length == usize::MAX as u64
     }
 
-    /// Returns the address by which requests name the first byte of the region: 0 if the region is
-    /// zero-based.
+    /// Returns the address that requests use for the first byte of the region. This is 0 if the
+    /// region has the flag `IBV_ACCESS_ZERO_BASED`, with which requests use offsets instead of
+    /// addresses.
     fn start(&self) -> u64 {
         if self.access.contains(AccessFlags::ZERO_BASED) {
             0
@@ -551,13 +554,14 @@ impl Mapping {
         nic.memory.arena()?.find(self.address, self.length)
     }
 
-    /// Returns the memory as a span, by which the device accesses it.
+    /// Returns the memory in the form in which the device accesses it. `block` is the block of the
+    /// device's arena that contains the memory, if any.
     ///
     /// # Safety
-    /// Until the region is deregistered, the memory must stay mapped with the protection that the
-    /// access flags need, unless the region is on-demand or in a block. Code that accesses the
-    /// memory concurrently with the device must be prepared for that. Each program that registers
-    /// memory guarantees this to the C API.
+    /// Unless the region is on-demand or the memory belongs to `block`, the memory must stay mapped
+    /// until the region is deregistered, with the protection that the access flags need. The device
+    /// may read and write the memory at any time, so other code must access it as memory that
+    /// another thread shares. The C API requires both of a program that registers memory.
     unsafe fn span(&self, block: Option<&Arc<Block>>) -> Span {
         // SAFETY: the caller guarantees the conditions of this function.
         unsafe {

@@ -8,8 +8,9 @@ use libc::{c_int, c_void, size_t};
 
 use super::{forward, minus_one};
 
-/// A DMA handle or a completion counter. Such objects begin with the context of their device. This
-/// device does not create them.
+/// A DMA handle or a completion counter of another device, to which calls for the object are
+/// forwarded. The softroce device has no such objects. Only the context is declared here, which is
+/// the first field and identifies the device.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Foreign {

@@ -35,13 +35,14 @@ struct OpenDevice {
     _counted: Counted,
 }
 
-/// Head of the linked list of open devices, by which a child of `fork` finds the contexts that it
-/// has inherited: the device that was opened last. Only threads that hold an [`Opening`] change the
-/// list, so no change is incomplete at a `fork`.
+/// The open device that was opened last: the head of a linked list of all open devices. A child of
+/// `fork` finds the contexts that it has inherited in this list. Only a thread that holds an
+/// [`Opening`], during which no thread can fork, changes the list, so the child never finds a
+/// half-made change.
 static OPEN_DEVICES: AtomicPtr<OpenDevice> = AtomicPtr::new(ptr::null_mut());
 
-/// Replaces all functions of inherited contexts by functions that fail. Must be called in a child
-/// of `fork`.
+/// Replaces all functions of the contexts that a child of `fork` has inherited, so that every verb
+/// called with such a context returns an error. Must be called in the child.
 pub(super) fn refuse_all() {
     let mut open = OPEN_DEVICES.swap(ptr::null_mut(), Ordering::Relaxed);
     while !open.is_null() {
@@ -99,8 +100,9 @@ pub(crate) unsafe fn nic<'a>(context: *const ibv_context) -> &'a Arc<Nic> {
     unsafe { &(*open_device(context)).nic }
 }
 
-/// Returns the command file of a context, to which the context's objects belong. Contexts that were
-/// imported by the descriptor of the file share the file.
+/// Returns the command file of a context, which contains the objects that can be imported. A
+/// context that was made by `ibv_import_device` has the command file of the context from which it
+/// was imported.
 ///
 /// # Safety
 /// `context` must belong to this device, and must not be closed while the reference is used.
@@ -146,8 +148,9 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
     })
 }
 
-/// Creates the C object of the context `context` of `nic`, and adds it to the list of open devices.
-/// `file` is the command file of the context, and `command` the program's descriptor of the file.
+/// Creates the `ibv_context` for the context `context` of `nic`, and adds it to the list of open
+/// devices. `file` is the command file of the context. `command` is a descriptor of this file,
+/// which the program gets as `cmd_fd`.
 fn make(
     context: Arc<Context>,
     nic: Arc<Nic>,
@@ -211,11 +214,12 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
     })
 }
 
-/// Makes a context of a duplicate of another context's command descriptor (`ibv_import_device(3)`).
-/// The new context has the objects of the other one, and closes the duplicate when it is closed.
+/// Creates another context that shares the objects of an open context (`ibv_import_device(3)`).
+/// `cmd_fd` is a duplicate of the open context's `cmd_fd`. The new context owns the duplicate, and
+/// closes it when it is closed.
 ///
-/// The other context must belong to this process. In every other process, a descriptor of this
-/// device does not belong to a device, and the real library fails with `EINVAL`.
+/// The open context must belong to this process. In another process the descriptor does not
+/// identify a context of this device, so the call fails.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     guard(ptr::null_mut(), || {
@@ -235,8 +239,8 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_con
     })
 }
 
-/// Finds the open contexts whose command file the descriptor `cmd_fd` refers to. Returns the
-/// command file and the NIC of these contexts, or `None` if there are no such contexts.
+/// Finds an open context whose command file is the file of the descriptor `cmd_fd`. Returns the
+/// command file and the NIC of the context, or `None` if there is no such context.
 fn shared_by(cmd_fd: c_int) -> Option<(Arc<CommandFile>, Arc<Nic>)> {
     if cmd_fd < 0 {
         return None;

@@ -90,9 +90,9 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })
 }
 
-/// Creates a further C object of the protection domain with the handle `pd_handle`
-/// (`ibv_import_pd(3)`). Fails unless the domain belongs to `context`, or to a context with which
-/// `context` shares objects.
+/// Creates another `ibv_pd` for an existing protection domain, which has the handle `pd_handle`
+/// (`ibv_import_pd(3)`). The domain must belong to `context`, or to a context that shares its
+/// objects with `context` through `ibv_import_device`; otherwise the call fails.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_pd(
     context: *mut ibv_context,
@@ -110,8 +110,8 @@ pub(crate) unsafe extern "C" fn ibv_import_pd(
     })
 }
 
-/// Frees the C object of a protection domain without deallocating the domain
-/// (`ibv_unimport_pd(3)`).
+/// Frees an `ibv_pd` that `ibv_import_pd` has returned (`ibv_unimport_pd(3)`). The protection
+/// domain stays allocated for the `ibv_pd` from which it was imported.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     // SAFETY: the C API requires the caller to pass a valid protection domain.
@@ -123,7 +123,8 @@ pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     });
 }
 
-/// Allocates a thread domain (`ibv_alloc_td(3)`).
+/// Allocates a thread domain, by which a program promises that only one thread at a time uses the
+/// objects in it (`ibv_alloc_td(3)`).
 pub(super) unsafe extern "C" fn alloc_td(
     context: *mut ibv_context,
     init_attr: *mut ibv_td_init_attr,
@@ -198,8 +199,9 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
     })
 }
 
-/// Creates the C object of the protection domain `domain`. `parent` is set for a parent domain: the
-/// protection domain and the thread domain from which it was made.
+/// Creates the `ibv_pd` of the protection domain `domain`. For a parent domain, `parent` contains
+/// the protection domain and the thread domain from which it was made; otherwise `parent` is
+/// `None`.
 ///
 /// # Safety
 /// `context` must be an open context of this device.

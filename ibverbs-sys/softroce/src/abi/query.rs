@@ -96,8 +96,8 @@ pub(super) unsafe extern "C" fn query_port(
     })
 }
 
-/// Stores the current time of the clock from which completion timestamps are taken
-/// (`ibv_query_rt_values_ex(3)`).
+/// Stores the present time of the clock for completion timestamps in `values.raw_clock`, if the
+/// program asks for it (`ibv_query_rt_values_ex(3)`).
 pub(super) unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
@@ -235,16 +235,18 @@ const CAPABILITIES: u32 = ibv_device_cap_flags::IBV_DEVICE_CURR_QP_STATE_MOD.0
     | ibv_device_cap_flags::IBV_DEVICE_MEM_MGT_EXTENSIONS.0
     | ibv_device_cap_flags::IBV_DEVICE_XRC.0;
 
-/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL` of newer headers: the device supports flushes that make data
-/// visible to other devices. The device has no persistent memory, so `_FLUSH_PERSISTENT` is not
-/// supported.
+/// Value of `IB_UVERBS_DEVICE_FLUSH_GLOBAL`, which this crate's version of the verbs headers lacks:
+/// the device supports flushes that make data visible to other devices. `_FLUSH_PERSISTENT` is not
+/// supported, because the device has no persistent memory.
 const DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
-/// `IB_UVERBS_DEVICE_ATOMIC_WRITE` of newer headers: the device supports atomic writes.
+/// Value of `IB_UVERBS_DEVICE_ATOMIC_WRITE`, which this crate's version of the verbs headers lacks:
+/// the device supports atomic writes.
 const DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
-/// `IBV_ODP_SUPPORT_FLUSH` of newer headers: the device supports flushes of on-demand regions.
+/// Value of `IBV_ODP_SUPPORT_FLUSH`, which this crate's version of the verbs headers lacks: the
+/// device supports flushes of regions with on-demand paging (ODP).
 const ODP_SUPPORT_FLUSH: u32 = 1 << 6;
-/// `IBV_ODP_SUPPORT_ATOMIC_WRITE` of newer headers: the device supports atomic writes to on-demand
-/// regions.
+/// Value of `IBV_ODP_SUPPORT_ATOMIC_WRITE`, which this crate's version of the verbs headers lacks:
+/// the device supports atomic writes to regions with on-demand paging (ODP).
 const ODP_SUPPORT_ATOMIC_WRITE: u32 = 1 << 7;
 
 fn port_attributes(nic: &Nic) -> ibv_port_attr {
@@ -284,9 +286,10 @@ fn port_attributes(nic: &Nic) -> ibv_port_attr {
 const DISABLED: u8 = 3;
 /// Physical port state "link up", as numbered in IBTA table 155.
 const LINK_UP: u8 = 5;
-/// Value of `max_vl_num` for a port that has only virtual lane 0.
+/// Value of the port attribute `max_vl_num` (`ibv_query_port(3)`) that means a single virtual lane.
 const ONE_LANE: u8 = 1;
-/// Value of `active_width` for a link with one lane.
+/// Value of the port attribute `active_width` (`ibv_query_port(3)`) that means a link with a single
+/// lane.
 const WIDTH_1X: u8 = 1;
 /// Value of `active_speed` for 10 Gbit/s per lane (FDR10).
 const SPEED_10G: u8 = 8;

@@ -26,8 +26,8 @@ use crate::xrc::XrcDomain;
 /// The C object that `ibv_create_qp` returns: the public structure, followed by private data of
 /// this device.
 ///
-/// Newer headers declare more functions after the part of [`ibv_qp_ex`] that this crate knows;
-/// `later` provides them.
+/// Newer versions of the header `verbs.h` add function pointers to the end of [`ibv_qp_ex`]. The
+/// field `later`, which follows the known part in memory, contains these pointers.
 #[repr(C)]
 pub(super) struct QueuePairHandle {
     /// The public structure, in a cell because C code may read and write it at any time.
@@ -274,7 +274,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     })
 }
 
-/// Stores the attributes of a queue pair in `attr` and `init_attr` (`ibv_query_qp(3)`).
+/// Stores the attributes of a queue pair in `attr` and `init_attr` (`ibv_query_qp(3)`). All
+/// attributes are stored, even if `attr_mask` does not request them. Returns 0 or an error number.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
@@ -398,8 +399,9 @@ struct Settings {
     basic: ibv_qp_init_attr,
 }
 
-/// Converts the attributes `given` for a new queue pair. Only the attributes that its mask names
-/// are used. Fails if the device does not support one of them.
+/// Checks the attributes `given` for a new queue pair, and converts them to [`Settings`]. Only the
+/// attributes that the mask in `given` names are used. Fails if the device does not support an
+/// attribute.
 ///
 /// # Safety
 /// `given` must point to attributes, and the attributes that its mask names must be valid.
@@ -474,8 +476,8 @@ unsafe fn make(wanted: Settings, capabilities: &mut ibverbs_sys::ibv_qp_cap) -> 
     }
 }
 
-/// Creates a queue pair of `nic` with the attributes `wanted`, but not its C object. `handle`
-/// refers to the open device that creates the queue pair.
+/// Creates a queue pair of `nic` with the attributes `wanted`. [`publish`] then creates its
+/// `ibv_qp`. `handle` is the reference from the open device that creates the queue pair.
 ///
 /// # Safety
 /// The context must belong to this device. The objects that the queue pair uses must be valid and
@@ -525,10 +527,10 @@ unsafe fn create(
     })
 }
 
-/// Returns the softroce object that the C object `object` contains, for use by a new queue pair of
-/// `context`. Returns `None` if `object` is null. Fails if the object belongs to another context;
-/// the error then contains the object's name `what`. `inner` converts a C object to the softroce
-/// object.
+/// Returns the softroce object behind the C object `object`, which a new queue pair is to use.
+/// Returns `None` if `object` is null. Fails if `object` belongs to a context other than `context`.
+/// `inner` converts the C object to the softroce object, and `what` is its name for the error
+/// message.
 ///
 /// # Safety
 /// `object` must be null, or valid and begin with a pointer to its context. If the context belongs
@@ -559,7 +561,8 @@ const _: () = {
     assert!(mem::offset_of!(ibv_xrcd, context) == 0);
 };
 
-/// Creates the handle by which a new queue pair refers to the open device of its program.
+/// Creates the reference from an open device to a new queue pair ([`Handle`]). `context` is the C
+/// object of the open device.
 ///
 /// # Safety
 /// `context` must belong to this device.
@@ -571,9 +574,9 @@ unsafe fn new_handle(context: *mut ibv_context) -> Handle {
     }
 }
 
-/// Creates the C object of `queue_pair`, and returns a pointer to it. `wanted` contains the
-/// attributes of the queue pair. The C object keeps `nic`, `handle` and, for an XRC target, the XRC
-/// domain `xrc`.
+/// Creates the `ibv_qp` of `queue_pair`, and returns a pointer to it. `wanted` contains the
+/// attributes of the queue pair, and `handle` is the reference from the open device. The object
+/// keeps `nic`, `handle` and, for an XRC target, the XRC domain `xrc`.
 fn publish(
     wanted: &Settings,
     queue_pair: Arc<QueuePair>,
@@ -621,8 +624,9 @@ fn publish(
 /// `rate_limit`, which the device does not support.
 const COMMON_LEN: usize = mem::offset_of!(ibv_qp_attr, rate_limit);
 
-/// Copies queue pair attributes from C memory. Fields that programs with old headers do not have
-/// are zero.
+/// Copies queue pair attributes from the C structure `from`. Only the fields that every version of
+/// the structure has are copied, because a program with old headers passes a shorter structure. All
+/// other fields of the result are zero.
 ///
 /// # Safety
 /// `from` must point to attributes.
@@ -634,8 +638,9 @@ unsafe fn attributes(from: *const ibv_qp_attr) -> ibv_qp_attr {
     values
 }
 
-/// Copies the queue pair attributes `values` to C memory: only the fields that all versions of the
-/// headers have.
+/// Copies the queue pair attributes `values` to the C structure `to`. Only the fields that every
+/// version of the structure has are written, because a program with old headers passes a shorter
+/// structure.
 ///
 /// # Safety
 /// `to` must be valid for writes of attributes.

@@ -18,7 +18,8 @@ use libc::{c_char, c_int};
 use super::set_errno;
 use crate::per_process::PerProcess;
 
-/// A function of the real library, which is looked up at the first call only.
+/// A function of the system's libibverbs (the real library), which is looked up at the first call
+/// only.
 pub(crate) struct Symbol {
     name: &'static CStr,
     /// Address of the function. Null before the lookup, and [`MISSING`] if the real library lacks
@@ -59,9 +60,9 @@ pub(crate) fn has(name: &CStr) -> bool {
     look_up(name).is_some()
 }
 
-/// Names by which the real library is opened, in this order. The bare name may lead to the library
-/// of this crate, if it was put into the search path under this name; the other names are in the
-/// directories where distributions keep libraries.
+/// Names by which the system's libibverbs (the real library) is opened, in this order. The bare
+/// name comes first, but may lead to softroce itself if it was installed under this name. The other
+/// names are in the directories where distributions install libraries.
 const NAMES: &[&CStr] = &[
     c"libibverbs.so.1",
     c"/usr/lib/x86_64-linux-gnu/libibverbs.so.1",
@@ -88,8 +89,8 @@ fn look_up(name: &CStr) -> Option<*mut c_void> {
     symbol_in(*LIBRARY.get(), name)
 }
 
-/// Opens the library with the name `name`. Returns the handle of the library, or 0 if there is no
-/// such library.
+/// Opens the library with the name `name` by `dlopen`. Returns the handle of the library, which is
+/// never closed, or 0 if the library cannot be opened.
 fn open(name: &CStr) -> usize {
     // SAFETY: the name is a C string. The constructors of the library only initialize its own data.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -119,7 +120,8 @@ impl InRealLibrary {
         Self(PhantomData)
     }
 
-    /// Returns whether the calling thread is executing a function of the real libibverbs.
+    /// Returns whether the calling thread is executing a function of the system's libibverbs.
+    /// Functions of this crate then know that this library calls them, and not the program.
     pub(crate) fn is() -> bool {
         DEPTH.get() > 0
     }
@@ -135,14 +137,15 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Result type of a verb that softroce cannot execute, for example because the object belongs to
-/// another driver and the real library lacks the function.
+/// Result type of a verb, with the value that the verb returns if it cannot be executed. For
+/// example, the object belongs to another driver and the system's libibverbs lacks the function.
 pub(crate) trait Missing: Sized {
-    /// Returns the result by which a verb reports an error number. Sets errno if the verb's
-    /// convention requires it.
+    /// Returns the value by which a verb with this result type reports the error number `errno`: a
+    /// null pointer, for example. Sets errno if such verbs set it.
     fn failed(errno: c_int) -> Self;
 
-    /// Returns the result by which a verb reports an unsupported operation (`EOPNOTSUPP`).
+    /// Returns the value by which a verb with this result type reports that the operation is not
+    /// supported (`EOPNOTSUPP`).
     fn missing() -> Self {
         Self::failed(libc::EOPNOTSUPP)
     }
@@ -186,7 +189,8 @@ impl Missing for *const c_char {
     }
 }
 
-/// Converts the address of a function to a function pointer of the same type as `_ours`.
+/// Converts the address `found` of a function to a function pointer of the type `F`. `_ours` is a
+/// function of this type; it is not called, and only lets the compiler infer the type.
 ///
 /// # Safety
 /// `found` must be a function of the type `F`, and `F` a function pointer type.

@@ -148,10 +148,10 @@ unsafe fn create_extended(
     }
 }
 
-/// Creates a shared receive queue in the protection domain `pd`, and returns its C object. `attr`
-/// contains the requested numbers of requests and segments, and gets the actual ones. `srq_context`
-/// is the program's value for the queue. `xrc` is the XRC domain and the completion queue of an XRC
-/// shared receive queue.
+/// Creates a shared receive queue in the protection domain `pd`, and returns its `ibv_srq`. `attr`
+/// contains the requested numbers of requests and segments, and gets the actual numbers.
+/// `srq_context` is a value of the program that the `ibv_srq` contains. `xrc` contains the XRC
+/// domain and the completion queue of an XRC shared receive queue; `None` for other queues.
 ///
 /// # Safety
 /// `context` must belong to this device, and `pd` to `context`.

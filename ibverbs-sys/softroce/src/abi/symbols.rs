@@ -17,9 +17,10 @@ pub(crate) struct Symbol {
 unsafe impl Sync for Symbol {}
 
 impl Symbol {
-    /// Checks which definition of the symbol the dynamic linker finds. Returns `None` if it is the
-    /// definition of this crate, or if only newer libraries than the installed one have the symbol.
-    /// Otherwise returns the name of the symbol and the file that contains the other definition.
+    /// Checks which definition of this function the dynamic linker finds in the process. Returns
+    /// `None` if it is the definition of this crate. If it is another one, returns the name of the
+    /// symbol and the file that contains it. Also returns `None` for a symbol that the installed
+    /// libibverbs is too old to have.
     pub(crate) fn foreign_definition(&self) -> Option<String> {
         // SAFETY: the name is a C string.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, self.name.as_ptr()) };
@@ -53,8 +54,8 @@ fn path(function: *mut c_void) -> String {
     format!("from {}", file.to_string_lossy())
 }
 
-/// Symbols that newer versions of libibverbs have and the installed one may lack. This crate
-/// defines them in any case.
+/// Symbols that an older installed version of libibverbs may lack. This crate defines them
+/// nevertheless, for programs that were built with a newer version.
 const NEWER_SYMBOLS: &[&CStr] = &[
     c"ibv_alloc_buf",
     c"ibv_free_buf",
@@ -132,8 +133,9 @@ mod tests {
     use super::super::real;
     use super::{NEWER_SYMBOLS, SYMBOLS, path};
 
-    /// Releases of rdma-core, in ascending order, with the symbols that their libibverbs exports to
-    /// programs: the default version of each, from the release's `libibverbs.map`.
+    /// Releases of rdma-core, in ascending order, with the symbols that a program can link to in
+    /// their libibverbs. The lists come from the `libibverbs.map` of each release. They contain
+    /// each symbol once, in its default version.
     const RELEASES: [(u32, &str); 4] = [
         (44, include_str!("symbols/rdma-core-44.txt")),
         (50, include_str!("symbols/rdma-core-50.txt")),
@@ -141,7 +143,7 @@ mod tests {
         (65, include_str!("symbols/rdma-core-65.txt")),
     ];
 
-    /// Symbols of the releases that this crate does not define, each with the reason.
+    /// Symbols of libibverbs in [`RELEASES`] that this crate does not define, each with the reason.
     const OMITTED: [(&str, &str); 2] = [
         (
             "ibv_register_driver",
@@ -153,8 +155,8 @@ mod tests {
         ),
     ];
 
-    /// Symbols that this crate defines although libibverbs does not export them to programs,
-    /// because `ibv_devinfo` uses them.
+    /// Symbols that this crate defines although libibverbs exports them only for its own tools, not
+    /// for programs. The tool `ibv_devinfo` uses them.
     const UNEXPORTED: [&str; 1] = ["ibv_query_gid_type"];
 
     /// Returns the names of the functions that the installed libibverbs exports to programs. Hidden

@@ -12,9 +12,9 @@ use super::{
     work_request, xrc,
 };
 
-/// Returns a new verbs context with all function pointers set: the operations, and the functions
-/// that inline functions of newer headers call. No pointer is null, because some callers do not
-/// check for null.
+/// Returns a new verbs context with all function pointers set. The pointers include the verbs that
+/// `verbs.h` calls by inline functions, also in newer versions of the header. No pointer is null,
+/// because some callers do not check for null.
 pub(super) fn context() -> verbs_context {
     verbs_context {
         query_port: Some(query::query_port),

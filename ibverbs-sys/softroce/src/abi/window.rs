@@ -26,7 +26,8 @@ struct WindowHandle {
     _counted: Counted,
 }
 
-/// Allocates a memory window (`ibv_alloc_mw(3)`).
+/// Allocates a memory window, by which peers get access to a part of a memory region
+/// (`ibv_alloc_mw(3)`). `kind` is the window type 1 or 2.
 pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
     verb(Verb::AllocMw, fail, || {
         pointer(|| {

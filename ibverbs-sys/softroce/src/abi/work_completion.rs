@@ -62,7 +62,8 @@ pub(super) fn vendor_error(entry: &Entry) -> u32 {
     }
 }
 
-/// Returns the flags of a completion queue entry.
+/// Returns the flags of a work completion (`ibv_wc_flags`) for the entry of a completion queue.
+/// They state whether the completion has a network header, immediate data or an invalidated key.
 pub(super) fn flags(entry: &Entry) -> c_uint {
     let completion = &entry.completion;
     let flag = |is_set: bool, flag: ibv_wc_flags| if is_set { flag.0 } else { 0 };
@@ -95,8 +96,9 @@ pub(super) fn service_level(entry: &Entry) -> u8 {
     }
 }
 
-/// Returns the immediate data of a completion queue entry in network byte order. If the entry has
-/// no immediate data, returns the invalidated key, or 0.
+/// Returns the value of the field of a work completion that immediate data and the invalidated key
+/// share. Immediate data is in network byte order, and the key in host byte order. If the entry has
+/// no immediate data and no invalidated key, returns 0.
 pub(super) fn immediate(entry: &Entry) -> u32 {
     let completion = &entry.completion;
     completion

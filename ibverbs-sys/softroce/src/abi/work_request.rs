@@ -266,7 +266,7 @@ pub(super) unsafe fn copy(
 /// protection domain of the queue pair `object` (IBTA 10.2.5).
 ///
 /// # Safety
-/// `handle` must be null or a valid address handle of some library.
+/// `handle` must be null, or a valid address handle of softroce or of another verbs library.
 pub(super) unsafe fn address(
     object: &QueuePairHandle,
     handle: *mut ibv_ah,
@@ -294,8 +294,9 @@ pub(super) unsafe fn address(
     }
 }
 
-/// Binds a type 1 window (`ibv_bind_mw(3)`). The new key is returned immediately. Windows of type 2
-/// and zero-based windows are immediate errors; the completion reports other errors.
+/// Posts a request that binds a memory window of type 1 (`ibv_bind_mw(3)`). Returns 0 or an error
+/// number, and stores the new key in the window at once. Windows of type 2 and zero-based windows
+/// are rejected at once. An error that is found later is reported by the completion of the request.
 pub(super) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,
@@ -329,11 +330,12 @@ pub(super) unsafe extern "C" fn bind_mw(
     })
 }
 
-/// Converts the attributes `info` of a request that binds the window `window`. `key` is the key
-/// that the window gets.
+/// Converts the attributes `info` of a bind request to a [`WindowBinding`], the form in which
+/// softroce uses them. `window` is the memory window that the request binds, and `key` is its new
+/// key.
 ///
 /// # Safety
-/// The region in `info` must be null or a valid region of some library.
+/// The region in `info` must be null, or a valid region of softroce or of another verbs library.
 unsafe fn binding(
     window: &ibv_mw,
     key: u32,
@@ -359,7 +361,8 @@ unsafe fn binding(
 /// device and with NICs, the window may be of either type.
 ///
 /// # Safety
-/// The window and the region in `info` must each be null or a valid object of some library.
+/// The window and the region in `info` must each be null, or a valid object of softroce or of
+/// another verbs library.
 pub(super) unsafe fn bind(
     window: *const ibv_mw,
     key: u32,

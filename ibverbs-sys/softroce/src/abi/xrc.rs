@@ -10,8 +10,9 @@ use crate::object_counts::{Counted, Kind};
 use crate::per_process::PerProcess;
 use crate::xrc::{File, XrcDomain, XrcDomains};
 
-/// The C object that `ibv_open_xrcd` returns: the public structure, followed by the XRC domain of
-/// this device.
+/// The C object that `ibv_open_xrcd` returns: the public structure, followed by this device's XRC
+/// domain. An XRC (extended reliable connection) domain contains target queue pairs, and the shared
+/// receive queues to which their peers may send.
 #[repr(C)]
 struct XrcDomainHandle {
     public: ibv_xrcd,
@@ -19,7 +20,8 @@ struct XrcDomainHandle {
     _counted: Counted,
 }
 
-/// The XRC domains that this process has open. All contexts share them.
+/// The domains for extended reliable connections (XRC domains) that this process has open. All open
+/// contexts (`ibv_context`) of the process share them.
 static DOMAINS: PerProcess<XrcDomains> = PerProcess::new(XrcDomains::default);
 
 /// In a child of `fork`, discards the XRC domains that the parent has opened, so that the child has
@@ -75,7 +77,8 @@ pub(super) unsafe extern "C" fn open_xrcd(
     })
 }
 
-/// Closes an XRC domain (`ibv_close_xrcd(3)`).
+/// Closes an XRC domain (`ibv_close_xrcd(3)`). Returns 0, or an error number if queue pairs or
+/// shared receive queues still use the domain.
 pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     verb(Verb::CloseXrcd, number, || {
         // SAFETY: only contexts of this device have this function, so the XRC domain belongs to it.

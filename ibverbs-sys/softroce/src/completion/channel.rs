@@ -26,8 +26,8 @@ pub struct CompletionChannel {
     usage: Usage,
 }
 
-/// Descriptor on which threads of the program wait for completion events. Its kind determines
-/// whether peer processes can wake these threads.
+/// Descriptor on which threads of the program wait for completion events. Either only this process
+/// can wake the threads (`Own`), or peer processes on the same host can, too (`WakeEventfd`).
 #[derive(Debug)]
 enum EventFile {
     Own(Descriptor),
@@ -82,10 +82,9 @@ impl CompletionChannel {
         }
     }
 
-    /// Returns whether the program has made the channel's descriptor non-blocking, so that no
-    /// thread waits in a `read` of it. After the first `true`, all later calls return `true`
-    /// without a system call. If the program makes the descriptor blocking again, threads still
-    /// wait correctly.
+    /// Returns whether the program has made the channel's descriptor non-blocking. No thread then
+    /// waits in a `read` of the descriptor. After the first `true`, all later calls return `true`
+    /// without a system call, even if the program has made the descriptor blocking again.
     pub(crate) fn is_non_blocking(&self) -> bool {
         self.was_non_blocking() || {
             let flags = fcntl_getfl(self).unwrap_or(OFlags::empty());
@@ -96,8 +95,9 @@ impl CompletionChannel {
         }
     }
 
-    /// Returns whether [`is_non_blocking`](Self::is_non_blocking) has ever returned `true`. Never
-    /// makes a system call, so this check is cheap enough for each arming of a completion queue.
+    /// Returns whether a call of [`is_non_blocking`](Self::is_non_blocking) has returned `true`
+    /// before. Makes no system call, so it is cheap enough to be called each time that the program
+    /// arms a completion queue.
     pub(crate) fn was_non_blocking(&self) -> bool {
         self.was_non_blocking.load(Ordering::Relaxed)
     }

@@ -24,8 +24,8 @@ pub struct Deadlines {
 /// timer can be set.
 type DueCallback = Box<dyn Fn(Time) + Send + Sync>;
 
-/// Value of `earliest` if no completion event is delayed. Later than every due time, so that no
-/// event seems due.
+/// Value of [`Deadlines::earliest`] if no completion event is delayed. The value is later than
+/// every due time, so that no event seems due.
 const NONE: u64 = u64::MAX;
 
 impl Default for Deadlines {
@@ -54,9 +54,9 @@ impl Deadlines {
         (earliest != NONE).then(|| Time::from_nanos(earliest))
     }
 
-    /// Sets the callback `told`. It is called with the due time of each completion event that is
-    /// newly delayed, so that it can set a timer. Only the first call of this function has an
-    /// effect. The callback runs while a completion queue is locked.
+    /// Sets the callback `told`. The callback gets the due time of each completion event when
+    /// moderation begins to delay the event, and can set a timer. The callback runs while a
+    /// completion queue is locked. Only the first call of this function has an effect.
     pub(crate) fn set_callback(&self, told: impl Fn(Time) + Send + Sync + 'static) {
         let _ = self.told.set(Box::new(told));
     }
@@ -84,8 +84,8 @@ impl Deadlines {
         }
     }
 
-    /// Adds the completion queue `queue`, whose delayed event is due at `time`. Calls the callback
-    /// with this time, so that a timer is set.
+    /// Adds the completion queue `queue`, whose completion event moderation delays until `time`.
+    /// Passes the time to the function of [`set_callback`](Self::set_callback), which sets a timer.
     pub(super) fn add(&self, time: Time, queue: Weak<CompletionQueue>) {
         let mut waiting = self.waiting.lock();
         waiting.push((time, queue));

@@ -18,8 +18,8 @@ pub struct Moderation {
     pub period: Duration,
 }
 
-/// State of a completion event that moderation delays: the number of completions since the last
-/// event, and the time at which the event is due.
+/// State of a completion event that [`Moderation`] delays, so that several completions share it:
+/// the number of completions since the last event, and the time at which the event is due.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DelayedEvent {
     count: u16,
@@ -38,9 +38,9 @@ pub(super) enum EventTiming {
 }
 
 impl Moderation {
-    /// Counts a completion at the time `now`. `held` is the state of the delayed event of the
-    /// completion queue, which must be armed. Returns whether the completion event must be raised
-    /// now or is delayed.
+    /// Counts a completion at the time `now` in `held`, the state of the completion queue's delayed
+    /// event. Returns whether the event must be raised now, because enough completions share it, or
+    /// is delayed further. The queue must be armed.
     pub(super) fn count_completion(self, held: &mut DelayedEvent, now: Time) -> EventTiming {
         held.count = held.count.saturating_add(1);
         if self.period.is_zero() || held.count >= self.count {

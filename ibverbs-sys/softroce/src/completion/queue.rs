@@ -57,9 +57,9 @@ pub struct CompletionQueueAttributes {
     pub timestamps: bool,
 }
 
-/// State of the completion event for which the program has armed the queue. Threads that add
-/// entries lock this state only if the queue is armed: the tail of the ring of entries has a copy
-/// of the state, which they check first.
+/// State of the completion event for which the program has armed the queue. A thread that adds an
+/// entry need not lock this state if the queue is not armed: flags in the tail of the ring of
+/// entries show this.
 #[derive(Default)]
 struct ArmedState {
     arming: Option<Arming>,
@@ -98,8 +98,8 @@ const _: () = assert!(limits::MAX_CQE as usize <= Ring::<Entry>::MAX_CAPACITY);
 
 impl CompletionQueue {
     /// Creates a completion queue of the open device `context` with the given attributes.
-    /// `deadlines` is the list to which the queue adds each event that moderation delays, with the
-    /// time at which the event is due.
+    /// `deadlines` is the list of delayed completion events, to which the queue adds each event
+    /// that it delays so that several completions share it ([`Moderation`]).
     pub fn new(
         context: &Arc<Context>,
         deadlines: &Arc<Deadlines>,
@@ -128,13 +128,15 @@ impl CompletionQueue {
         self.channel.as_deref()
     }
 
-    /// Returns whether the program reads the timestamps of entries. Otherwise they need not be
-    /// recorded.
+    /// Returns whether the program reads the timestamps of this completion queue's entries. If not,
+    /// the timestamps need not be recorded.
     pub fn is_timed(&self) -> bool {
         self.timed.load(Ordering::Relaxed)
     }
 
-    /// Adds an entry, and raises a completion event if the queue is armed for such an entry.
+    /// Adds an entry, and raises a completion event if the program has requested an event for such
+    /// an entry. Fails if the queue is full, and from then on always. A queue that ignores overruns
+    /// drops its oldest entry instead.
     #[inline]
     pub fn push(&self, entry: Entry) -> Result<(), Overrun> {
         let added = self.entries.push(entry);
@@ -147,9 +149,10 @@ impl CompletionQueue {
         self.push_slowly(added, &again)
     }
 
-    /// Handles the rare cases in which the fast path of [`push`](Self::push) is not sufficient for
-    /// `entry`. If the fast path could not add the entry (`added` is `None`), tries again.
-    /// Otherwise raises an event for the added entry, if the queue is armed.
+    /// Does the rest of [`push`](Self::push) for `entry` if its fast path is not sufficient.
+    /// `added` is the result of the fast path. If `added` is `None`, adds the entry, which the fast
+    /// path could not do. Otherwise raises the completion event, if the program has requested one
+    /// for this entry.
     #[cold]
     fn push_slowly(&self, added: Option<Added>, entry: &Entry) -> Result<(), Overrun> {
         let entry = slice::from_ref(entry);
@@ -228,8 +231,9 @@ impl CompletionQueue {
         Err(Overrun)
     }
 
-    /// Raises a completion event if the queue is armed for one of `entries`, which were added to
-    /// the ring with the result `added`. Moderation may delay the event.
+    /// Raises the completion event if the program has requested one for any of `entries`.
+    /// Moderation may delay the event. The entries are in the ring already; `added` contains the
+    /// position of the first one and the flags that were then set.
     #[cold]
     fn notify_added(&self, added: Added, entries: &[Entry]) {
         let is_awaited =
@@ -267,9 +271,9 @@ impl CompletionQueue {
 
     /// Returns whether the queue has no entry. Takes no lock.
     ///
-    /// Always returns `false` if the caller knows of an entry by other means (an event, memory that
-    /// the same message wrote, a lock), because the entry is published with `Release` before.
-    /// Exception: while another thread is still adding an earlier entry, both entries are missing.
+    /// A caller that knows of an entry, for example because its event was raised or its message was
+    /// written to memory, finds the queue non-empty until the entry is removed. Exception: while
+    /// another thread is still adding an earlier entry, the queue seems to end before that entry.
     /// An event is raised only when all earlier entries are complete.
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -289,11 +293,11 @@ impl CompletionQueue {
         self.overrun.load(Ordering::Acquire)
     }
 
-    /// Arms the queue for entries of the kind `arming`: requests one event for such an entry that
-    /// is added later (`ibv_req_notify_cq(3)`). Existing entries raise no event, so the caller must
-    /// poll once more. That poll finds the entries whose slots were claimed before this call. A
-    /// thread that claims a slot after this call finds that the queue is armed, and raises the
-    /// event.
+    /// Arms the queue: requests an event for the next added entry of the kind `arming`
+    /// (`ibv_req_notify_cq(3)`). Entries that are already in the queue raise no event, so the
+    /// caller must poll once more after this call. No entry is missed: a thread that adds an entry
+    /// has either obtained its slot before this call, so that the poll finds the entry, or raises
+    /// the event.
     ///
     /// A queue that is armed for any entry stays armed for any entry, even if it is then armed for
     /// solicited entries (IBTA 11.4.2.2).
@@ -326,8 +330,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Sets the moderation of completion events to `moderation`. Raises an event that is delayed at
-    /// present, because the new moderation may never raise it.
+    /// Sets the moderation of completion events to `moderation`. Raises an event that the old
+    /// moderation has delayed, because the new one may never raise it.
     pub fn moderate(&self, moderation: Moderation) {
         if !moderation.period.is_zero() {
             self.timed.store(true, Ordering::Relaxed);
@@ -340,7 +344,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Raises the completion event that moderation has delayed, if it is due at `now`.
+    /// Raises the completion event that the queue has delayed so that several completions share it
+    /// ([`Moderation`]). Does nothing if no event is delayed, or if it is due after `now`.
     pub(super) fn expire(&self, now: Time) {
         let mut events = self.events.lock();
         if events.held.due.is_some_and(|due| due <= now) {
@@ -365,12 +370,16 @@ impl CompletionQueue {
         &self.context
     }
 
-    /// Returns the [`Element`] that stands for the queue in asynchronous events.
+    /// Returns the [`Element`] of the queue for its asynchronous events. An element contains the
+    /// address of the queue's `ibv_cq`, and counts the events that the program must still
+    /// acknowledge.
     pub fn element(&self) -> &Arc<Element> {
         &self.element
     }
 
-    /// Returns the [`Element`] that stands for the queue in events of its completion channel.
+    /// Returns the [`Element`] of the queue for the events of its completion channel. An element
+    /// contains the address of the queue's `ibv_cq`, and counts the events that the program must
+    /// still acknowledge.
     pub fn notifications(&self) -> &Arc<Element> {
         &self.notifications
     }

@@ -46,18 +46,18 @@ pub(super) struct Ring<T> {
     capacity: AtomicUsize,
 }
 
-/// The head or the tail of the ring: one word, in its own cache line.
+/// The head or the tail of the ring of entries: a [`Position`] with flags, in its own cache line.
 #[repr(align(64))]
 struct RingEnd(AtomicU64);
 
-/// Result of adding entries: the position of the first added entry, with the marks (flags of the
-/// tail) that were set at that time. The marks show the caller if the completion queue is armed for
-/// the entries.
+/// Result of adding entries to the ring: the position of the first added entry, and the
+/// [`TailFlags`] that were set at that time. By the flags, the caller finds out whether it must
+/// raise a completion event for the entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Added(Position);
 
-/// Flags in the tail of the ring whose meaning the completion queue defines: the kinds of entries
-/// for which the queue is armed.
+/// Flags in the tail of the ring, called marks. The completion queue sets one for each kind of
+/// entry for which the program has requested a completion event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TailFlags(u64);
 
@@ -70,8 +70,8 @@ pub(super) enum AddError {
     Closed,
 }
 
-/// State in which the ring was found full: the value of the tail. [`Ring::close`] closes the ring
-/// only if the tail has not changed since.
+/// Value of the tail at the time when the ring was found full. [`Ring::close`] closes the
+/// ring only if the tail still has this value, because otherwise the ring may have room again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full(Position);
 
@@ -90,15 +90,16 @@ impl TailFlags {
 }
 
 impl Added {
-    /// Returns the marks (flags of the tail of the ring) that were set when the entries were added.
-    /// They show the kinds of entries for which the completion queue was armed.
+    /// Returns the [`TailFlags`] that were set when the entries were added to the ring. They show
+    /// the kinds of entries for which the program had requested a completion event.
     #[inline]
     pub(super) fn marks(self) -> TailFlags {
         TailFlags(self.0.0 & Position::MARKS)
     }
 
-    /// Returns whether the entries were added before a mark was set at the position `mark`, so that
-    /// they must not raise the event that the mark requests.
+    /// Returns whether the entries were added before [`Ring::mark`] set a flag and returned the
+    /// position `mark`. If so, the completion event that the flag requests is not for these
+    /// entries.
     pub(super) fn is_before(self, mark: Position) -> bool {
         self.0.is_before(mark)
     }
@@ -140,9 +141,9 @@ impl<T: Copy + Send> Ring<T> {
         Some(Added(tail))
     }
 
-    /// Adds as many of `entries` as there are free slots, but at least one, in order. Returns the
-    /// number of added entries, and the position of the first one with the marks of the tail. Fails
-    /// if the ring is full or closed.
+    /// Adds the first of `entries` to the ring, in order: as many as there are free slots, and at
+    /// least one. Returns the number of added entries, and the position of the first one with the
+    /// [`TailFlags`] that were set. Fails if the ring is full or closed.
     pub(super) fn push_all(&self, entries: &[T]) -> Result<(usize, Added), AddError> {
         let mut attempt = 0;
         loop {
@@ -171,9 +172,10 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Handles the case that the slot at the tail position `tail` is not free: adds slots to the
-    /// ring, or waits for another thread. Returns `Ok` if the caller must try again, and the reason
-    /// as an error if no entry can be added. `attempt` counts the waits.
+    /// Makes room for an entry at the tail position `tail`, whose slot is not free. Adds slots to
+    /// the ring, or waits a moment for a thread that is still using the slot. Returns `Ok` if the
+    /// caller must try again, and an error if the ring is closed or full. `attempt` is the number
+    /// of waits so far, which determines the length of the wait.
     #[cold]
     fn make_room(&self, tail: Position, attempt: &mut u32) -> Result<(), AddError> {
         if tail.has(Position::CLOSED) {
@@ -194,15 +196,14 @@ impl<T: Copy + Send> Ring<T> {
         Ok(())
     }
 
-    /// Closes the ring, so that no more entries can be added. `full` is the state in which the ring
-    /// was found full; if the tail has changed since, the ring stays open. Returns `true` if this
-    /// call closed the ring.
+    /// Closes the ring, so that no more entries can be added. Does nothing if the tail has changed
+    /// since an attempt to add an entry returned `full`. Returns whether this call closed the ring.
     pub(super) fn close(&self, full: Full) -> bool {
         claim(&self.tail, full.0, full.0.with(Position::CLOSED))
     }
 
-    /// Returns whether the ring has no entry. Never returns `true` if the caller knows by other
-    /// means that an entry was added and not removed.
+    /// Returns whether the ring has no entry. A caller that knows of an entry in the ring, for
+    /// example from a signal of the thread that added the entry, never gets `true`.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         let head = self.head();
@@ -243,9 +244,9 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Sets marks (flags of the tail), for example to arm the completion queue, and returns the
-    /// position of the tail. A thread that adds an entry at or behind this position finds the marks
-    /// in its [`Added`].
+    /// Sets flags in the tail of the ring, for example to arm the completion queue, and returns the
+    /// position of the tail. A thread that adds an entry at this position or later gets the flags
+    /// as part of its [`Added`].
     pub(super) fn mark(&self, marks: TailFlags) -> Position {
         Position(self.tail.0.fetch_or(marks.0, Ordering::AcqRel)).unflagged()
     }

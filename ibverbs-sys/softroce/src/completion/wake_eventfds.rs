@@ -84,8 +84,9 @@ impl WakeEventfd {
         self.number
     }
 
-    /// Returns whether no other wakeup descriptor of the NIC is assigned to a channel, so that at
-    /// most one channel has threads that peers wake.
+    /// Returns whether this is the only wakeup descriptor of the NIC that is assigned to a
+    /// completion channel. If so, peer processes can wake only the threads that wait on this
+    /// channel.
     pub(crate) fn is_only_one(&self) -> bool {
         let slots = self.wake_eventfds.0.iter();
         let taken = slots.filter(|slot| slot.is_taken.load(Ordering::Relaxed));

@@ -1,5 +1,6 @@
-/// Path that messages of a queue pair take to the peer. The variable `SOFTROCE_PATH` can restrict
-/// the device to one path, for tests.
+/// Path that messages of a queue pair take to the peer: UDP packets, a copy within the process, or
+/// memory that two processes share. The variable `SOFTROCE_PATH` can restrict the device to one
+/// path, for tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
     /// As packets in UDP datagrams.
@@ -12,8 +13,9 @@ pub enum Way {
 }
 
 impl Way {
-    /// Returns whether the configured `choice` allows this path. Packets are always allowed; the
-    /// choice `None` allows every path.
+    /// Returns whether messages may take this path. `choice` is the only path that the
+    /// configuration allows, or `None` if it allows all paths. Packets ([`Way::Udp`]) are allowed
+    /// in any case.
     pub(crate) fn is_allowed(self, choice: Option<Self>) -> bool {
         self == Self::Udp || choice.is_none_or(|chosen| chosen == self)
     }

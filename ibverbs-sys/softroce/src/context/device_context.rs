@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::{Element, EventQueue};
 use crate::descriptor::Descriptor;
 
-/// Context of an opened device, which `ibv_open_device` returns. Queues the asynchronous events for
+/// Context of an opened device: the part of an `ibv_context` that queues asynchronous events for
 /// the program.
 #[derive(Debug)]
 pub struct Context {
@@ -43,7 +43,7 @@ pub enum Subject {
 }
 
 impl Context {
-    /// Creates a context without queued events.
+    /// Creates the context of a newly opened device, without queued events.
     pub fn new() -> io::Result<Arc<Self>> {
         let events = EventQueue::new()?;
         Ok(Arc::new(Self {
@@ -94,7 +94,9 @@ impl Context {
         Ok(event)
     }
 
-    /// Acknowledges a fetched event of the C object at `address` (`ibv_ack_async_event`).
+    /// Acknowledges one event that the program has fetched (`ibv_ack_async_event`). `address` is
+    /// the address of the C object that the event concerns. The destruction of the object waits for
+    /// this.
     pub fn acknowledge(&self, address: usize) {
         let mut fetched = self.fetched.lock();
         if let Some(place) = fetched
@@ -105,8 +107,9 @@ impl Context {
         }
     }
 
-    /// Removes the queued events of `element`, whose object is being destroyed, and waits until the
-    /// program has acknowledged the events that it has fetched.
+    /// Removes the queued events of an object that is being destroyed, and waits until the program
+    /// has acknowledged the events of the object that it has fetched. `element` is the [`Element`]
+    /// of the object.
     pub fn withdraw(&self, element: &Arc<Element>) {
         self.events.withdraw(element, AsyncEvent::element);
     }

@@ -22,8 +22,8 @@ impl DomainId {
     }
 }
 
-/// A protection domain, or a parent domain (`ibv_alloc_parent_domain(3)`), which has the identifier
-/// of the protection domain from which it was created.
+/// A protection domain (`ibv_pd`), or a parent domain (`ibv_alloc_parent_domain(3)`). A parent
+/// domain is made from a protection domain, and has the same identifier.
 #[derive(Debug)]
 pub struct ProtectionDomain {
     id: DomainId,
@@ -32,7 +32,7 @@ pub struct ProtectionDomain {
 }
 
 impl ProtectionDomain {
-    /// Creates a protection domain.
+    /// Creates a protection domain (`ibv_pd`) with a new identifier.
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             id: DomainId::unique(),
@@ -57,7 +57,8 @@ impl ProtectionDomain {
         self.id
     }
 
-    /// Returns whether this is a parent domain, from which no further parent domain can be created.
+    /// Returns whether this domain was created by [`parent`](Self::parent). No further parent
+    /// domain can be created from such a domain.
     pub fn is_parent(&self) -> bool {
         self.is_parent
     }
@@ -77,7 +78,7 @@ pub struct ThreadDomain {
 }
 
 impl ThreadDomain {
-    /// Creates a thread domain.
+    /// Creates a thread domain (`ibv_td`), whose objects are used by one thread at a time.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }

@@ -3,8 +3,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Representation of a C object in events. Counts the events of the object that the program has
-/// fetched and not acknowledged.
+/// Source of events: an object of the program, such as a queue pair, to which events refer by the
+/// address of its C structure. Counts the events of the object that the program has fetched and not
+/// acknowledged.
 ///
 /// When an object is destroyed, events that were not fetched are removed, and the destruction waits
 /// until fetched events are acknowledged (`ibv_get_async_event(3)`, `ibv_get_cq_event(3)`).
@@ -24,23 +25,25 @@ struct Fetched {
 }
 
 impl Element {
-    /// Creates the representation of a C object whose address is not known yet.
+    /// Creates the element of an object that is being created, before its C structure (`ibv_qp`,
+    /// for example) has an address.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Sets the address of the C object. Must be called before the first event of the object is
-    /// raised.
+    /// Sets the address of the object's C structure, by which events name the object to the
+    /// program. Must be called before the first event of the object is raised.
     pub fn identify(&self, address: usize) {
         self.object.store(address, Ordering::Release);
     }
 
-    /// Returns the address of the C object.
+    /// Returns the address of the C structure (`ibv_qp`, for example) by which the program knows
+    /// the object.
     pub fn address(&self) -> usize {
         self.object.load(Ordering::Acquire)
     }
 
-    /// Acknowledges `count` events of the object that the program has fetched.
+    /// Acknowledges `count` events of this object. The program must have fetched the events before.
     pub fn acknowledge(&self, count: u32) {
         let mut fetched = self.fetched.lock();
         fetched.open = fetched.open.saturating_sub(u64::from(count));
@@ -57,7 +60,8 @@ impl Element {
             .wait_while(&mut fetched, |fetched| fetched.open > 0);
     }
 
-    /// Counts an event that the program has fetched and must acknowledge.
+    /// Counts an event of this object that the program has fetched. The program must acknowledge
+    /// the event before the object can be destroyed.
     pub(super) fn fetch(&self) {
         self.fetched.lock().open += 1;
     }

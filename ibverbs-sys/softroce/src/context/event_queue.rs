@@ -13,12 +13,12 @@ use crate::descriptor::{self, Descriptor};
 /// Queue of events with a file descriptor on which the program waits. The descriptor is readable
 /// while there are events, and the program may set `O_NONBLOCK` on it.
 ///
-/// The descriptor is an eventfd in semaphore mode: each queued event increments it, and each
-/// fetched event decrements it. A waiting thread first decrements the counter and then removes an
-/// event from the queue. Every other thread removes the event and decrements the counter under the
-/// queue's lock, so it never takes the count of a later event. The counter may be too high for a
-/// moment, but never too low. So a thread may be woken and find no event, and waits again; but no
-/// event is queued while the descriptor is not readable.
+/// The descriptor is an eventfd in semaphore mode, whose counter is incremented for each queued
+/// event and decremented for each fetched event. A waiting thread first decrements the counter and
+/// then removes an event. Every other thread does both under the queue's lock, so it never takes
+/// the count of a later event. The counter may be too high for a moment: a thread then wakes up,
+/// finds no event, and waits again. The counter is never too low, so no event is queued while the
+/// descriptor is not readable.
 #[derive(Debug)]
 pub struct EventQueue<T, D = Descriptor> {
     descriptor: D,
@@ -26,7 +26,7 @@ pub struct EventQueue<T, D = Descriptor> {
 }
 
 impl<T> EventQueue<T> {
-    /// Creates an empty queue.
+    /// Creates an event queue without events, and opens an eventfd for it.
     pub fn new() -> io::Result<Self> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
         Ok(Self {
@@ -37,9 +37,9 @@ impl<T> EventQueue<T> {
 }
 
 impl<T, D: AsFd> EventQueue<T, D> {
-    /// Creates an empty queue on the existing eventfd `descriptor`, which must be in semaphore
-    /// mode. Other processes may increment the eventfd, too, to wake a thread that waits for an
-    /// event. The thread then finds no event, and [`take`](Self::take) waits again.
+    /// Creates an event queue without events that uses the eventfd `descriptor`, which must be in
+    /// semaphore mode. Other processes may also increment the eventfd, to wake a thread that waits
+    /// for an event. Such a thread finds no event, and [`take`](Self::take) waits again.
     pub fn with(descriptor: D) -> Self {
         Self {
             descriptor,
@@ -52,9 +52,9 @@ impl<T, D: AsFd> EventQueue<T, D> {
         &self.descriptor
     }
 
-    /// Adds an event of the object `element`. Adds nothing if the object is being destroyed, or if
-    /// `is_same` returns `true` for a queued event. So the length of the queue is limited by the
-    /// number of event kinds and objects.
+    /// Adds an event of the object `element`, or of no object. Adds nothing if the object is being
+    /// destroyed. Also adds nothing if `is_same` returns `true` for a queued event, so that events
+    /// that are raised again and again do not accumulate.
     pub fn push(&self, element: Option<&Element>, event: T, is_same: impl Fn(&T) -> bool) {
         let mut pending = self.pending.lock();
         if element.is_some_and(Element::is_withdrawn) || pending.iter().any(is_same) {
@@ -66,7 +66,8 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 
     /// Fetches the next event. If no event is queued, waits for one, unless the descriptor is
-    /// non-blocking. `element_of` returns the object of an event.
+    /// non-blocking. `element_of` returns the object of an event, in which the event is counted as
+    /// fetched.
     pub fn take(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> io::Result<T> {
         loop {
             let waited = self.wait();
@@ -80,7 +81,8 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 
     /// Fetches the next event, or returns `None` if the queue is empty. Never waits, even if the
-    /// descriptor is blocking. `element_of` returns the object of an event.
+    /// descriptor is blocking. `element_of` returns the object of an event, in which the event is
+    /// counted as fetched.
     pub fn try_take(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
         let mut pending = self.pending.lock();
         let event = fetch(&mut pending, element_of)?;
@@ -91,8 +93,9 @@ impl<T, D: AsFd> EventQueue<T, D> {
         Some(event)
     }
 
-    /// Waits until the descriptor is readable, and decrements it. The caller must then call
-    /// [`pop`](Self::pop).
+    /// Waits until an event is queued, and decrements the counter of the eventfd for it. The caller
+    /// must then fetch the event by [`pop`](Self::pop); otherwise the event stays in the queue
+    /// although the descriptor is not readable.
     ///
     /// # Errors
     /// `EIO` if the program has closed the descriptor.
@@ -110,16 +113,17 @@ impl<T, D: AsFd> EventQueue<T, D> {
         }
     }
 
-    /// Fetches the next event after [`wait`](Self::wait) has decremented the descriptor. Returns
-    /// `None` if the event was withdrawn in the meantime. `element_of` returns the object of an
-    /// event.
+    /// Fetches the next event, without waiting. The caller must have called [`wait`](Self::wait)
+    /// before. Returns `None` if the event for which `wait` returned was removed meanwhile, because
+    /// its object was destroyed. `element_of` returns the object of an event, in which the event is
+    /// counted as fetched.
     pub fn pop(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
         fetch(&mut self.pending.lock(), element_of)
     }
 
-    /// Removes all queued events of the object `element`, prevents further events of it, and waits
-    /// until the fetched events are acknowledged. Called when the object is destroyed. `of` returns
-    /// the object of an event.
+    /// Removes all queued events of an object that is being destroyed, and waits until the program
+    /// has acknowledged the fetched ones. No more events of the object can then be queued.
+    /// `element` is the object's [`Element`], and `of` returns the element of an event.
     pub fn withdraw(&self, element: &Arc<Element>, of: impl Fn(&T) -> Option<&Arc<Element>>) {
         {
             let mut pending = self.pending.lock();
@@ -134,9 +138,9 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 }
 
-/// Removes the next event from a locked queue, and counts it as fetched in the event's object,
-/// which `element_of` returns. Because both happen under the lock, [`EventQueue::withdraw`] finds
-/// each event either queued or fetched.
+/// Removes and returns the next event of the locked queue `pending`. Counts the event as fetched in
+/// its object, which `element_of` returns. The lock covers both steps, so [`EventQueue::withdraw`]
+/// finds each event either in the queue or counted as fetched.
 fn fetch<T>(
     pending: &mut VecDeque<T>,
     element_of: impl Fn(&T) -> Option<&Arc<Element>>,
@@ -148,9 +152,10 @@ fn fetch<T>(
     Some(event)
 }
 
-/// Decrements an eventfd without waiting, even if it is blocking. Returns whether the eventfd was
-/// decremented. If not, because the kernel does not support this or another thread decremented it
-/// first, a thread that waits on the eventfd finds no event, and waits again.
+/// Decrements the counter of an eventfd without waiting, even if the eventfd is blocking. Returns
+/// whether the counter was decremented, and `false` if another thread has decremented it first or
+/// the kernel does not support this. In the latter case the eventfd stays readable; a thread that
+/// waits for it then wakes up, finds no event, and waits again.
 pub(crate) fn decrement(eventfd: BorrowedFd<'_>) -> bool {
     if descriptor::has_lost() && !descriptor::is_intact(eventfd) {
         return false;
@@ -301,7 +306,8 @@ mod tests {
         assert!(fetched.into_iter().eq(0..EVENTS));
     }
 
-    /// A descriptor for tests that calls a function each time that the queue uses it.
+    /// Descriptor of an event queue for tests. Calls the function `F` with the descriptor each time
+    /// that the queue obtains it for a system call.
     struct Watched<F: Fn(BorrowedFd<'_>)>(OwnedFd, F);
 
     impl<F: Fn(BorrowedFd<'_>)> AsFd for Watched<F> {
@@ -311,9 +317,9 @@ mod tests {
         }
     }
 
-    /// Checks that an event can be fetched that was queued while one thread fetched an earlier
-    /// event and another thread read the descriptor without finding an event. The descriptor must
-    /// stay readable.
+    /// Checks that the descriptor stays readable while an event is queued. A second event is queued
+    /// while one thread fetches the first event, and another thread has read the descriptor for the
+    /// first event in vain. The first thread must not decrement the eventfd for the second event.
     #[test]
     fn a_fetch_does_not_consume_the_eventfd_count_of_a_later_event() {
         type Hook = Box<dyn Fn(BorrowedFd<'_>)>;
@@ -359,8 +365,8 @@ mod tests {
         );
     }
 
-    /// Checks that, if a thread withdraws events while others wait, neither an event nor a count is
-    /// left.
+    /// Checks that the queue and the counter of its eventfd stay equal if one thread removes the
+    /// events of an object while another thread waits for an event.
     #[test]
     fn withdrawals_race_with_fetching() {
         for _ in 0..200 {

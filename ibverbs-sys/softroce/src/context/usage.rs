@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Refusal;
 
-/// Usage count of an object: the number of other objects that use it. An object cannot be destroyed
-/// while it is in use, and can no longer be used after its destruction has begun.
+/// Number of other objects that use an object. Destroying the object fails while the number is not
+/// zero ([`close`](Self::close)), and using it fails after its destruction has begun
+/// ([`acquire`](Self::acquire)).
 #[derive(Debug, Default)]
 pub struct Usage(AtomicUsize);
 
@@ -25,8 +26,8 @@ impl Usage {
             .map_err(|_| Refusal::Invalid)
     }
 
-    /// Decrements the usage count. Must be called once for each call of [`acquire`](Self::acquire)
-    /// that succeeded.
+    /// Decrements the number of objects that use this object. Must be called once for each call of
+    /// [`acquire`](Self::acquire) that succeeded.
     pub fn release(&self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -49,24 +50,26 @@ impl Usage {
 /// An object that counts the other objects that use it, so that it is not destroyed while it is
 /// used.
 pub trait HasUsage {
-    /// Returns the usage count of the object.
+    /// Returns the number of other objects that use this object, which decides whether it can be
+    /// destroyed.
     fn usage(&self) -> &Usage;
 }
 
-/// Reference to an object that counts as one use of the object in its [`Usage`] count. An object
-/// that uses another object keeps such a reference until the program destroys it, although a thread
-/// of the device may hold its last `Arc` somewhat longer.
+/// Reference by which one object uses another object of the type `T`. The reference counts in the
+/// [`Usage`] of the used object, which cannot be destroyed meanwhile. The reference is dropped when
+/// the program destroys the using object, even if a thread of the device still holds an `Arc` of
+/// the using object.
 pub struct InUse<T: HasUsage>(Arc<T>);
 
 impl<T: HasUsage> InUse<T> {
-    /// Creates a reference to `object`, and increments its usage count. Fails if the object is
-    /// being destroyed.
+    /// Creates a reference to `object`, which counts as a use of it: the object cannot be destroyed
+    /// until the reference is dropped. Fails if the object is being destroyed already.
     pub fn new(object: &Arc<T>) -> Result<Self, Refusal> {
         object.usage().acquire()?;
         Ok(Self(Arc::clone(object)))
     }
 
-    /// Returns the object to which this reference refers.
+    /// Returns the used object.
     pub fn shared(&self) -> &Arc<T> {
         &self.0
     }

@@ -7,20 +7,19 @@ use std::time::Duration;
 /// time.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// If a packet wakes the engine (background thread) and the last poll was at most this long ago,
-/// the polling thread is assumed to have received the packet. Waking the engine takes longer than
-/// this time, so such a poll was later than the packet.
+/// If a packet wakes the engine (background thread) and a thread has polled within this time, that
+/// thread is assumed to have received the packet. Waking the engine takes longer than this time, so
+/// the thread must have polled after the packet had arrived.
 const POLLED_JUST_NOW: Duration = Duration::from_micros(5);
 
-/// If the last poll was at most this long ago, the thread that polled is assumed to be still
-/// polling, although it may not be scheduled at the moment. Packets then do not wake the engine
+/// If a thread has polled within this time, the thread is assumed to poll again soon, even if it is
+/// not scheduled at the moment. Packets that such a thread receives need not wake the engine
 /// (background thread).
 const POLLED_RECENTLY: Duration = Duration::from_micros(200);
 
-/// Initial number of useless wakeups in a row after which the engine (background thread) stops
-/// watching the sockets. A wakeup is useless if another thread polls, and so receives the packet
-/// anyway. With a lower number, a program that polls only for a moment would delay its later
-/// packets.
+/// Initial number of useless wakeups in a row after which packets no longer wake the engine
+/// (background thread). A wakeup is useless if a polling thread receives the packet anyway. With a
+/// lower number, a program that polls only for a moment would delay its later packets.
 const INITIAL_USELESS_WAKEUPS: u32 = 8;
 
 /// Maximum number of useless wakeups in a row that are required before the engine (background
@@ -55,10 +54,10 @@ pub(crate) enum Wait {
 }
 
 /// State from which the engine (the background thread of the device) decides whether packets wake
-/// it. Wakeups are useless while the program polls, and each takes time of the thread that sends
-/// the packet. Without wakeups, packets wait for an interval if no thread polls. So the engine
-/// stops watching the sockets only after several useless wakeups in a row. If this decision was
-/// wrong, twice as many are required the next time.
+/// it. While the program polls, wakeups are useless, and each costs time of the thread that sends
+/// the packet. But without wakeups, a packet waits for up to [`CHECK_INTERVAL`] if no thread polls.
+/// So packets stop waking the engine only after several useless wakeups in a row. This number
+/// doubles each time that the decision was wrong.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     away: bool,
@@ -125,8 +124,8 @@ impl Pacing {
 mod tests {
     use super::*;
 
-    /// Observations of an iteration in which a packet woke the engine, and no polling thread would
-    /// have received the packet.
+    /// [`Observations`] of the engine (background thread) after a useful wakeup: a packet woke the
+    /// engine, and no thread polled that would have received the packet otherwise.
     const USEFUL_WAKEUP: Observations = Observations {
         woken: true,
         fetched: true,
@@ -147,8 +146,8 @@ mod tests {
         }
     }
 
-    /// Repeats useless wakeups until `pacing` decides that the engine (background thread) stops
-    /// watching the sockets. Returns the number of wakeups.
+    /// Reports useless wakeups (packets that a polling thread has already received) to `pacing`,
+    /// until it decides that packets no longer wake the engine. Returns the number of wakeups.
     fn wake_until_unwatched(pacing: &mut Pacing) -> u32 {
         let mut times = 1;
         while pacing.decide(in_vain()) == Wait::Watch {

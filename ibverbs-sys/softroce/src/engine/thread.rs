@@ -28,8 +28,8 @@ const MAX_BATCHES: usize = 16;
 const MANY_PACKETS: usize = 16;
 
 /// Time for which the engine (background thread) stays awake after it has received at least
-/// [`MANY_PACKETS`] packets. Sleeping and being woken takes about as long, and also costs time of
-/// the thread that sends the packet.
+/// [`MANY_PACKETS`] packets. Falling asleep and being woken takes about this long, and each wakeup
+/// also costs time of the thread that sends the packet.
 const STAY_AWAKE_TIME: Duration = Duration::from_micros(30);
 
 /// Maximum time for which the engine (background thread) leaves packets and timers to another
@@ -40,8 +40,8 @@ const MAX_CONTENTION_WAIT: Duration = Duration::from_micros(100);
 /// Functions of the device that the engine, its background thread, calls.
 pub(crate) trait EngineTasks: Send + Sync + 'static {
     /// Receives one batch of packets, sends the responses, and runs due timers. If another thread
-    /// is receiving, returns immediately; the other thread receives once more after it has released
-    /// the lock.
+    /// is receiving, returns [`ReceiveAttempt::Contended`] immediately; the other thread receives
+    /// once more after it has released the lock.
     fn receive(&self) -> ReceiveAttempt;
 
     /// Returns the time at which a thread of the program last polled the device, or `None` if no
@@ -51,18 +51,21 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     /// Returns the UDP sockets that receive packets of the device at present.
     fn endpoints(&self) -> Arc<Endpoints>;
 
-    /// Handles the events of the descriptor that [`events_descriptor`](Self::events_descriptor)
-    /// returns, by which other processes report to the device.
+    /// Handles events of other processes, for example peers that connect through shared memory.
+    /// Called in each iteration of the engine's loop;
+    /// [`events_descriptor`](Self::events_descriptor) wakes the engine for new events. Does nothing
+    /// by default.
     fn handle_events(&self) {}
 
     /// Returns a descriptor that is readable while events are pending for
-    /// [`handle_events`](Self::handle_events). Every call must return the same descriptor.
+    /// [`handle_events`](Self::handle_events), or `None` if there are no such events. Every call
+    /// must return the same descriptor.
     fn events_descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Handles changes of the host's network interfaces and addresses: the events of the descriptor
-    /// that [`host_changes`](Self::host_changes) returns.
+    /// Handles changes of the host's network interfaces and addresses. Called when the descriptor
+    /// of [`host_changes`](Self::host_changes) is readable. Does nothing by default.
     fn handle_host_changes(&self) {}
 
     /// Returns a descriptor that is readable while events are pending for
@@ -80,23 +83,25 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     }
 
     /// Informs peer processes that the engine (background thread) is awake, so that they need not
-    /// wake it for new messages.
+    /// wake it for new messages. Does nothing by default.
     fn wake_up(&self) {}
 
-    /// Returns the interval at which the engine (background thread) must check for messages even
-    /// while packets wake it. Such checks are needed if peers wake a thread of the program instead,
-    /// which may not receive. `_is_over` is set if the engine has just waited for this interval.
-    /// Returns `None` if no such checks are needed.
+    /// Returns the interval at which the engine (background thread) must check for messages even if
+    /// no packet wakes it, or `None` if such checks are not needed. They are needed while peers
+    /// wake a thread of the program instead of the engine, because that thread does not necessarily
+    /// receive the messages. `_is_over` is set if the interval has passed since the last check.
     fn check_interval(&self, _is_over: bool) -> Option<Duration> {
         None
     }
 
-    /// Runs the timers that are due, without receiving packets. Called while the sockets cannot be
-    /// used, because the program has closed descriptors of the device.
+    /// Runs the device's timers that are due, without receiving packets. Called instead of
+    /// [`receive`](Self::receive) after the program has closed descriptors of the device by
+    /// mistake, because the sockets may then be lost.
     fn run_due(&self);
 
-    /// Reports a panic of the engine (background thread) to the device, which then fails. `panic`
-    /// is the payload of the panic. Returns `true` if the engine may continue.
+    /// Makes the device fail after a panic of the engine (background thread). `panic` is the
+    /// payload of the panic. Returns `true` if the engine may continue, and `false` if the device
+    /// had failed before; the engine then ends.
     fn panicked(&self, panic: &(dyn Any + Send)) -> bool;
 }
 
@@ -152,8 +157,9 @@ impl Engine {
         Ok(Self { shared })
     }
 
-    /// Makes each packet wake the engine (background thread) from now on. Must be called when the
-    /// program is about to sleep until a completion arrives.
+    /// Ensures that arriving packets wake the engine (background thread), even if they did not
+    /// because threads of the program polled. Must be called when the program is about to sleep
+    /// until a completion arrives.
     pub(crate) fn watch(&self) {
         // The engine accesses the two words in the opposite order: it stores `away` and then loads
         // `armed`.
@@ -163,14 +169,16 @@ impl Engine {
         }
     }
 
-    /// Returns the number of iterations of the engine's loop, for tests.
+    /// Returns the number of iterations that the loop of this engine (background thread) has
+    /// executed, for tests.
     #[cfg(test)]
     pub(super) fn rounds(&self) -> u64 {
         self.shared.rounds.load(Ordering::SeqCst)
     }
 
-    /// Returns whether packets do not wake the engine (background thread) because threads of the
-    /// program poll. The engine then only checks at intervals whether they still poll.
+    /// Returns whether the engine (background thread) does not watch the sockets at present, so
+    /// that packets do not wake it. This is the case while threads of the program poll; the engine
+    /// only checks at intervals whether they still do.
     pub(crate) fn is_unwatched(&self) -> bool {
         self.shared.away.load(Ordering::SeqCst)
     }
@@ -187,9 +195,8 @@ impl Drop for Engine {
 
 impl EngineState {
     /// Runs the loop of the engine (background thread) until `device` is dropped. `watch` contains
-    /// the descriptors that wake the engine. After a panic the device has failed, and the loop
-    /// continues for timers, such as the timer for moderated completion events. A second panic ends
-    /// the loop.
+    /// the descriptors that wake the engine. A panic in the loop makes the device fail, but the
+    /// loop continues, because timers must still be run. A second panic ends the loop.
     fn drive<D: EngineTasks>(&self, device: &Weak<D>, mut watch: Watch) {
         // Code that meets state which the panic left inconsistent finds that the device has failed.
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run(device, &mut watch))) {
@@ -300,8 +307,9 @@ impl EngineState {
     }
 
     /// Sleeps until an event or a timer wakes the engine (background thread), at most for
-    /// `interval`. Timers do not end the sleep before the time `least`. Does not sleep if the
-    /// program has armed a completion queue since `armed`, the number of armings, was read.
+    /// `interval`. A timer that is due before `least` wakes it only at `least`. `armed` is a recent
+    /// value of the counter that grows each time that the program arms a completion queue. If the
+    /// counter has changed since then, returns immediately.
     fn sleep<D: EngineTasks>(
         &self,
         interval: Option<Duration>,

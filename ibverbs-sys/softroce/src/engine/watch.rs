@@ -21,7 +21,7 @@ pub(super) enum Event {
     HostChange,
 }
 
-/// Events since the last call of [`Watch::take`], which determine the engine's work.
+/// Events that have woken the engine (background thread) since the last call of [`Watch::take`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wakeup {
     /// Set if there was an event of any kind.
@@ -31,8 +31,8 @@ pub(super) struct Wakeup {
 }
 
 /// Epoll set of the sockets whose packets wake the engine (background thread). The set is
-/// edge-triggered: each packet wakes the engine only once, so packets that stay in a socket while
-/// another thread is receiving do not prevent the engine's sleep.
+/// edge-triggered: each packet wakes the engine only once. So the engine can sleep again while
+/// packets are still in a socket because another thread is receiving them.
 #[derive(Debug)]
 pub(super) struct Watch {
     epoll: Descriptor,
@@ -49,17 +49,17 @@ impl Watch {
         })
     }
 
-    /// Adds a descriptor whose events wake the engine (background thread) even while the engine
-    /// does not watch the sockets. A readable descriptor means that an event of the kind `event`
-    /// has occurred.
+    /// Adds a descriptor that wakes the engine (background thread) whenever it is readable, even
+    /// while packets in the sockets do not wake the engine. `event` is the kind of event that a
+    /// readable descriptor means.
     pub(super) fn add(&self, descriptor: BorrowedFd<'_>, event: Event) -> io::Result<()> {
         let data = EventData::new_u64(event as u64);
         Ok(epoll::add(&self.epoll, descriptor, data, EventFlags::IN)?)
     }
 
-    /// Starts watching the sockets `endpoints` if `on` is set, and stops otherwise. Packets that
-    /// are in a socket when watching begins count as new. Returns `false` if the kernel refuses to
-    /// watch one of the sockets.
+    /// Makes packets in the sockets `endpoints` wake the engine (background thread) if `on` is set,
+    /// and prevents this otherwise. Packets that are already in a socket wake the engine, too.
+    /// Returns `false` if the kernel refuses to watch one of the sockets.
     pub(super) fn set(&mut self, endpoints: &Arc<Endpoints>, on: bool) -> bool {
         let known = self.endpoints.as_ref();
         if known.is_some_and(|known| Arc::ptr_eq(known, endpoints)) && self.on == on {

@@ -18,18 +18,19 @@ pub enum StopPoint {
     Copied,
 }
 
-/// For each point, the number of times that threads must still pass it until the process stops; 0
-/// if no stop is requested.
+/// For each [`StopPoint`], the number of times that threads must still reach it until the process
+/// stops. The number is 0 if no stop is requested.
 static REMAINING_PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// Makes the process stop itself once: when its threads have passed `point` `passes` times, counted
-/// from this call.
+/// Makes the process stop itself once (`SIGSTOP`), so that a test can examine a peer whose process
+/// hangs. The process stops when its threads have reached `point` `passes` times, counted from this
+/// call.
 pub fn stop_at(point: StopPoint, passes: u64) {
     REMAINING_PASSES[point as usize].store(passes, Ordering::SeqCst);
 }
 
-/// Counts that a thread passes `point`. Stops the process if [`stop_at`] has requested a stop at
-/// this pass.
+/// Records that a thread has reached `point`. Stops the process if [`stop_at`] has requested a stop
+/// at this time.
 pub(crate) fn pass(point: StopPoint) {
     let left = &REMAINING_PASSES[point as usize];
     if left.load(Ordering::Relaxed) == 0 {

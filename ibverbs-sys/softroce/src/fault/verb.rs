@@ -120,7 +120,7 @@ impl Verb {
     }
 }
 
-/// An error number (errno), which a verb returns by fault injection.
+/// An error number (errno) that fault injection makes a verb return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
 
@@ -141,7 +141,8 @@ impl Errno {
     }
 }
 
-/// Names and values of the error numbers that verbs and their system calls return.
+/// Names and values of the error numbers that a fault-injection setting can contain by name: the
+/// ones that verbs and their system calls return.
 const ERRNO_NAMES: &[(&str, i32)] = &[
     ("EPERM", libc::EPERM),
     ("ENOENT", libc::ENOENT),

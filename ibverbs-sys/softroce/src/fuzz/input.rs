@@ -13,7 +13,8 @@ impl<'a> Input<'a> {
         self.0.is_empty()
     }
 
-    /// Removes and returns the next `length` bytes of the input, or fewer at its end.
+    /// Removes and returns the next `length` bytes of the fuzz input. Returns fewer bytes if the
+    /// input ends before.
     pub(crate) fn some(&mut self, length: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(length.min(self.0.len()));
         self.0 = rest;

@@ -4,8 +4,9 @@
 use super::sync::{Ordering, relax};
 use super::{Position, Ring, Slots};
 
-/// Factor by which the number of slots is multiplied when all slots are full. Other threads wait
-/// while slots are added, so the factor is large enough that this happens rarely.
+/// Factor by which the number of slots in the ring is multiplied when all slots contain entries.
+/// Other threads wait while slots are added, so the factor is large enough that this happens
+/// rarely.
 const GROWTH_FACTOR: usize = 4;
 
 /// Error: the capacity was not reduced, because the ring contains more entries than the new
@@ -66,7 +67,8 @@ impl<T: Copy + Send> Ring<T> {
         Ok(())
     }
 
-    /// Adds slots to the ring, if all slots are full and the capacity allows more.
+    /// Adds slots to the ring. Does nothing if a slot is free, for example because another thread
+    /// has added slots, or if the ring has as many slots as its capacity allows.
     pub(super) fn grow(&self) {
         let (head, tail) = self.hold_both();
         let length = self.table.slots().lap.length();
@@ -79,8 +81,9 @@ impl<T: Copy + Send> Ring<T> {
     }
 
     /// Changes the number of slots of the ring to `length`, and moves the entries to the new slots.
-    /// The caller must have exclusive control of the head and the tail, which are at the positions
-    /// `head` and `tail`. This function releases the control.
+    /// No other thread can add or remove entries meanwhile: the caller must have obtained exclusive
+    /// control of the head and the tail, which are at the positions `head` and `tail`. This
+    /// function releases the control at its end.
     fn set_slots(&self, head: Position, tail: Position, length: usize) {
         let slots = self.table.slots();
         let count = head.distance(tail, slots.lap);
@@ -159,8 +162,9 @@ impl<T: Copy + Send> Ring<T> {
     }
 }
 
-/// Waits until another thread has changed the state word of the slot at the position `place` to
-/// `turn(place)`. The other thread has claimed the slot and is about to do this.
+/// Waits until the slot at the position `place` is in a certain state: free if `turn` is
+/// [`Position::free`], or with an entry if `turn` is [`Position::full`]. Another thread has claimed
+/// the slot and is about to set this state.
 fn wait<T: Copy>(slots: &Slots<'_, T>, place: Position, turn: fn(Position) -> u64) {
     let mut attempt = 0;
     while !slots.of(place).has_turn(turn(place)) {

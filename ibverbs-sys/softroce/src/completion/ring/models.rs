@@ -25,7 +25,8 @@ impl Ring<u64> {
     }
 }
 
-/// Checks that a slot is not overwritten before it was read, and not read before it was written.
+/// Checks that no entry is lost, damaged or out of order: a slot is not overwritten before it was
+/// read, and not read before it was written.
 #[test]
 fn entries_are_removed_in_order_and_complete() {
     loom::model(|| {
@@ -106,7 +107,8 @@ fn growth_loses_nothing() {
     });
 }
 
-/// Checks that the number of slots can be reduced while another thread reads an entry.
+/// Checks that the number of slots in the ring can be reduced while another thread removes and
+/// reads an entry.
 #[test]
 fn shrinking_waits_for_readers() {
     loom::model(|| {
@@ -131,7 +133,8 @@ fn shrinking_waits_for_readers() {
     });
 }
 
-/// Checks that entries can be removed out of order while other entries are added and removed.
+/// Checks that [`Ring::retain`], which removes certain entries from the ring, loses no other entry
+/// while another thread removes the first entry.
 #[test]
 fn removal_out_of_order_keeps_the_other_entries() {
     loom::model(|| {
@@ -153,8 +156,8 @@ fn removal_out_of_order_keeps_the_other_entries() {
     });
 }
 
-/// Checks that a removal out of order waits for entries whose positions are claimed but not written
-/// yet.
+/// Checks that [`Ring::retain`], which removes certain entries, keeps an entry that another thread
+/// is adding at the same time.
 #[test]
 fn entries_added_during_a_removal_stay() {
     loom::model(|| {
@@ -169,8 +172,9 @@ fn entries_added_during_a_removal_stay() {
     });
 }
 
-/// Checks that a thread which sets a mark and waits for earlier claims finds the entry, or that the
-/// thread which adds the entry sees the mark.
+/// Checks that arming a completion queue misses no entry. Either the thread that sets a flag in the
+/// tail finds the entry that another thread adds at the same time, or the other thread gets the
+/// flag.
 #[test]
 fn a_mark_is_seen_or_the_entry_is_found() {
     loom::model(|| {
@@ -187,7 +191,9 @@ fn a_mark_is_seen_or_the_entry_is_found() {
     });
 }
 
-/// Checks that a thread which adds an entry sees a mark even while slots are added to the ring.
+/// Checks that no flag in the tail is lost while the ring grows. A thread that adds an entry, and
+/// adds slots to the ring for this, gets the flag that another thread sets, or the other thread
+/// finds the entry.
 #[test]
 fn a_mark_is_seen_while_the_ring_grows() {
     // All orders would take too long.

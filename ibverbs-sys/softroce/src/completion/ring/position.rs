@@ -8,13 +8,14 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::completion) struct Position(pub(super) u64);
 
-/// Number of slots of a ring, all of which are used once in a lap (a pass through the ring). Stored
-/// as the index of the last slot, in the bits that contain the index in a [`Position`].
+/// Number of slots of a ring. A pass through all slots is called a lap. The stored value is the
+/// index of the last slot, shifted like the index in a [`Position`], so that both can be compared
+/// directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lap(pub(super) u64);
 
-/// Number of low bits of a [`Position`] above the flags that contain the index of a slot. The other
-/// bits number the laps, so more bits for the index would make lap numbers wrap sooner.
+/// Number of bits for the index of a slot in a [`Position`]. The lap number is in the bits above
+/// them. With more bits for the index, the lap number would wrap sooner.
 const INDEX_BITS: u32 = 22;
 
 impl Position {
@@ -24,12 +25,13 @@ impl Position {
     /// Flag of the tail of the ring: no more entries may be added, because the completion queue has
     /// failed.
     pub(super) const CLOSED: u64 = 1 << 1;
-    /// Bits of the tail for the marks ([`super::TailFlags`]): flags whose meaning the completion
-    /// queue defines.
+    /// Bits of the tail that contain the [`super::TailFlags`]. The completion queue sets these
+    /// flags to request a completion event for the next entry.
     pub(super) const MARKS: u64 = 0b11 << 2;
 
-    /// Difference between the words of two consecutive positions. The value equals the size of a
-    /// slot in bytes, so that the address of a slot is computed without a multiplication.
+    /// Value of the lowest bit of the slot index in a position; the bits below it are flags. This
+    /// value is also the size of a slot in bytes, so the index bits are the offset of the slot in
+    /// the array without a multiplication.
     const STEP: u64 = 1 << 6;
     const INDEX: u64 = ((1 << INDEX_BITS) - 1) * Self::STEP;
     const LAP: u64 = Self::INDEX + Self::STEP;
@@ -46,8 +48,8 @@ impl Position {
         ((self.0 & Self::INDEX) / Self::STEP) as usize
     }
 
-    /// Returns this position with all flags cleared, so that it can be compared with other
-    /// positions.
+    /// Returns this position without the flags in its low bits, so that it can be compared with
+    /// other positions.
     #[inline]
     pub(super) fn unflagged(self) -> Self {
         Self(self.0 & !Self::FLAGS)
@@ -63,24 +65,24 @@ impl Position {
         Self(self.0 | flags)
     }
 
-    /// Returns the state word (turn) of a slot that is free for the entry of this position. No slot
-    /// ever has the returned state if the position has the flag [`Position::HELD`] or
-    /// [`Position::CLOSED`].
+    /// Returns the state word that a slot has while it is free for the entry at this position. If a
+    /// position has the flag [`Position::HELD`] or [`Position::CLOSED`], no slot ever has the
+    /// returned state. So no thread finds a free slot while an entry cannot be added.
     #[inline]
     pub(super) fn free(self) -> u64 {
         self.0 & !(Self::INDEX | Self::MARKS)
     }
 
-    /// Returns the state word (turn) of a slot that contains the entry of this position. No slot
-    /// ever has the returned state if the position has the flag [`Position::HELD`] or
-    /// [`Position::CLOSED`].
+    /// Returns the state word that a slot has while it contains the entry at this position. If a
+    /// position has the flag [`Position::HELD`] or [`Position::CLOSED`], no slot ever has the
+    /// returned state. So no thread finds an entry while entries cannot be removed.
     #[inline]
     pub(super) fn full(self) -> u64 {
         self.free() | Self::FULL
     }
 
-    /// Returns the position of the next entry in a ring with the number of slots `lap`. The flags
-    /// stay unchanged.
+    /// Returns the position after this one, in a ring with `lap` slots: the next slot, or the first
+    /// slot after the last one. The flags in the low bits stay unchanged.
     #[inline]
     pub(super) fn next(self, lap: Lap) -> Self {
         // `>=`, not `==`: a stale position from a longer lap, which no thread can claim any more,
@@ -121,8 +123,8 @@ impl Position {
         }
     }
 
-    /// Returns the number of entries from this position to `end`, which must be at most one lap
-    /// (number of slots) later.
+    /// Returns the number of entries from this position up to the position `end`, without the entry
+    /// at `end`. `lap` is the number of slots of the ring, which must not be exceeded.
     pub(super) fn distance(self, end: Self, lap: Lap) -> usize {
         let same_lap = (self.0 ^ end.0) & !(Self::INDEX | Self::FLAGS) == 0;
         end.index() + if same_lap { 0 } else { lap.length() } - self.index()
@@ -140,12 +142,11 @@ impl Position {
 }
 
 impl Lap {
-    /// Maximum number of slots of a ring: one less than the number of values of the index in a
-    /// [`Position`].
+    /// Maximum number of slots of a ring. The index in a [`Position`] could number one more slot.
     pub(super) const MAX: usize = (1 << INDEX_BITS) - 1;
 
-    /// Returns the lap (pass through the ring) for a ring with `length` slots. `length` must be at
-    /// least 1.
+    /// Converts the number of slots `length` of a ring to the form in which positions are compared
+    /// with it. `length` must be at least 1.
     pub(super) fn of(length: usize) -> Self {
         debug_assert!((1..=Self::MAX).contains(&length));
         Self((length - 1) as u64 * Position::STEP)

@@ -5,8 +5,8 @@ use std::ptr::NonNull;
 use super::position::{Lap, Position};
 use super::sync::{AtomicPtr, AtomicU64, Ordering, UnsafeCell};
 
-/// Slot of the ring: memory for one entry, and its state. A slot with a completion queue entry
-/// fills one cache line.
+/// Slot of the ring of entries: memory for one entry, and its state. A slot for a completion queue
+/// entry fills one cache line.
 #[repr(align(64))]
 pub(super) struct Slot<T> {
     /// State word: [`Position::free`] or [`Position::full`] of the position for which the slot is
@@ -37,9 +37,10 @@ impl<T: Copy> Slot<T> {
     /// Writes `entry` to the memory of the slot.
     ///
     /// # Safety
-    /// The caller must have exclusive use of the entry. Either the slot was free for a position
-    /// that the caller has claimed, and is not marked full yet; or the caller holds exclusive
-    /// control of the head (and of the tail, if the position is not before it).
+    /// No other thread may use the entry of the slot. Either the caller has claimed the position
+    /// for which the slot is free, and has not marked the slot as full yet. Or the caller has
+    /// exclusive control of the ring's head, and of its tail if the position is at the tail or
+    /// later.
     #[inline]
     pub(super) unsafe fn write(&self, entry: T) {
         // SAFETY: by the contract of this function, no other thread uses the entry.
@@ -47,12 +48,13 @@ impl<T: Copy> Slot<T> {
             .with_mut(|place| unsafe { (*place).write(entry) });
     }
 
-    /// Calls `look` with the entry in the slot, and returns the result.
+    /// Calls `look` with the entry in the slot, and returns the result of `look`.
     ///
     /// # Safety
     /// The slot must contain an entry, and no thread may write to the slot while the reference is
-    /// used. Either the slot was full for a position that the caller has claimed, and is not marked
-    /// free yet; or the caller holds exclusive control of the head, and the position is behind it.
+    /// used. Either the caller has claimed the position for which the slot is full, and has not
+    /// marked the slot as free yet. Or the caller has exclusive control of the ring's head, and the
+    /// position is at the head or later.
     #[inline]
     pub(super) unsafe fn read<R>(&self, look: impl FnOnce(&T) -> R) -> R {
         // SAFETY: by the contract of this function, the slot contains an entry that no other thread
@@ -62,11 +64,11 @@ impl<T: Copy> Slot<T> {
     }
 }
 
-/// Memory of the slots of a ring, whose number may grow.
+/// Memory of the slots of a ring. The number of slots in use can change while threads read slots.
 ///
-/// Threads read slots without a registration, so no slot is freed before the ring. Each new array
-/// has at least twice the size of the previous array, so all earlier arrays together are smaller
-/// than the last array.
+/// To add slots, a larger array is allocated. A thread may still be reading a slot of an earlier
+/// array, so all arrays are freed only together with the ring. Each array has at least twice the
+/// size of the previous one, so all earlier arrays together are smaller than the last one.
 pub(super) struct Table<T> {
     /// First slot of the last array in `arrays`.
     first: AtomicPtr<Slot<T>>,
@@ -96,8 +98,9 @@ impl<T: Copy> Table<T> {
         }
     }
 
-    /// Returns the slots that the ring uses at present. The caller may use them for a position that
-    /// it has read from the ring before this call.
+    /// Returns the slots that the ring uses at present. A caller that needs the slot of the head or
+    /// the tail must read the head or the tail before this call, so that the position is among the
+    /// slots.
     #[inline]
     pub(super) fn slots(&self) -> Slots<'_, T> {
         // The lap is loaded first, so there are at least as many slots as the lap has.
@@ -109,11 +112,13 @@ impl<T: Copy> Table<T> {
         }
     }
 
-    /// Sets the number of slots that the ring uses to `length`. Allocates memory if there are not
-    /// enough slots. Returns the slots; the caller must then set the states (turns) of all of them.
+    /// Sets the number of slots that the ring uses to `length`, and returns the slots. Allocates
+    /// memory if there are not enough slots. The caller must then set the state word
+    /// ([`Slot::turn`]) of every slot.
     ///
     /// # Safety
-    /// The caller must hold the ring's head.
+    /// The caller must have exclusive control of the ring's head, which only one thread can have at
+    /// a time.
     pub(super) unsafe fn set_length(&self, length: usize) -> Slots<'_, T> {
         self.arrays.with_mut(|arrays| {
             // SAFETY: the caller holds the head, so no other thread uses `arrays`.
@@ -148,8 +153,8 @@ impl<T> Drop for Table<T> {
     }
 }
 
-/// Slots that a ring had when a thread called [`Table::slots`]. The slots stay allocated as long as
-/// the ring, even if it grows.
+/// Slots of a ring, as they were when [`Table::slots`] was called. If the ring then grows, these
+/// slots stay allocated until the ring is dropped.
 pub(super) struct Slots<'a, T> {
     first: *const Slot<T>,
     pub(super) lap: Lap,
@@ -157,9 +162,9 @@ pub(super) struct Slots<'a, T> {
 }
 
 impl<'a, T> Slots<'a, T> {
-    /// Returns the slot for the entry at the position `place`. The position must have been read
-    /// from the ring before these slots were read, or computed from such a position with the lap of
-    /// these slots.
+    /// Returns the slot for the entry at the position `place`. The position must be one of these
+    /// slots: read from the ring's head or tail before [`Table::slots`] was called, or computed
+    /// from such a position with the number of slots in [`Slots::lap`].
     #[inline]
     pub(super) fn of(&self, place: Position) -> &'a Slot<T> {
         // SAFETY: the index of such a position is below the length of a present or earlier lap.

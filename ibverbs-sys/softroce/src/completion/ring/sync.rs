@@ -10,8 +10,8 @@ pub(super) use loom::{
     sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering},
 };
 
-/// A cell of the standard library, with the interface of loom's `UnsafeCell`, which tracks how long
-/// a pointer into the cell is used.
+/// A cell with the interface of loom's `UnsafeCell`, for builds without loom. Loom tracks how long
+/// a pointer into the cell is used; this cell only provides the pointer, at no cost.
 #[cfg(not(all(test, loom)))]
 pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 

@@ -170,7 +170,7 @@ impl QueuePair {
     /// Sends queued messages as ring messages (short messages in shared memory), up to the first
     /// message that cannot be sent in this way. `mine` is the locked state of the queue pair.
     /// Returns `false` if the next message must be sent as packets. Returns `true` if no message is
-    /// left, or if the next one waits for space in shared memory.
+    /// left, or if the next message waits to be sent as a ring message.
     pub(super) fn transmit_ring_messages(
         &self,
         mine: &mut Inner,
@@ -369,9 +369,9 @@ impl QueuePair {
     }
 
     /// Sends a message with the payload `data` through the ring that the peer process shares. The
-    /// message is being posted. `content` determines what is written to the ring: the payload
-    /// itself or its addresses. `near` has the transport, the state and the peer of this queue
-    /// pair. Returns `false`, and posts nothing, if the message cannot be sent.
+    /// message is being posted. `content` determines what is written to the ring: the payload, its
+    /// addresses, or only its length. `near` has the transport, the state and the peer of this
+    /// queue pair. Returns `false`, and posts nothing, if the message cannot be sent.
     #[inline(always)]
     fn send_posted(
         &self,

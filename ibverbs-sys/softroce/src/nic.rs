@@ -90,7 +90,8 @@ pub(crate) struct Nic {
     this: Weak<Self>,
 }
 
-/// The NIC that all verbs of this process use, once it is open.
+/// The NIC that all verbs of this process use, once it is open. A child of `fork` has a NIC of its
+/// own.
 static NIC: PerProcess<Mutex<Option<Arc<Nic>>>> = PerProcess::new(Mutex::default);
 
 /// In a child of `fork`, discards the parent's NIC and fault injector without dropping them. The
@@ -100,11 +101,12 @@ pub(crate) fn reset_in_child() {
     faults::reset_in_child();
 }
 
-/// Key of the timer that raises the completion events which moderation has delayed. Differs from
-/// the keys of queue pairs' timers, which are queue pair numbers, below 2^24.
+/// Key of the timer that raises delayed completion events. Completion moderation
+/// (`ibv_modify_cq(3)`) delays them, so that one event reports several completions. The key differs
+/// from those of queue pairs' timers, which are queue pair numbers (below 2^24).
 const MODERATION_TIMER: u32 = net::DELAY_TIMER + 1;
-/// Key of the timer for the events that the configuration schedules for tests, such as the port
-/// going down. Differs from the keys of all other timers.
+/// Number that identifies the timer for the events that the configuration schedules for tests, such
+/// as the port going down. Differs from the numbers of all other timers.
 const SCHEDULE: u32 = net::DELAY_TIMER + 2;
 
 /// Maximum number of due timers that run after one receive attempt. The next attempt runs the
@@ -152,8 +154,8 @@ impl Nic {
         NIC.get().lock().clone()
     }
 
-    /// Creates a NIC with the given configuration, counters and fault injector, independent of the
-    /// process's NIC. Tests create several NICs in one process.
+    /// Creates a NIC with the given configuration, counters and fault injector. The NIC is
+    /// independent of all other NICs in the process; tests create several.
     pub(crate) fn with(
         config: &Config,
         counters: Arc<Counters>,
@@ -234,10 +236,9 @@ impl Nic {
     /// packets where possible, otherwise as packets. Returns the result of `post`. Small messages
     /// may be delayed while many acknowledgements of the peer are outstanding.
     ///
-    /// The [`Sender`] is used where it is created. If the value were moved, the copy would load its
-    /// fields in other sizes than they were stored in, so store forwarding would fail. Such loads
-    /// wait until all earlier stores have reached memory, which may include cache lines that the
-    /// peer holds.
+    /// The [`Sender`] is never moved, which is faster: the processor would load its fields in other
+    /// sizes than they were just stored in, and such loads wait until the stores have reached
+    /// memory.
     #[inline]
     pub(crate) fn post<T>(
         &self,
@@ -273,9 +274,9 @@ impl Nic {
         answer
     }
 
-    /// Sends the requests of the queue pair that `sender` has locked. Returns the address of
-    /// another process of the host if datagrams were sent to it by a socket: after a handshake with
-    /// that process, datagrams can go through shared memory.
+    /// Transfers the queued requests of the queue pair that `sender` has locked. Returns the
+    /// address of another process of the host if the caller should request shared memory with it,
+    /// because datagrams to it were sent by a socket. Otherwise returns `None`.
     fn send(&self, sender: &mut Sender<'_>) -> Option<SocketAddr> {
         if sender.execute_all_queued() != SendProgress::PacketsOnly || sender.may_wait() {
             return None;
@@ -426,8 +427,8 @@ impl Nic {
 /// discarded, because the peer may have stopped.
 const LAST_TRANSMIT_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Publishes a socket at which other processes of the host can begin a handshake, so that they
-/// share memory with this process. Returns `None` if the kernel does not allow this.
+/// Prepares this process to share memory with other processes of the host: opens a socket at which
+/// they can request it. Returns `None` if the kernel does not allow this.
 fn host_peers(
     config: &Config,
     network: &Network,

@@ -12,9 +12,9 @@ use super::socket::{BoundAddress, HostAddress, Interface};
 use crate::address;
 use crate::config::Config;
 
-/// Maximum number of addresses in 127/8 that a process tries to bind with one port. Few attempts
-/// are needed, because each process derives its first address from its process ID, so the address
-/// is rarely in use.
+/// Maximum number of addresses in 127/8 that a process tries, one after the other, until it finds
+/// one whose UDP port is free. Few attempts are needed: the first address is derived from the
+/// process ID, so other processes rarely use it.
 const ATTEMPTS: u32 = 64;
 
 /// Result of [`bind()`]: the addresses that the process has bound, all with the same UDP port. No
@@ -115,9 +115,10 @@ fn used_addresses(config: &Config, list: &[HostAddress]) -> Vec<HostAddress> {
     unique
 }
 
-/// Binds a loopback address of this process and the addresses `hosts` to the first port that is
-/// free on all of them. If no port is, binds to the port that is free on most of them, and reports
-/// the other addresses. `list` has all addresses of the host.
+/// Binds a loopback address of this process and the addresses `hosts`, all with one UDP port: the
+/// first port of the device's range that is free on all of them. If no port is, uses the port that
+/// is free on most of them. The other addresses then get no GID, and are reported to the user on
+/// standard error. `list` has all addresses of the host.
 fn bind_all(config: &Config, list: &[HostAddress], hosts: &[HostAddress]) -> io::Result<Bound> {
     let mut last = io::Error::from(ErrorKind::AddrInUse);
     let mut best: Option<Bound> = None;
@@ -205,8 +206,9 @@ impl Bound {
     }
 }
 
-/// Reports to the user, on standard error, that this process uses the UDP port `port`, because
-/// another program uses the address and port `blocked`.
+/// Warns the user, on standard error, that this process uses the UDP port `port` instead of the
+/// device's first port, because another program uses the first port. `blocked` is the address and
+/// port of that program; an unspecified address stands for all addresses.
 fn report_blocked(blocked: SocketAddr, port: u16) {
     let holder = port_holder::describe(blocked);
     let of_address = match blocked.ip() {
@@ -262,8 +264,8 @@ fn bind_loopback(list: &[HostAddress], port: u16) -> io::Result<LocalAddress> {
     Err(last)
 }
 
-/// Binds the UDP port `port` of the address `host`, which the kernel lists as an address of this
-/// host.
+/// Reserves the UDP port `port` of `host`, an address of this host. Returns the reserved address
+/// with its network interface; the socket for packets is opened later.
 pub(super) fn bind_host(host: &HostAddress, port: u16) -> io::Result<LocalAddress> {
     let address = host.at(port);
     let reserved = BoundAddress::bind(address).map_err(|error| named_error(error, address))?;
@@ -282,8 +284,8 @@ fn bind_at(list: &[HostAddress], address: SocketAddr) -> io::Result<LocalAddress
     Ok(LocalAddress::new(reserved, address, interface))
 }
 
-/// Returns the slots with their UDP ports. A slot is the index of a port in the device's port
-/// range, which begins at `base`.
+/// Returns the UDP ports that the device may use, each with its slot: the index of the port in the
+/// device's port range. The range begins at `base`. Ports above 65,535 are left out.
 fn slots(base: u16) -> impl Iterator<Item = (u8, u16)> {
     (0..address::PORT_SLOTS)
         .filter_map(move |slot| Some((slot, address::port_of_slot(base, slot)?)))

@@ -18,7 +18,8 @@ const MAX_HELD_PACKETS: usize = 16_384;
 /// packets follow, the packet is sent after this time.
 const MAX_WAIT: Duration = Duration::from_millis(1);
 
-/// A packet that was held back and has not been sent yet, with the data that is needed to send it.
+/// A packet that is held back by an injected fault, to be sent later. Contains all data that is
+/// needed to send the packet.
 #[derive(Clone, Debug)]
 pub(super) struct Packet {
     pub(super) headers: Headers,
@@ -65,8 +66,9 @@ struct HeldPackets {
 }
 
 impl HeldPackets {
-    /// Adds the packets `held` to those that are held back, until the time `due`. Returns `held` as
-    /// the error if more than [`MAX_HELD_PACKETS`] packets would be held back.
+    /// Adds the packets `held`, which injected faults hold back, to this list, until the time
+    /// `due`. Returns `held` as the error if the list would then have more than
+    /// [`MAX_HELD_PACKETS`] packets.
     fn insert(&mut self, due: Time, held: Held) -> Result<(), Held> {
         let packets = held.packets();
         if self.packets + packets > MAX_HELD_PACKETS {
@@ -79,8 +81,8 @@ impl HeldPackets {
         Ok(())
     }
 
-    /// Removes the held-back packets with the key `key` (due time and order of arrival), and
-    /// returns them. Returns `None` if another thread has removed them.
+    /// Removes and returns the packets with the key `key`: the time at which they must be sent, and
+    /// a number in the order of their addition. Returns `None` if another thread has removed them.
     fn remove(&mut self, key: (Time, u64)) -> Option<Held> {
         let held = self.due.remove(&key)?;
         self.packets -= held.packets();
@@ -110,15 +112,16 @@ impl Delay {
         }
     }
 
-    /// Returns the state of the NIC's timer that expires when the next held-back packet is due
-    /// ([`Delay::next_due`]).
+    /// Returns the state of the NIC's timer for the packets that injected faults hold back. The
+    /// timer expires when the next of these packets must be sent ([`Delay::next_due`]).
     pub(super) fn alarm(&self) -> &Alarm {
         &self.alarm
     }
 
-    /// Holds a packet back until `overtaken` other packets have been sent, or until `latency` and
-    /// [`MAX_WAIT`] have passed. If `latency` is not zero, other packets are not counted. Returns
-    /// `false`, and drops the packet, if [`MAX_HELD_PACKETS`] packets are held back already.
+    /// Holds a packet back, as an injected fault, until `overtaken` other packets have been sent,
+    /// or until [`MAX_WAIT`] has passed. If `latency` is not zero, other packets have no effect:
+    /// the packet is held back for `latency` plus [`MAX_WAIT`]. Returns `false`, and drops the
+    /// packet, if [`MAX_HELD_PACKETS`] packets are held back already.
     pub(super) fn hold(&self, packet: Packet, overtaken: u8, now: Time, latency: Duration) -> bool {
         // With a latency, packets are reordered by their due times, so packets that overtake are
         // not counted.
@@ -128,8 +131,9 @@ impl Delay {
         self.held.lock().insert(due, held).is_ok()
     }
 
-    /// Holds all packets of an outbox back for `latency`. Returns them if more than
-    /// [`MAX_HELD_PACKETS`] packets would be held back, so that the caller must drop them.
+    /// Holds all packets of an outbox back for the time `latency`, as an injected fault. If more
+    /// than [`MAX_HELD_PACKETS`] packets would then be held back, holds none back, and returns the
+    /// packets as the error. The caller must then drop them.
     pub(super) fn hold_batch(
         &self,
         batch: Box<Batch>,
@@ -143,9 +147,9 @@ impl Delay {
         }
     }
 
-    /// Records that a packet was sent, which has overtaken the held-back packets. Removes and
-    /// returns the held-back packets that were overtaken by enough packets. The caller must send
-    /// them next.
+    /// Records that a packet was sent, and has overtaken the packets that are held back. Removes
+    /// and returns the packets that have now been overtaken as often as the injected faults
+    /// require. The caller must send them next.
     pub(super) fn pass(&self) -> Vec<Packet> {
         let mut held = self.held.lock();
         if held.overtaken == 0 {
@@ -172,9 +176,9 @@ impl Delay {
         packets.collect()
     }
 
-    /// Removes the packets that are due at `now`, and passes them to `send` in the order of their
-    /// due times. Only one thread at a time does so, because threads that send at the same time
-    /// could change the order.
+    /// Removes the packets that must be sent by the time `now`, and passes them to `send` in the
+    /// order of their times. A lock ensures that only one thread at a time does so, because two
+    /// threads could change the order.
     pub(super) fn send_due(&self, now: Time, send: impl FnOnce(Vec<Held>)) {
         let _sending = self.sending.lock();
         let due = self.take_due(now);
@@ -196,8 +200,8 @@ impl Delay {
         due
     }
 
-    /// Returns the time at which the next packet is due, for which a timer must be set. Returns
-    /// `None` if no packet is held back.
+    /// Returns the time at which the next packet must be sent, of those that injected faults hold
+    /// back. The caller must set a timer for this time. Returns `None` if no packet is held back.
     pub(super) fn next_due(&self) -> Option<Time> {
         let held = self.held.lock();
         held.due.first_key_value().map(|(&(due, _), _)| due)
@@ -239,8 +243,9 @@ mod tests {
         packets.iter().map(|packet| packet.bytes[0]).collect()
     }
 
-    /// Removes the packets that are due at `now` from `delay`. Returns the numbers of those that
-    /// were held back until others have overtaken them.
+    /// Removes from `delay` all packets that must be sent by the time `now`. Returns the number in
+    /// the first byte of each that was held back until other packets overtake it, and skips whole
+    /// outboxes.
     fn due(delay: &Delay, now: Time) -> Vec<u8> {
         let all = delay.take_due(now).into_iter();
         let packets = all.filter_map(|held| match held {

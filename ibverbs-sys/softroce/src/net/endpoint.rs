@@ -54,7 +54,7 @@ impl FromIterator<Arc<Endpoint>> for Endpoints {
 }
 
 impl Endpoints {
-    /// Returns all sockets that currently receive packets, without their GIDs.
+    /// Returns all sockets that currently receive packets.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &Socket> {
         self.0.iter().map(|endpoint| &endpoint.socket)
     }

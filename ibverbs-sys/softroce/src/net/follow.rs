@@ -37,8 +37,9 @@ impl Network {
     }
 
     /// Reads the kernel's reports about changes of the host's interfaces, addresses and routes, and
-    /// updates the GID table. After a change of routes, bursts to other hosts need a new
-    /// [trial](super::trial). Returns whether the table has changed.
+    /// updates the GID table. After a change of routes, a test ([trial](super::trial)) must show
+    /// again that other hosts accept bursts (messages that the kernel splits into datagrams).
+    /// Returns whether the table has changed.
     pub(crate) fn update_from_host(&self) -> bool {
         let Some(changes) = self.changes.as_ref().map(InterfaceMonitor::take) else {
             return false;

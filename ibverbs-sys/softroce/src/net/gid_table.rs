@@ -23,8 +23,8 @@ use crate::proto::Mtu;
 /// host. If the host has more addresses, the others get no GID, so the device does not use them.
 pub(crate) const GIDS: usize = 128;
 
-/// The GID table of the port: the GIDs by their indices, each with the local address of its
-/// packets.
+/// The GID table of the port: the GIDs by their indices. Each entry also has the local IP address
+/// and UDP port by which packets of the GID are sent and received.
 #[derive(Debug)]
 pub(super) struct Table {
     /// Entries in the order of their addition, followed by entries without a value.
@@ -95,7 +95,7 @@ impl LocalAddress {
         interface.as_ref().map(|found| found.name.clone())
     }
 
-    /// Returns the present MTU, in bytes, of the network interface that has this IP address.
+    /// Returns the present MTU, in bytes, of the network interface of this local address.
     pub(super) fn interface_mtu(&self) -> usize {
         interface_mtu(self.interface.lock().as_ref(), self.local.ip())
     }
@@ -106,8 +106,8 @@ impl LocalAddress {
         path_mtu(self.interface_mtu())
     }
 
-    /// Returns whether the host has this IP address at present. Only then do programs find the GIDs
-    /// of the address.
+    /// Returns whether the host has this local IP address at present. If not, programs find empty
+    /// entries in the GID table instead of the GIDs of the address.
     pub(super) fn is_present(&self) -> bool {
         self.is_present.load(Ordering::Relaxed)
     }
@@ -131,8 +131,8 @@ impl Table {
         }
     }
 
-    /// Returns the entry of the GID table with the index `index`, or `None` if there is none. The
-    /// host need not have the address of the entry at present.
+    /// Returns the entry of the GID table with the index `index`, or `None` if there is none. Also
+    /// returns an entry whose IP address has been removed from the host.
     pub(super) fn get(&self, index: usize) -> Option<&Entry> {
         self.entries.get(index)?.get()
     }
@@ -144,13 +144,14 @@ impl Table {
     }
 
     /// Returns the index of the GID `gid` in the GID table, or `None` if the table does not contain
-    /// it. The host need not have the address of the GID at present.
+    /// it. Also finds a GID whose IP address has been removed from the host.
     pub(super) fn position(&self, gid: Ipv6Addr) -> Option<u8> {
         let found = self.iter().position(|entry| entry.gid.address == gid)?;
         Some(found as u8)
     }
 
-    /// Returns all addresses of this process, each with the index of its first GID.
+    /// Returns all local addresses of this process, each with the index of its first GID. An
+    /// address has two GIDs if it also receives tunnelled packets (IPv6 packets in IPv4 datagrams).
     pub(super) fn local_addresses(&self) -> impl Iterator<Item = (u8, &Arc<LocalAddress>)> {
         (0..).zip(self.iter()).filter_map(|(index, entry)| {
             (entry.gid.endpoint == usize::from(index)).then_some((index, &entry.local_address))
@@ -192,9 +193,10 @@ impl Table {
         true
     }
 
-    /// Opens the socket of the GID with the index `index`. `receive_buffer` is the requested size
-    /// of the receive buffer in bytes. `prepare` sets the options of the socket. Returns `None` if
-    /// the socket is open already, or if there is no such GID.
+    /// Opens the UDP socket for the packets of the GID with the index `index`. `receive_buffer` is
+    /// the requested size of the receive buffer in bytes. `prepare` sets the options of the new
+    /// socket. Returns the local address of the socket, or `None` if the socket is open already or
+    /// there is no such GID.
     pub(super) fn open(
         &self,
         index: usize,
@@ -217,9 +219,9 @@ impl Table {
         }))
     }
 
-    /// Returns the index of the GID at which tunnelled packets arrive, if they are sent to the
-    /// address of the GID with the index `gid`. Returns `None` if the address receives no tunnelled
-    /// packets.
+    /// Returns the index of the second GID of a local address: the GID for tunnelled packets (IPv6
+    /// packets in IPv4 datagrams). `gid` is the index of the address's first GID. Returns `None` if
+    /// the address has no second GID, and thus receives no tunnelled packets.
     pub(super) fn tunnelled(&self, gid: u8) -> Option<u8> {
         let next = gid.checked_add(1)?;
         let entry = self.get(next.into())?;

@@ -104,9 +104,10 @@ impl Network {
         all
     }
 
-    /// Sets the options of the new UDP socket `socket`: buffers, merging of datagrams, and the
-    /// packet filter. `peers` are the devices of this host to which queue pairs are connected. The
-    /// filter must pass packets of these devices.
+    /// Sets the options of the new UDP socket `socket`. The kernel then merges received datagrams
+    /// unless the configuration forbids it. The kernel also drops packets of other programs of this
+    /// host by a packet filter; `peers` are the devices of this host whose packets of connections
+    /// the filter must pass.
     pub(super) fn prepare(&self, socket: &Socket, peers: &[SocketAddrV4]) {
         socket.install_filter(self.base, peers);
         if self.segmentation != Segmentation::Never {
@@ -114,8 +115,8 @@ impl Network {
         }
     }
 
-    /// Returns all sockets that must receive packets: the open sockets of the port, and the sockets
-    /// of the multicast groups `groups`.
+    /// Returns all sockets that must receive packets: the open sockets of this device's own
+    /// addresses, and the sockets of the multicast groups `groups`.
     pub(super) fn sockets(&self, groups: &JoinedGroups) -> Endpoints {
         let local_address = self
             .table
@@ -125,9 +126,10 @@ impl Network {
         local_address.chain(of_groups).cloned().collect()
     }
 
-    /// Publishes the open sockets of the port and the sockets of the multicast groups `groups`. The
-    /// engine (background thread) and all polling threads receive from the published sockets.
-    /// Called after each change of the sockets.
+    /// Replaces the set of sockets from which the engine (background thread) and all polling
+    /// threads receive, and wakes the engine. The new set has the open sockets of this device's own
+    /// addresses, and the sockets of the multicast groups `groups`. Called after each change of the
+    /// sockets.
     pub(super) fn publish(&self, groups: &JoinedGroups) {
         *self.endpoints.write() = Arc::new(self.sockets(groups));
         self.endpoints_changes.fetch_add(1, Ordering::Release);

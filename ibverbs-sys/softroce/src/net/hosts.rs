@@ -20,8 +20,8 @@ use parking_lot::RwLock;
 use crate::address::{self, Ports};
 use crate::proto::Time;
 
-/// UDP ports that the devices of other hosts use, as learned from the source ports of received
-/// packets.
+/// UDP ports that the devices of other hosts use. Packets to a host must be sent to its ports,
+/// which are learned from the source ports of the packets that it sends.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
     /// Hosts that have sent a packet. The value is `true` if a packet came from the port of a slot
@@ -33,17 +33,19 @@ pub(super) struct Hosts {
 }
 
 /// Time for which packets to an unknown host are sent to one of its two possible ports, before they
-/// are sent to the other. A connection repeats the packets that went to the wrong port.
+/// are sent to the other. softroce devices use the ports of a range, and other RDMA devices only
+/// its first port. A connection repeats the packets that went to the wrong port.
 const PORT_TRIAL_TIME: Duration = Duration::from_millis(32);
 
-/// Maximum number of hosts that are remembered. The limit bounds the memory. If more hosts send
-/// packets, all are forgotten, and are learned again from later packets.
+/// Maximum number of hosts whose UDP ports are remembered, which bounds the memory. If more hosts
+/// send packets, all are forgotten, and are learned again from later packets.
 const MAX_HOSTS: usize = 1 << 16;
 
 impl Hosts {
     /// Returns which UDP ports the RDMA devices of the host with the address `host` use. The flag
     /// is `true` if the ports are certain: the host has sent a packet, or `host` is a loopback
-    /// address. The ports of any other host are guessed: the result alternates with the time `now`.
+    /// address. The ports of any other host are a guess, which depends on the time `now`: the two
+    /// possibilities alternate until the host sends a packet.
     pub(super) fn ports(&self, host: IpAddr, now: impl FnOnce() -> Time) -> (Ports, bool) {
         if host.is_loopback() {
             return (Ports::Slots, true);
@@ -59,9 +61,9 @@ impl Hosts {
         (ports, is_certain)
     }
 
-    /// Records that a packet came from the address `from` of another host. The port of the address
-    /// shows whether the host has softroce devices. `base` is the first port of the devices' port
-    /// range.
+    /// Records which UDP ports another host uses, so that later packets are sent to these ports. A
+    /// packet came from the address and port `from`, which show whether the host has softroce
+    /// devices. `base` is the first port of the devices' port range.
     pub(super) fn record(&self, base: u16, from: SocketAddr) {
         let host = from.ip();
         if host.is_loopback() {

@@ -40,8 +40,9 @@ impl Inbox {
     }
 }
 
-/// Cache of the checked headers of the last two kinds of datagrams, which saves the check and the
-/// computation of the headers' part of the ICRC: the next datagram probably has the same headers.
+/// Cache of the checked IP and UDP headers of the last two kinds of received datagrams. If the next
+/// datagram has the same headers, they need no new check, and their part of the checksum (ICRC) is
+/// not computed again.
 #[derive(Default)]
 struct HeaderCache {
     known: [Option<(HeaderKey, CheckedHeaders)>; 2],
@@ -61,9 +62,9 @@ struct HeaderKey {
     hop_limit: u8,
 }
 
-/// IP and UDP headers that a received datagram must have had, their contribution to the ICRC, and
-/// the result of their check: either the arrival data of the packet, or the counter for the reason
-/// why the packet is dropped.
+/// IP and UDP headers of a received datagram, as the receiver reconstructs them, and the result of
+/// their check: either the arrival data of the packet, or the counter for the reason why the packet
+/// is dropped. Includes the headers' part of the checksum (ICRC).
 #[derive(Clone, Copy)]
 struct CheckedHeaders {
     headers: Headers,
@@ -71,9 +72,9 @@ struct CheckedHeaders {
     arrival: Result<Arrival, Counter>,
 }
 
-/// Iterator over the valid packets of datagrams that were received as one message. The items are
-/// runs (consecutive packets of equal size); a single packet is a run of one. Counts and skips
-/// invalid packets.
+/// Iterator over the valid packets in a message of the UDP socket, in which the kernel has merged
+/// one or more datagrams. Each item is a run: consecutive packets of equal size, or a single
+/// packet. Counts and skips invalid packets.
 pub(crate) struct ReceivedRuns<'a> {
     network: &'a Network,
     endpoint: &'a Endpoint,
@@ -115,9 +116,9 @@ impl<'a> Iterator for ReceivedRuns<'a> {
 
 impl<'a> ReceivedRuns<'a> {
     /// Checks the packet in the next datagram, whose bytes are `payload`. Returns the packet's
-    /// arrival data (sender, GID and route), and a run of this packet and, if possible, the
-    /// following packets of equal size. If the packet must be dropped, returns the counter for the
-    /// reason, or `None` if the drop is not counted.
+    /// arrival data (sender, GID and route) and a run: this packet, and the following packets of
+    /// equal size if they can be handled together. If the packet must be dropped, the error is the
+    /// counter for the reason, or `None` if the drop is not counted.
     fn admit(&mut self, payload: &'a [u8]) -> Result<(Arrival, Run<'a>), Option<Counter>> {
         let (network, endpoint) = (self.network, self.endpoint);
         if !network.faults.link_is_up() {
@@ -209,9 +210,10 @@ impl<'a> ReceivedRuns<'a> {
         })
     }
 
-    /// Returns the IP and UDP headers of a datagram of `len` bytes without a tunnel, and the result
-    /// of their check. Uses the cached result of an earlier datagram with the same properties, if
-    /// there is one.
+    /// Returns the IP and UDP headers of a received datagram of `len` bytes, and the result of
+    /// their check. The datagram contains no tunnelled packet (IPv6 packet in an IPv4 datagram).
+    /// Uses the cached result of an earlier datagram with the same sender, destination, length,
+    /// traffic class and hop limit, if there is one.
     fn outer(&mut self, len: usize) -> CheckedHeaders {
         let (endpoint, message) = (self.endpoint, &self.message);
         let origin = HeaderKey {
@@ -241,14 +243,14 @@ impl<'a> ReceivedRuns<'a> {
     }
 }
 
-/// Number of consecutive attempts that must find a socket empty before most attempts skip the
-/// socket. With a lower number, sockets that are used occasionally would be skipped more often;
-/// with a higher one, a polling thread would spend more time on unused sockets.
+/// Number of consecutive times that a polling thread must find a socket empty before most polls
+/// skip the socket. A lower number would cause more skips of sockets that are used occasionally; a
+/// higher one would cost more time for unused sockets.
 const EMPTY_CHECKS: u32 = 64;
 
-/// A socket that is usually skipped is checked in one of this many attempts. A polling thread thus
-/// spends little time on unused sockets, and the first packet to such a socket waits for a few
-/// polls only.
+/// Interval at which polling threads check a socket that was empty for a long time: one poll of
+/// this many checks the socket, and the others skip it. Polls thus spend little time on unused
+/// sockets, and the first packet to such a socket waits only for a few polls.
 const SKIP_INTERVAL: u32 = 16;
 
 impl Network {
@@ -321,8 +323,8 @@ impl Network {
     }
 }
 
-/// Returns the IP and UDP headers that a datagram of `len` bytes in a received message must have
-/// had. A UDP socket does not report the headers, which the ICRC covers.
+/// Reconstructs and returns the IP and UDP headers of a received datagram of `len` bytes. The
+/// checksum of the packet (ICRC) covers the headers, but a UDP socket does not report them.
 fn outer(endpoint: &Endpoint, message: &Message<'_>, len: usize) -> Headers {
     let local = endpoint.socket.local();
     let route = Route {
@@ -338,14 +340,16 @@ fn outer(endpoint: &Endpoint, message: &Message<'_>, len: usize) -> Headers {
 }
 
 /// Returns whether the identification in the IPv4 header of a packet from `from` is unknown. The
-/// ICRC covers the identification, but a UDP socket does not report it. Returns `false` for senders
-/// in 127/8, because they run this implementation, which sends identification 0.
+/// checksum of the packet (ICRC) covers the identification, but a UDP socket does not report it.
+/// Returns `false` for senders in 127/8, because these are softroce devices, which send
+/// identification 0.
 fn hides_identification(headers: &Headers, from: SocketAddr) -> bool {
     matches!(headers, Headers::V4 { .. }) && !from.ip().is_loopback()
 }
 
-/// Returns whether the IPv4 address and UDP port in the source GID of a tunnelled packet equal the
-/// address `from` from which the datagram came, so that the source GID is not forged.
+/// Returns whether the sender of a tunnelled packet (IPv6 packet in an IPv4 datagram) has not
+/// forged its source GID. The GID contains an IPv4 address and UDP port, which must equal the
+/// address `from` from which the datagram came.
 fn is_sender(route: &Route, from: SocketAddr) -> bool {
     let address_in_gid = address::address_in_gid(route.source).map(SocketAddr::V4);
     address_in_gid == Some(from) && route.source_port == from.port()
@@ -357,8 +361,10 @@ mod tests {
 
     use super::*;
 
-    /// Returns whether the receiver accepts a packet from `from` whose ICRC has the error `damage`
-    /// and was computed for the IPv4 identification `identification`.
+    /// Returns whether the receiver would accept a damaged packet from `from`, because an unknown
+    /// IPv4 identification could explain its wrong checksum (ICRC). The ICRC is computed for the
+    /// identification `identification`, and then a byte of the packet is changed by an exclusive or
+    /// with `damage`.
     fn excused(from: Ipv4Addr, identification: u16, damage: u8) -> bool {
         let route = Route {
             source: from.to_ipv6_mapped(),

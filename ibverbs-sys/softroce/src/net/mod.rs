@@ -57,9 +57,9 @@ pub(crate) use socket::Socket;
 /// twice the time.
 const ALIGN: usize = 16;
 
-/// Offset of a packet from a multiple of [`ALIGN`] bytes in a buffer, so that its payload is
-/// aligned if only a BTH, or a BTH and a RETH (16 bytes), precede the payload. Payloads after other
-/// headers are not aligned.
+/// Offset at which a packet begins in a buffer, relative to a multiple of [`ALIGN`] bytes. The
+/// payload is aligned if it follows the base transport header (BTH) directly, or after a RETH
+/// (header of an RDMA request, 16 bytes). Payloads after other headers are not aligned.
 const OFFSET: usize = ALIGN - BASE % ALIGN;
 
 const _: () = assert!(

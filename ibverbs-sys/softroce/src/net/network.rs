@@ -35,11 +35,12 @@ use crate::timers::Timers;
 use crate::wire::ip::Headers;
 
 /// Maximum number of bytes that a queue pair may have in flight to another host. Applies to paths
-/// that have been found to hold so much data; the limit of all other paths is smaller.
+/// that can hold so many bytes, as measurements of round trips show; the limit of other paths is
+/// smaller.
 const MAX_BYTES: usize = 16 << 20;
 
 /// Maximum number of unused packet buffers that are kept for reuse by outboxes. More buffers than
-/// threads are used only if injected faults hold packets back.
+/// threads are needed only if injected faults delay packets, which then keep their buffers.
 const MAX_POOLED_BUFFERS: usize = 64;
 
 /// Length in bytes of the outer IPv4 and UDP headers of a tunnelled packet (IPv6 packet in a
@@ -93,9 +94,10 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Binds the addresses of this process, and creates the network with them. If an address and
-    /// port are in use, tries other ports of the port range and, unless the configuration names
-    /// addresses, other addresses in 127/8. Fails if no address and port are free.
+    /// Binds IP addresses and a UDP port for this process, and creates the network with them. If an
+    /// address and port are in use, tries other ports of the port range. Also tries other addresses
+    /// in 127/8, unless the configuration prescribes the addresses. Fails if no address and port
+    /// are free.
     pub(crate) fn open(
         config: &Config,
         counters: Arc<Counters>,
@@ -175,8 +177,8 @@ impl Network {
         Ok(network)
     }
 
-    /// Returns the address of this process whose first GID has the index `index`, or `None` if
-    /// there is none.
+    /// Returns the local address of the GID with the index `index`, or `None` if there is no such
+    /// GID.
     pub(super) fn local_address(&self, index: usize) -> Option<&LocalAddress> {
         Some(&self.table.get(index)?.local_address)
     }
@@ -191,8 +193,9 @@ impl Network {
             .then_some(entry.gid.address)
     }
 
-    /// Returns whether the host has an address of this process at present, so that the port is
-    /// usable. Always `true` unless the configuration names the addresses.
+    /// Returns whether the host has at least one address of this process at present, so that the
+    /// port is usable. Can be `false` only if the configuration prescribes the addresses; otherwise
+    /// the process has a loopback address.
     pub(crate) fn has_address(&self) -> bool {
         self.table
             .iter()
@@ -248,12 +251,13 @@ impl Network {
         }
     }
 
-    /// Returns the range of the maximum number of packets that a queue pair with the path MTU `mtu`
-    /// may have in flight from the GID with the index `gid`. The start of the range is about half
-    /// of the packets that fit into the socket buffer of a peer; the other half is left for other
-    /// queue pairs, and for memory that the kernel does not free immediately. The peer is assumed
-    /// to have the buffer that an unprivileged process gets. The end of the range applies to paths
-    /// to other hosts that have been found to hold as many packets.
+    /// Returns the smallest and the largest limit of the number of packets that a queue pair with
+    /// the path MTU `mtu` may have in flight from the GID with the index `gid`.
+    ///
+    /// The smallest limit is about half of the packets that fit into the socket buffer of a peer
+    /// that runs without privileges. The other half is left for other queue pairs, and for memory
+    /// that the kernel frees late. The largest limit applies to paths to other hosts that, as
+    /// measurements of round trips show, can hold so many packets.
     pub(crate) fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32> {
         let local_address = self.local_address(gid.into());
         let loopback =
@@ -293,17 +297,18 @@ impl Network {
         self.way(path, 0).is_some()
     }
 
-    /// Returns the index of the GID of this NIC at which packets on `path` to the queue pair with
-    /// the number `queue_pair` arrive, or `None` if the path leads to another NIC.
+    /// Returns the index of the GID of this NIC at which packets on `path` arrive, if the peer is a
+    /// queue pair of this NIC. `queue_pair` is the number of the peer. Returns `None` if the path
+    /// leads to another NIC, or if packets cannot be sent on it.
     pub(crate) fn host_peer(&self, path: &Path, queue_pair: u32) -> Option<u8> {
         let local = self.table.position(path.destination)?;
         self.way(path, queue_pair)?;
         Some(local)
     }
 
-    /// Returns the GRH of a packet on `path` to a queue pair of this NIC, as
-    /// [`receive`](Self::receive) would report it. `length` is the length of the packet in bytes,
-    /// from BTH to pad.
+    /// Returns the global routing header (GRH) that a datagram on `path` to a queue pair of this
+    /// NIC would have on arrival. Used for datagrams that are delivered without packets. `length`
+    /// is the packet length in bytes, without the IP and UDP headers and the checksum (ICRC).
     pub(crate) fn global_route(
         &self,
         path: &Path,
@@ -338,8 +343,8 @@ impl Network {
             .count()
     }
 
-    /// Returns the socket addresses of this process, including those that the host does not have at
-    /// present.
+    /// Returns the IP addresses and UDP ports of this process. Includes IP addresses that have been
+    /// removed from the host.
     pub(crate) fn own_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.table
             .local_addresses()
@@ -353,7 +358,7 @@ impl Network {
     }
 
     /// Returns the link (shared memory with another process) to the process that has the queue pair
-    /// with the number `queue_pair` at the end of `path`. Returns `None` if no memory is shared
+    /// with the number `queue_pair`, to which `path` leads. Returns `None` if no memory is shared
     /// with that process, or while injected faults require that all packets go through sockets.
     pub(crate) fn link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         if !self.faults.allows_other_paths() {
@@ -363,9 +368,9 @@ impl Network {
     }
 
     /// Returns the link (shared memory with another process) to the process that has the queue pair
-    /// with the number `queue_pair` at the end of `path`, or `None` if no memory is shared with
-    /// that process. Ignores injected faults, unlike [`link`](Self::link), for packets that must
-    /// never be sent by a socket.
+    /// with the number `queue_pair`, to which `path` leads. Returns `None` if no memory is shared
+    /// with that process. Unlike [`link`](Self::link), ignores injected faults, for packets that
+    /// must go through shared memory in any case.
     pub(super) fn private_link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         self.link_to(self.address(path, queue_pair)?)
     }
@@ -431,8 +436,8 @@ impl Network {
         self.endpoints_changes.load(Ordering::Acquire)
     }
 
-    /// Sends the packets that injected faults have held back and that are due at `now`, and sets
-    /// the NIC's timer for the next of them. Called when the timer expires. `noted` is the time for
+    /// Sends the packets that injected faults have held back until the time `now`, and sets the
+    /// NIC's timer for the next of them. Called when the timer expires. `noted` is the time for
     /// which the timer was set.
     pub(crate) fn send_delayed(&self, now: Time, noted: Time) {
         Timers::clear(self.delay.alarm(), noted);
@@ -440,8 +445,8 @@ impl Network {
         self.schedule_delayed();
     }
 
-    /// Sets the NIC's timer to the time at which the next packet that injected faults hold back
-    /// must be sent.
+    /// Sets the NIC's timer for the next delayed packet: a packet that an injected fault holds
+    /// back, to be sent later.
     pub(super) fn schedule_delayed(&self) {
         if let Some(next) = self.delay.next_due() {
             self.timers.schedule(DELAY_TIMER, self.delay.alarm(), next);

@@ -26,35 +26,38 @@ use crate::number;
 use crate::proto::{Mtu, Path, Time};
 use crate::random;
 
-/// Number of bytes of the long question's payload in addition to the path MTU, so that the question
-/// is as long as the longest packet of a connection. Such a packet has a RETH and immediate data; a
-/// question has a DETH instead.
+/// Number of payload bytes, in addition to the path MTU, of the long packet of a path check. The
+/// packet is thus as long as the longest packet of a connection, which has longer headers: a RETH
+/// (16 bytes) and immediate data (4 bytes) instead of a DETH (8 bytes).
 const EXTRA_PAYLOAD: usize = 16 + 4 - 8;
 
 /// Time to wait for the answers to the first check of a path. The time doubles with each check that
 /// is not answered, because the peer may not support checks.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Time after which a path is checked again, because the route to the peer may have changed. Also
-/// the maximum time between two checks that are not answered.
+/// Time after which a path is checked again for the loss of long packets, because the route to the
+/// peer may have changed. Also the maximum time between two checks of a peer that does not answer.
 const RENEWAL: Duration = Duration::from_secs(60);
 
-/// Number of consecutive checks with an answer only to the short question, after which the path is
-/// reported. A single long question may be lost for another reason than its length.
+/// Number of consecutive checks that lose the long packet, after which the user gets a message
+/// about the path. In such a check, the peer answers only the short packet. A single long packet
+/// may be lost for another reason than its length.
 const LOSSES_BEFORE_REPORT: u32 = 4;
 
-/// Maximum number of routes whose state is kept. The limit bounds the memory. For a further route,
-/// the state of the route with the earliest next check is dropped.
+/// Maximum number of routes (pairs of a local and a peer's IP address) whose checks are remembered,
+/// which bounds the memory. For a further route, the route that may be checked again first is
+/// forgotten.
 const MAX_ROUTES: usize = 4096;
 
 /// Key of the state of path MTU checks: the local IP address, and the IP address of the peer.
 type Route = (IpAddr, IpAddr);
 
-/// Path to a peer, and the peer's queue pair number for questions (packets that request an answer).
+/// Path to a peer, and the queue pair number to which packets that request an answer are sent. The
+/// number identifies the peer's UDP port.
 pub(super) type Target = (Path, u32);
 
-/// State of the [checks](self) of packet sizes, for each route (pair of a local address and a
-/// peer's address).
+/// State of the checks by which lost long packets are detected, for each route (pair of a local IP
+/// address and a peer's IP address).
 #[derive(Debug, Default)]
 pub(super) struct PathMtuChecks(Mutex<HashMap<Route, PathMtuCheck>>);
 
@@ -110,10 +113,10 @@ impl PathMtuCheck {
 }
 
 impl PathMtuChecks {
-    /// Begins to check whether the packets of a connection with the path MTU `mtu` arrive at the
-    /// end of `route`. Does nothing unless a check is due or `mtu` is larger than in the last
-    /// check. `to` is the peer that gets the questions. Returns the action that the caller must
-    /// perform.
+    /// Begins to check whether the packets of a connection with the path MTU `mtu` reach the peer
+    /// of `route` (pair of a local and a peer's IP address). Returns the action that the caller
+    /// must perform: usually to send packets to `to`, the peer's path and queue pair number, but
+    /// nothing if `route` was checked recently with at least this path MTU.
     fn begin(&self, route: Route, to: Target, mtu: Mtu, now: Time) -> CheckAction {
         let mut checks = self.0.lock();
         if !checks.contains_key(&route) && checks.len() >= MAX_ROUTES {
@@ -146,8 +149,9 @@ impl PathMtuChecks {
         check.ask(State::Unanswered { is_repeated: false })
     }
 
-    /// Handles a question of the peer at the end of `route`: repeats an unanswered check once,
-    /// because the question shows that the peer is open now. Returns the action to perform.
+    /// Handles a packet from the peer of `route` that requests an answer. Such a packet shows that
+    /// the peer has opened its device. So an earlier check that the peer has not answered is
+    /// repeated, once. Returns the action that the caller must perform.
     pub(super) fn handle_question(&self, route: Route) -> CheckAction {
         match self.0.lock().get_mut(&route) {
             Some(check) if check.state == (State::Unanswered { is_repeated: false }) => {
@@ -157,8 +161,10 @@ impl PathMtuChecks {
         }
     }
 
-    /// Handles the answer of the peer at the end of `route` to the question with the sequence
-    /// number `sequence`. Returns the action to perform, such as the next check.
+    /// Handles the peer's answer to a packet of a path check with the sequence number `sequence`.
+    /// If only the short packet was answered, the check is repeated, and finally reported to the
+    /// user. `route` has the local and the peer's IP address. Returns the action that the caller
+    /// must perform.
     pub(super) fn handle_answer(&self, route: Route, sequence: u32, now: Time) -> CheckAction {
         let mut checks = self.0.lock();
         let Some(check) = checks.get_mut(&route) else {
@@ -188,9 +194,10 @@ impl PathMtuChecks {
 }
 
 impl Network {
-    /// Checks that the longest packets of a connection arrive. The connection uses `path` and the
-    /// path MTU `mtu`, to the queue pair with the number `destination`. Called when the connection
-    /// is made, and when packets are not acknowledged.
+    /// Begins a check whether the longest packets of a connection reach the peer on another host.
+    /// If they do not, a message on standard error informs the user. The connection uses `path` and
+    /// the path MTU `mtu`, to the queue pair with the number `destination`. Called when the
+    /// connection is made, and when packets are not acknowledged.
     pub(crate) fn check_path_mtu(&self, path: &Path, destination: u32, mtu: Mtu) {
         let Some(local_address) = self.local_address(path.source.into()) else {
             return;
@@ -206,8 +213,9 @@ impl Network {
         self.continue_check(route, step);
     }
 
-    /// Performs the action `step` of the check of the route from `local` to `peer`: sends
-    /// questions, or reports that the path loses long packets.
+    /// Performs the action `step` of a path check between the IP addresses `local` and `peer`.
+    /// Sends the long and the short packet of the check, or reports on standard error that the path
+    /// loses long packets.
     pub(super) fn continue_check(&self, (local, peer): Route, step: CheckAction) {
         match step {
             CheckAction::Ask(to, mtu, sequence) => {

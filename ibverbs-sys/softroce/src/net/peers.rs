@@ -12,7 +12,8 @@ use super::network::Network;
 use crate::proto::Path;
 
 /// Addresses of the devices of this host to which queue pairs are connected, each with the number
-/// of these queue pairs.
+/// of these queue pairs. The packet filters of the sockets pass packets of connections only from
+/// these devices.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<HashMap<SocketAddrV4, usize>>);
 
@@ -42,9 +43,9 @@ impl Network {
     }
 
     /// Reverses one call of [`connect`](Self::connect), because a connection to the queue pair with
-    /// the number `queue_pair` at the end of `path` has ended. After the last such call for that
-    /// queue pair's device, the next update of the packet filters makes them drop packets of
-    /// connections from the device.
+    /// the number `queue_pair` has ended. `path` leads to that queue pair. Once all connections to
+    /// its device have ended, packets of connections from the device are no longer accepted: the
+    /// packet filters drop them from the next update on.
     pub(crate) fn disconnect(&self, path: &Path, queue_pair: u32) {
         let Some(peer) = self.filtered_peer(path, queue_pair) else {
             return;
@@ -70,9 +71,9 @@ impl Network {
         }
     }
 
-    /// Returns the address of the device that has the queue pair with the number `queue_pair`.
-    /// Returns `None` if the device is on another host or uses IPv6, because its packets are not
-    /// filtered.
+    /// Returns the address of the device to which `path` and the queue pair number `queue_pair`
+    /// lead, if the kernel's packet filters apply to it. Returns `None` for a device on another
+    /// host or with an IPv6 address, because the filters pass all its packets.
     fn filtered_peer(&self, path: &Path, queue_pair: u32) -> Option<SocketAddrV4> {
         match self.address(path, queue_pair)? {
             SocketAddr::V4(peer) if peer.ip().is_loopback() => Some(peer),

@@ -35,9 +35,10 @@ pub(super) struct PacketRoute {
     pub(super) is_certain: bool,
 }
 
-/// Rule for the packets that may be sent together with a packet in a burst (one message to the
-/// kernel). The kernel splits a burst into datagrams, and numbers them from 0 on in the
-/// identification of their IPv4 headers, which the ICRC covers.
+/// Rule for the packets that may be sent together as a burst: one message that the kernel splits
+/// into datagrams. The kernel numbers these datagrams from 0 on, in the identification of their
+/// IPv4 headers. The checksum of each packet (ICRC) covers the identification, so the rule depends
+/// on whether the receiver may see the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Batching {
     /// No other packet, because the packet goes to a multicast group, whose members need not
@@ -54,7 +55,8 @@ pub(super) enum Batching {
     Trial,
 }
 
-/// UDP ports from which the destination ports of a process's packets are determined.
+/// UDP ports to which a process sends packets: the first port of the devices' port range, from
+/// which the port of each queue pair is calculated, and the port of multicast groups.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LocalPorts {
     /// First port of the device's port range.
@@ -63,9 +65,10 @@ pub(super) struct LocalPorts {
     pub(super) groups: u16,
 }
 
-/// Returns the route of packets on `path` from the GID `gid`, whose socket is bound to `local`, to
-/// the queue pair with the number `queue_pair`. `ports_of` returns the UDP ports of another host's
-/// devices, and `true` if these are known. Returns `None` if packets cannot be sent on the path.
+/// Returns the route of packets on `path` to the queue pair with the number `queue_pair`. The
+/// packets are sent from the GID `gid`, whose socket is bound to `local`. `ports_of` returns the
+/// UDP ports that the devices of a host use, and `false` if these are only a guess. Returns `None`
+/// if packets cannot be sent on the path.
 pub(super) fn way(
     gid: &Gid,
     local: SocketAddr,

@@ -15,31 +15,31 @@ use crate::wire::Packet;
 use crate::wire::ip::Route;
 
 /// Maximum number of messages that are received from a link (shared memory with another process)
-/// before they are acknowledged. With more, a sender of short messages would fill its send queue
-/// before the first acknowledgement arrives, and the two processes would alternately wait for each
-/// other.
+/// before they are acknowledged. With a larger number, the send queue of a peer could become full
+/// before the first acknowledgement arrives, and the peer would wait.
 const BATCH: usize = 16;
 
-/// Returns the tag of packets on `path` in the shared memory of `link`: the indices of the packets'
-/// GIDs in the GID tables of the two processes. Returns `None` if the peer does not have the
-/// destination GID, or if an index is 16 or more, which a tag cannot encode.
+/// Returns the tag that accompanies packets on `path` in the shared memory of `link`. From the tag,
+/// the peer process knows the GIDs of the packets: it contains their indices in the GID tables of
+/// the two processes. Returns `None` if the peer does not have the destination GID, or if an index
+/// is 16 or more, which a tag cannot encode.
 pub(crate) fn tag(path: &Path, link: &Link) -> Option<u16> {
     let mut gids = link.gids().iter();
     let to = gids.position(|gid| *gid == path.destination)?;
     (path.source < 16 && to < 16).then_some(0x100 | u16::from(path.source) << 4 | to as u16)
 }
 
-/// Encodes fields of a datagram's route in a word that accompanies the datagram in shared memory.
-/// The word has the fields that the datagram's tag (the GID indices) does not contain. The peer
-/// process decodes the word by [`route()`].
+/// Encodes the flow label, the hop limit and the traffic class of a datagram in a word, for a
+/// datagram that is sent through shared memory. The peer process decodes the word by [`route()`].
 pub(super) fn annotation(route: &Route) -> u64 {
     u64::from(route.flow_label & 0xf_ffff) << 16
         | u64::from(route.hop_limit) << 8
         | u64::from(route.traffic_class)
 }
 
-/// Decodes the route of a datagram from shared memory, from the word that [`annotation`] has
-/// returned and the GIDs `source` and `destination`.
+/// Decodes the route of a datagram that arrived through shared memory. `annotation` is the word in
+/// which the sender has encoded the flow label, the hop limit and the traffic class by
+/// [`annotation`]. `source` and `destination` are the datagram's GIDs.
 fn route(annotation: u64, source: Ipv6Addr, destination: Ipv6Addr) -> Route {
     Route {
         source,
@@ -69,8 +69,8 @@ pub(crate) enum Delivery<'a> {
 impl Network {
     /// Receives packets and ring messages (short messages without packet headers) from all `links`
     /// (memory shared with other processes), and passes them to `deliver`. Calls `go_on` with the
-    /// number of each queue pair that was waiting for free space in the ring of a link (shared
-    /// memory) that has free space now. Returns the number of received packets and messages.
+    /// number of each queue pair that waited to send until a link has free space, if there is space
+    /// now. Returns the number of received packets and messages.
     pub(crate) fn receive_shared(
         &self,
         links: &[Arc<Link>],

@@ -30,8 +30,9 @@ use crate::proto::{Arrival, Path, Time};
 use crate::random;
 use crate::wire::{Aeth, Bth, Deth, Header, Opcode, Operation, Syndrome, Transport};
 
-/// Number of the queue pairs at both ends of a trial (test burst), without the slot bits. The
-/// number is that of the general services interface, which no queue pair of a program has.
+/// Lower bits of the queue pair number at both ends of a test packet (trial). The higher bits
+/// identify the UDP port of the device. The value 1 is the number of the general services
+/// interface, which no queue pair of a program has.
 const TRIAL_QUEUE_PAIR: u32 = 1;
 
 /// Opcode of a question: a packet by which a device requests an answer from another device.
@@ -39,10 +40,12 @@ const TRIAL_QUEUE_PAIR: u32 = 1;
 /// MTU](super::path_mtu_checks).
 const QUESTION: Opcode = Opcode::new(Transport::Manufacturer, Operation::SendOnly);
 
-/// Opcode of the answer to a [`QUESTION`] packet. The answer has the same sequence number.
+/// Opcode of the packet by which a peer answers a [`QUESTION`] packet, and so shows that the packet
+/// has arrived. The answer has the same sequence number.
 const ANSWER: Opcode = Opcode::new(Transport::Manufacturer, Operation::Acknowledge);
 
-/// A trial (test burst of two packets) that must be sent now, before bursts may be sent to a peer.
+/// A trial that must be sent now: a burst of two test packets. Only if the peer answers, other
+/// packets may be sent to it in bursts (messages that the kernel splits into datagrams).
 pub(super) struct DueTrial {
     path: Path,
     /// Queue pair number to which the trial's packets are sent.
@@ -51,7 +54,8 @@ pub(super) struct DueTrial {
     sequence: u32,
 }
 
-/// Key of the state of trials (test bursts): the local IP address, and the IP address of the peer.
+/// Key of the state of trials, which test whether a peer accepts bursts: the local IP address, and
+/// the IP address of the peer.
 type Route = (IpAddr, IpAddr);
 
 /// State of the [trials](self) (test bursts) of each route.
@@ -71,29 +75,33 @@ struct Trial {
     due: Time,
 }
 
-/// Time to wait for the answer to the first trial (test burst). The time doubles with each
-/// unanswered trial, because the peer may not support trials.
+/// Time to wait for the answer to the first trial (burst of test packets). The time doubles with
+/// each unanswered trial, because a peer that is not a softroce device never answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Maximum time between two trials (test bursts) to a peer that does not answer. A peer that
-/// becomes able to answer is tried again after this time at most.
+/// Maximum time between two trials to a peer that does not answer. A trial tests whether the peer
+/// accepts bursts; a peer that begins to answer is thus found after this time at most.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Time after which an answered trial (test burst) is repeated, because a router may have changed
-/// the path to the peer. A longer time would let more bursts be lost on the new path.
+/// Time after which a successful trial is repeated. A trial tests whether the peer accepts bursts,
+/// and a router may have changed the path to the peer since. A longer time would let more bursts be
+/// lost on the new path.
 const RENEWAL: Duration = Duration::from_secs(1);
 
-/// Number of unanswered trials after which no bursts are sent to the peer until a trial (test
-/// burst) succeeds. A single question or answer may be lost for other reasons.
+/// Number of unanswered trials (bursts of test packets) after which packets to the peer are no
+/// longer sent in bursts, until a trial succeeds. A single trial or answer may be lost for other
+/// reasons.
 const MAX_MISSES: u32 = 3;
 
-/// Maximum number of routes whose state is kept. The limit bounds the memory. For a further route,
-/// the state of the route with the earliest next trial is dropped.
+/// Maximum number of routes (pairs of a local and a peer's IP address) whose trials are remembered,
+/// which bounds the memory. For a further route, the route that may be tested again first is
+/// forgotten.
 const MAX_ROUTES: usize = 4096;
 
 impl Trials {
-    /// Returns whether a trial (test burst) has shown that the packets of bursts from the address
-    /// `local` arrive at `peer` with a valid ICRC.
+    /// Returns whether bursts (messages that the kernel splits into datagrams) may be sent from the
+    /// address `local` to `peer`. This is so if the peer has answered a trial: it has received a
+    /// packet of a burst with a valid checksum (ICRC).
     pub(super) fn is_proven(&self, local: IpAddr, peer: IpAddr) -> bool {
         let trials = self.0.lock();
         (trials.get(&(local, peer))).is_some_and(|trial| trial.is_proven)
@@ -106,8 +114,9 @@ impl Trials {
         self.0.lock().clear();
     }
 
-    /// Begins a trial (test burst) from the address `local` to `peer`, if a trial is due at `now`.
-    /// Returns the sequence number of its first packet, or `None` if no trial is due.
+    /// Begins a trial, if one is due at `now`: a test whether `peer` accepts bursts from the
+    /// address `local`. Returns the sequence number of the first of the two packets that the caller
+    /// must send, or `None` if no trial is due.
     pub(super) fn begin(&self, local: IpAddr, peer: IpAddr, now: Time) -> Option<u32> {
         let route = (local, peer);
         let mut trials = self.0.lock();
@@ -136,8 +145,9 @@ impl Trials {
         Some(trial.sequence)
     }
 
-    /// Records that `peer` has answered the packet with the sequence number `sequence` of a trial
-    /// (test burst). Ignores answers to other packets than the second packet of the last trial.
+    /// Records that `peer` has answered the packet with the sequence number `sequence` of a trial,
+    /// so that bursts may be sent to it. Only the second packet of the last trial counts: its IPv4
+    /// identification is not 0, so its checksum (ICRC) depends on the split by the kernel.
     pub(super) fn record_answer(&self, local: IpAddr, peer: IpAddr, sequence: u32, now: Time) {
         if let Some(trial) = self.0.lock().get_mut(&(local, peer))
             && trial.unanswered > 0
@@ -151,9 +161,9 @@ impl Trials {
 }
 
 impl Network {
-    /// Returns the trial (test burst) that must be sent to the destination of the first packet of
-    /// `batch`. Returns `None` if no trial is due, or if the batch has no packets that a successful
-    /// trial would allow to be sent as a burst.
+    /// Returns the trial that must be sent first to the destination of the first packet of `batch`,
+    /// to test whether bursts arrive there. Returns `None` if no trial is due, or if the packets of
+    /// `batch` cannot be sent as a burst or need no trial for it.
     pub(super) fn due_trial(&self, batch: &Batch) -> Option<DueTrial> {
         if self.segmentation != Segmentation::Peers {
             return None;
@@ -172,7 +182,8 @@ impl Network {
         })
     }
 
-    /// Sends the two packets of a trial (test burst) as a burst.
+    /// Sends the two packets of `trial` as a burst (message that the kernel splits into datagrams),
+    /// to test whether the peer accepts packets of bursts. The peer answers if it does.
     pub(super) fn send_trial(&self, trial: &DueTrial) {
         let mut outbox = self.outbox();
         for sequence in [trial.sequence, trial.sequence + 1] {
@@ -181,9 +192,9 @@ impl Network {
         outbox.make_trial();
     }
 
-    /// Adds a question with a payload of `padding` bytes to the outbox. The question is sent on
-    /// `path` to the queue pair number `destination`. A peer of this crate answers questions with
-    /// an odd sequence number.
+    /// Adds a test packet to the outbox, which requests an answer from the peer if its sequence
+    /// number is odd. The answer shows that the packet has arrived. The packet has `padding`
+    /// payload bytes, and is sent on `path` to the queue pair number `destination`.
     pub(super) fn ask(
         &self,
         outbox: &mut Outbox<'_>,
@@ -203,9 +214,9 @@ impl Network {
         });
     }
 
-    /// Handles a received packet if it belongs to a trial (test burst): answers a question, or
-    /// records an answer. `local` is the address at which the packet arrived. Returns `false` if
-    /// the packet belongs to no trial.
+    /// Handles a received packet if it is a test packet or an answer to one. Answers a test packet,
+    /// if it requests an answer, and records an answer. `local` is the address at which the packet
+    /// arrived. Returns `false` if the packet is neither; it then belongs to a queue pair.
     pub(super) fn receive_trial(&self, local: IpAddr, arrival: &Arrival, header: &Header) -> bool {
         let Bth {
             opcode,
@@ -244,8 +255,9 @@ impl Network {
     }
 }
 
-/// Returns the queue pair number to which trials (test bursts) of the device with the slot (port
-/// index) `slot` are addressed.
+/// Returns the queue pair number to which test packets (trials) for a device are sent. The number
+/// identifies the device by its slot (index of its UDP port), and is used by no queue pair of a
+/// program.
 pub(super) fn number_of(slot: u8) -> u32 {
     u32::from(slot) << number::BITS | TRIAL_QUEUE_PAIR
 }

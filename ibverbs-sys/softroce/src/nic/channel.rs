@@ -9,8 +9,8 @@ use crate::engine::ReceiveAttempt;
 use crate::same_host::HostPeers;
 
 impl Nic {
-    /// Creates a completion channel. Peer processes can wake threads that wait on the channel, if
-    /// one of the NIC's wakeup descriptors is free for it.
+    /// Creates a completion channel. If the NIC has a free eventfd for the channel, peer processes
+    /// can directly wake threads that wait on the channel.
     pub(crate) fn new_channel(&self) -> io::Result<Arc<CompletionChannel>> {
         let wake_eventfd =
             (self.host_peers.as_ref()).and_then(|host_peers| host_peers.wake_eventfd());
@@ -65,8 +65,9 @@ impl Nic {
     /// the program has armed a completion queue whose events arrive on `channel`, because the
     /// program is about to wait.
     ///
-    /// Packets wake the engine (background thread). If the channel is non-blocking and the only
-    /// one, peer processes on the same host wake the waiting thread directly.
+    /// Packets wake the engine (background thread). Messages through shared memory can wake the
+    /// waiting thread directly: peer processes do so if the program has only this channel and the
+    /// channel is non-blocking.
     pub(crate) fn armed(&self, channel: Option<&CompletionChannel>) {
         self.watch();
         if let (Some(host_peers), Some(channel)) = (&self.host_peers, channel)
@@ -78,9 +79,10 @@ impl Nic {
         }
     }
 
-    /// Fetches the next completion event of the non-blocking channel `channel`. The peers in
-    /// `host_peers` can make the channel's descriptor `wake_eventfd` readable. If a peer has done
-    /// so, first receives the peer's messages in place of the engine (background thread).
+    /// Fetches the next completion event of the non-blocking channel `channel`. A peer process in
+    /// `host_peers` can wake the program by the channel's descriptor `wake_eventfd`. The calling
+    /// thread then receives the peer's messages itself, because the engine (background thread) was
+    /// not woken.
     fn next_event_non_blocking(
         &self,
         channel: &CompletionChannel,
@@ -113,9 +115,8 @@ impl Nic {
     }
 
     /// Fetches the next completion event of `channel`, or waits for it, while the engine
-    /// (background thread) or another waiting thread receives messages. If a peer's wakeup for
-    /// another thread on the same channel ends this wait without an event, wakes the engine,
-    /// because otherwise no thread would receive the peer's message.
+    /// (background thread) or another waiting thread receives messages. If this wait ends without
+    /// an event, wakes the engine: a peer process may have woken this thread to receive a message.
     fn next_event_shared(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         loop {
             if let Some(event) = channel.wait()? {

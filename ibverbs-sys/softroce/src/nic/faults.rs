@@ -17,7 +17,8 @@ pub fn faults() -> &'static Faults {
     of_process()
 }
 
-/// Returns the fault injector of this process's device in the form that the NIC shares.
+/// Returns the fault injector of this process's device, in an `Arc` that the NIC can clone and
+/// keep.
 #[inline]
 pub(super) fn of_process() -> &'static Arc<Faults> {
     FAULTS.get()

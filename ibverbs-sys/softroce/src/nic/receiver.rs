@@ -25,8 +25,9 @@ use crate::spin;
 use crate::transfer::RingMessage;
 use crate::wire::Run;
 
-/// State of receiving: caches, and the queue pairs that must respond. The lock around this value
-/// ensures that only one thread receives at a time.
+/// State of receiving packets and messages: buffers, caches for the lookup of queue pairs and
+/// peers, and the queue pairs that must respond. The lock around this value ensures that only one
+/// thread receives at a time.
 pub(super) struct Receiver {
     inbox: Inbox,
     /// Queue pairs that have received packets and not sent the responses yet.
@@ -57,8 +58,8 @@ impl Receiver {
     }
 }
 
-/// Kind of the thread that receives packets. The kind determines which responses the thread may
-/// delay.
+/// Kind of the thread that receives packets: a polling thread, a thread that a peer has woken, or
+/// the engine (background thread). The kind determines which responses the thread may delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReceivingThread {
     /// A thread of the program that polls a completion queue, and is expected to poll again.
@@ -70,9 +71,9 @@ pub(super) enum ReceivingThread {
     Engine,
 }
 
-/// Number of consecutive polls in which a polling thread checks the sockets once. The other polls
-/// check only shared memory, which needs no system call. A larger number would let packets wait
-/// longer; a smaller one would slow down polls.
+/// Number of polls after which a polling thread checks the sockets: it does so in one poll of this
+/// many. The other polls check only shared memory, which needs no system call. A larger number
+/// would let packets wait longer; a smaller one would slow down polls.
 const CHECK_INTERVAL: u32 = 8;
 
 /// Maximum number of consecutive receive attempts that find packets while due timers wait. Then the
@@ -80,29 +81,29 @@ const CHECK_INTERVAL: u32 = 8;
 /// delay them forever.
 const MAX_BACKLOG: u32 = 256;
 
-/// Maximum number of packets from sockets in one receive attempt for which the acknowledgement is
-/// delayed. After more packets, further packets are probably in flight, and the acknowledgement is
-/// sent immediately.
+/// Maximum number of packets that a thread may receive from sockets at once and still delay the
+/// acknowledgement. If more packets arrive at once, the peer is probably sending many packets in a
+/// sequence, so the acknowledgement is sent immediately.
 const MAX_DELAYED: usize = 4;
 
 /// Number of received packets after which responses are sent, even if more packets follow. A peer
 /// whose window (limit of packets in flight) is small may be waiting for an acknowledgement.
 const RESPONSE_BATCH: usize = 32;
 
-/// Maximum time to wait for the lock that only one receiving thread holds, when an object is
-/// destroyed or the process ends. The thread with the lock may have been interrupted for a long
-/// time, so the caller then continues without the lock.
+/// Maximum time to wait for the lock of the receiving state, when an object is destroyed or the
+/// process ends. The receiving thread, which holds the lock, may have been interrupted for a long
+/// time. The caller continues without the lock after this time.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// Maximum number of batches of packets that a polling thread receives in place of the engine
-/// (background thread), after the engine tried to receive while the polling thread held the lock.
-/// Afterwards the thread returns to the program, which must not wait for the poll without a limit.
+/// Maximum number of batches of packets that a polling thread receives for the engine (background
+/// thread), which was woken while the polling thread was receiving. The number is limited, because
+/// the program waits for the end of the poll.
 pub(super) const MAX_BATCHES_FOR_ENGINE: usize = 4;
 
 /// Maximum time for which a queue pair that enters the error state waits for acknowledgements. A
-/// peer that disconnects as well sends its delayed acknowledgements within this time. Short,
-/// because a peer that has ended sends no acknowledgements, and each queue pair that is connected
-/// to it waits for this time.
+/// peer that disconnects at the same time sends its last acknowledgements within this time. A peer
+/// that has ended sends none, so a longer time would only delay the program, once for each queue
+/// pair.
 const ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_micros(200);
 
 impl Nic {
@@ -146,12 +147,11 @@ impl Nic {
     }
 
     /// Receives packets, and then runs due timers. `care` is the kind of the calling thread. If
-    /// another thread is receiving, that thread runs the timers.
+    /// another thread is receiving, returns immediately, because that thread runs the timers.
     ///
-    /// Timers run only when no packets are left, because the packets that they wait for may have
-    /// arrived while this process was not scheduled. After [`MAX_BACKLOG`] attempts that found
-    /// packets they run in any case, because a peer may send without end. The engine (background
-    /// thread) does not sleep before the timers have run.
+    /// Timers run only if no packet was received, because the packets that they wait for may have
+    /// arrived while this process was not scheduled. After [`MAX_BACKLOG`] attempts that received
+    /// packets, the timers run in any case, because a peer may send without end.
     pub(super) fn receive_and_run_timers(
         &self,
         now: Time,
@@ -202,10 +202,10 @@ impl Nic {
     /// Receives one batch of packets, unless another thread is receiving. `care` is the kind of the
     /// calling thread.
     ///
-    /// If the engine (background thread) tried to receive meanwhile, receives more batches, because
-    /// the packet that woke the engine does not wake it again. After [`MAX_BATCHES_FOR_ENGINE`]
-    /// batches, wakes the engine to receive the rest, because the program that polls has other
-    /// work.
+    /// If the engine (background thread) was woken meanwhile, it could not receive, and the same
+    /// packet does not wake it again. So this thread then receives further batches. After
+    /// [`MAX_BATCHES_FOR_ENGINE`] batches it wakes the engine for the rest, because the program has
+    /// other work.
     fn fetch(&self, now: Time, mut care: ReceivingThread) -> ReceiveAttempt {
         let (mut fetched, mut batches, mut owed) = (0, 0, false);
         loop {
@@ -287,13 +287,12 @@ impl Nic {
         shared + received
     }
 
-    /// Receives packets and messages from shared memory, and sends the responses that may not be
+    /// Receives packets and messages from shared memory, and sends the responses that must not be
     /// delayed. Returns the number of received packets and messages. `receiver` is the locked state
-    /// of receiving, and `care` the kind of the calling thread.
+    /// of receiving, and `care` the kind of the calling thread: polling, woken, or the engine.
     ///
     /// `now` is the present time. If it is `None`, the exact time is read only when a packet
-    /// arrives or is sent, because the coarse clock is sufficient for messages without packet
-    /// headers.
+    /// arrives or is sent. Messages without packet headers need only the coarse clock.
     fn receive_shared(
         &self,
         receiver: &mut Receiver,
@@ -380,9 +379,10 @@ impl Nic {
         }
     }
 
-    /// Sends the responses of the queue pairs `responders`, except acknowledgements that may be
-    /// delayed to a later receive attempt. Removes the queue pairs that have sent their responses
-    /// from `responders`. `now` is the present time.
+    /// Sends the responses of the queue pairs `responders`, and removes these queue pairs from the
+    /// list. A queue pair whose only response is an acknowledgement that may be delayed stays in
+    /// the list, to send it in a later receive attempt. Sends all responses if no acknowledgement
+    /// may be delayed at present. `now` is the present time.
     pub(super) fn send_undelayed_responses(&self, now: Time, responders: &mut Vec<Arc<QueuePair>>) {
         responders.retain(|queue_pair| {
             let rests = queue_pair.may_delay_transmission();
@@ -476,8 +476,8 @@ impl Nic {
         }
     }
 
-    /// Clears the cache of the queue pairs that received the last messages, because one of them may
-    /// be about to be destroyed.
+    /// Clears the receiving thread's cache of the queue pairs that have recently received messages,
+    /// because one of these queue pairs may be about to be destroyed.
     pub(super) fn clear_recent(&self) {
         if let Some(mut receiver) = self.try_lock_receiver() {
             receiver.recent = Recent::default();

@@ -14,13 +14,13 @@ pub(super) struct UnacknowledgedMessages {
 /// longer.
 const MIN_MESSAGES: u32 = 16;
 
-/// Average number of received messages per queue pair up to which acknowledgements are delayed.
-/// Each queue pair needs an acknowledgement of its own. So with a lower number, about one
-/// acknowledgement would be sent for each message if many queue pairs receive messages.
+/// Average number of received messages per queue pair up to which acknowledgements are delayed. One
+/// acknowledgement of a queue pair thus confirms about this many messages, even if many queue pairs
+/// receive messages.
 const PER_QUEUE_PAIR: u32 = 4;
 
-/// Maximum number of received messages whose acknowledgements are delayed, for any number of queue
-/// pairs, so that the senders do not wait too long.
+/// Maximum number of received messages whose acknowledgements are delayed. The limit is independent
+/// of the number of queue pairs, so that the senders do not wait too long.
 const MAX_MESSAGES: u32 = 256;
 
 /// Number of consecutive receive attempts without a message after which the acknowledgements are
@@ -28,8 +28,8 @@ const MAX_MESSAGES: u32 = 256;
 const MAX_EMPTY: u32 = 4;
 
 impl UnacknowledgedMessages {
-    /// Records an attempt to receive, in which `messages` messages arrived. The number may be 0,
-    /// and then counts as an attempt without a message.
+    /// Records an attempt to receive, in which `messages` messages arrived, or none if the number
+    /// is 0. The recorded numbers determine when the delayed acknowledgements must be sent.
     #[inline]
     pub(super) fn attempted(&mut self, messages: usize) {
         if messages == 0 {

@@ -9,10 +9,10 @@ use crate::proto::{Counter, SendProgress, Time};
 use crate::spin::MutexGuard;
 
 impl QueuePair {
-    /// Executes queued requests that need neither packets nor ring messages (short messages in
-    /// memory shared with a peer process). These are requests to queue pairs of this process, and
-    /// one-sided requests in shared memory. `mine` is the locked state of this queue pair. Returns
-    /// whether packets or ring messages can be sent next.
+    /// Executes queued requests directly: requests to queue pairs of this process, and one-sided
+    /// requests (reads, writes and atomics) in memory shared with a peer process. `mine` is the
+    /// locked state of this queue pair. Returns whether the next request must be sent as packets or
+    /// short messages ([`SendProgress::PacketsOnly`]), or nothing can be sent now.
     pub(super) fn execute_all_queued(&self, mine: &mut MutexGuard<'_, Inner>) -> SendProgress {
         loop {
             let step = mine.transport.next_step(|| self.device().now());
@@ -31,9 +31,8 @@ impl QueuePair {
     }
 
     /// Passes to `outgoing` all packets and ring messages (short messages in memory shared with a
-    /// peer process) that may be sent now. All are sent while the queue pair is locked by the
-    /// caller, whose locked state is `inner`, so that messages of another thread cannot overtake
-    /// them.
+    /// peer process) that may be sent now. `inner` is the state of the queue pair, which the caller
+    /// has locked. The lock prevents messages of another thread from overtaking these.
     pub(super) fn transmit_queued(
         &self,
         inner: &mut Inner,
@@ -54,9 +53,8 @@ impl QueuePair {
     }
 
     /// Passes to `outgoing` the packets that may be sent now. `inner` is the locked state of this
-    /// queue pair. Returns `true` if packets were sent and the next message needs no packets,
-    /// because it is executed directly or sent as a ring message (short message in memory shared
-    /// with a peer process).
+    /// queue pair. Returns `true` if packets were sent, and the next message then needs none,
+    /// because it can go through memory.
     fn transmit_packets(&self, inner: &mut Inner, now: Time, outgoing: &mut impl Outgoing) -> bool {
         self.select_packet_path(inner, outgoing);
         let mut has_sent = false;

@@ -36,8 +36,8 @@ impl Batch {
     }
 
     /// Begins a request of the batch, with the work request ID `id`, the flags `flags` and the
-    /// operation `operation`. First checks the previous request of the batch by `rules`, the limits
-    /// of the queue pair.
+    /// operation `operation`. First checks the previous request, which is complete now. `rules` are
+    /// the limits of the queue pair. If the previous request violates them, the batch fails.
     pub(crate) fn begin(&self, rules: &Rules, id: u64, flags: u32, operation: SendOperation) {
         let mut content = self.content.lock();
         content.close(rules);
@@ -46,9 +46,9 @@ impl Batch {
         content.draft = Some(Draft::new(id, flags, operation));
     }
 
-    /// Makes the batch fail, because the program has begun a request that the device does not
-    /// support. `rules` are the limits of the queue pair, by which the previous request is checked
-    /// first.
+    /// Makes the batch fail when it ends, because the program has begun a request that the device
+    /// does not support. First checks the previous request of the batch, which is complete now,
+    /// because the first error is reported. `rules` are the limits of the queue pair.
     pub(crate) fn set_unsupported(&self, rules: &Rules) {
         let mut content = self.content.lock();
         content.close(rules);
@@ -61,12 +61,14 @@ impl Batch {
         self.content.lock().error.get_or_insert(error);
     }
 
-    /// Sets the data of the last request of the batch to `segments`, which are in memory regions.
+    /// Sets the data of the request that was begun last in this batch: the memory `segments`, which
+    /// are in memory regions. Replaces data that was set before.
     pub(crate) fn gather(&self, segments: impl Iterator<Item = Segment>) {
         self.set(|draft| draft.gather(segments));
     }
 
-    /// Sets the data of the last request of the batch to the inline bytes `data`.
+    /// Sets the data of the request that was begun last in this batch to the inline bytes `data`.
+    /// Replaces data that was set before.
     pub(crate) fn inline(&self, data: Inline) {
         self.set(|draft| draft.inline(data));
     }
@@ -77,14 +79,17 @@ impl Batch {
         self.set(|draft| draft.address(address));
     }
 
-    /// Sets the number of the XRC shared receive queue that receives the last request of the batch.
+    /// Sets the number of the shared receive queue of the peer that receives the request that was
+    /// begun last in this batch. Only requests of XRC queue pairs (extended reliable connections)
+    /// have such a number.
     pub(crate) fn xrc_srq(&self, number: u32) {
         self.set(|draft| draft.xrc_srq(number));
     }
 
     /// Ends the batch, so that another thread may begin a batch (`ibv_wr_complete`). Checks the
-    /// last request by `rules`, the limits of the queue pair. Passes the requests of the batch to
-    /// `post`, and returns the result; if an error was recorded, returns the first error instead.
+    /// last request; `rules` are the limits of the queue pair. Passes the requests of the batch to
+    /// `post`, and returns the result. If a request of the batch was invalid, posts nothing, and
+    /// returns the first error.
     pub(crate) fn complete(
         &self,
         rules: &Rules,
@@ -121,8 +126,9 @@ impl Batch {
 }
 
 impl BatchState {
-    /// Completes the last request of the batch, if there is one: checks it by `rules`, the limits
-    /// of the queue pair, and adds it to the checked requests. Records an error if a check fails.
+    /// Completes the request that was begun last, if there is one. Checks that the request respects
+    /// `rules`, the limits of the queue pair. Adds a valid request to the list of requests to post;
+    /// an invalid one makes the batch fail.
     fn close(&mut self, rules: &Rules) {
         let Some(draft) = self.draft.take() else {
             return;

@@ -21,7 +21,8 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     /// queues by their numbers.
     fn shared_queues(&self) -> &receive::SharedQueueDirectory;
 
-    /// Returns the active MTU of the port, the maximum path MTU of queue pairs.
+    /// Returns the active MTU of the port, which is the upper limit for the path MTU of queue
+    /// pairs.
     fn mtu(&self) -> Mtu;
 
     /// Returns the GID with the index `index`, or `None` if the entry is empty or does not exist.
@@ -31,12 +32,14 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     /// of the same kind (IPv4 or IPv6).
     fn can_send_on(&self, path: &Path) -> bool;
 
-    /// Makes the NIC accept packets from the queue pair with the number `_number` at the end of
-    /// `_path`. Called once for each local queue pair that is connected to that queue pair.
+    /// Makes the NIC accept packets from the queue pair with the number `_number`, to which `_path`
+    /// leads. Called once for each local queue pair that is connected to that queue pair. By
+    /// default does nothing.
     fn connect(&self, _path: &Path, _number: u32) {}
 
     /// Reverses one call of [`connect`](Self::connect): a local queue pair is no longer connected
-    /// to the queue pair with the number `_number` at the end of `_path`.
+    /// to the queue pair with the number `_number`, to which `_path` leads. By default does
+    /// nothing.
     fn disconnect(&self, _path: &Path, _number: u32) {}
 
     /// Returns the largest path MTU of packets from the GID with the index `_gid`, at most
@@ -45,26 +48,26 @@ pub trait Adapter: fmt::Debug + Send + Sync {
         self.mtu()
     }
 
-    /// Begins a check that the longest packets of a connection arrive at another host. The
-    /// connection uses `_path` and the path MTU `_mtu`, to the queue pair number `_number`. A path
-    /// that loses long packets is reported to the user.
+    /// Begins a check that the longest packets of a connection reach the peer on another host. The
+    /// connection uses `_path` and the path MTU `_mtu`, to the queue pair with the number
+    /// `_number`. If long packets are lost, the user gets a message. By default does nothing.
     fn check_path_mtu(&self, _path: &Path, _number: u32, _mtu: Mtu) {}
 
-    /// Makes the NIC accept datagrams at all GIDs, because a datagram queue pair has become ready
-    /// to receive.
+    /// Makes the NIC accept datagrams at all its GIDs. Called when a datagram queue pair becomes
+    /// ready to receive. By default does nothing.
     fn receive_everywhere(&self) {}
 
-    /// Returns the limits of the number of unacknowledged packets of a queue pair with the path MTU
-    /// `mtu`, sent from the GID with the index `gid`. The start of the range is the limit for a
-    /// path of unknown capacity. The end is the limit for a path that was found to hold as many
-    /// packets.
+    /// Returns the smallest and the largest limit of the number of unacknowledged packets of a
+    /// queue pair. The queue pair has the path MTU `mtu`, and sends from the GID with the index
+    /// `gid`. The smallest limit applies to a path of unknown capacity. The largest applies if
+    /// measurements show that the path can hold so many packets.
     fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32>;
 
     /// Returns the current time of the NIC's clock, on which all timeouts are based.
     fn now(&self) -> Time;
 
-    /// Returns the current time of the NIC's clock with an error of some milliseconds, at low cost.
-    /// Suitable for timeouts that are much longer.
+    /// Returns the current time of the NIC's clock, at low cost, with an error of some
+    /// milliseconds. Suitable for timeouts that are much longer than the error.
     fn coarse_now(&self) -> Time {
         self.now()
     }
@@ -78,7 +81,8 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     fn tally(&self) -> Tally;
 
     /// Returns whether messages to queue pairs of this process are currently executed directly,
-    /// without packets. Injected faults and captures prevent this.
+    /// without packets. Returns `false` if injected faults or a capture file need the packets. By
+    /// default returns `false`.
     fn is_direct(&self) -> bool {
         false
     }
@@ -96,8 +100,9 @@ pub trait Adapter: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Returns the link (shared memory) to the process at which packets on `_path` to the queue
-    /// pair number `_number` would arrive. Returns `None` if no memory is shared with that process.
+    /// Returns the link (memory shared with another process) to the process that would receive
+    /// packets on `_path` to the queue pair with the number `_number`. Returns `None` if no memory
+    /// is shared with that process. By default returns `None`.
     fn link_to_peer(&self, _path: &Path, _number: u32) -> Option<Arc<Link>> {
         None
     }
@@ -109,14 +114,14 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     }
 
     /// Returns the global routing header (GRH) that the receiver of a packet would get. The packet
-    /// is sent on `_path` to the queue pair number `_number`, and `_length` is its number of bytes
-    /// after the UDP header.
+    /// is sent on `_path` to the queue pair with the number `_number`, and has `_length` bytes
+    /// after the UDP header. By default returns zeros.
     fn global_route(&self, _path: &Path, _number: u32, _length: usize) -> [u8; 40] {
         [0; 40]
     }
 }
 
-/// A queue pair of the same NIC as the sending queue pair, at the end of a path.
+/// A queue pair of the same NIC as the sending queue pair, found as the destination of a packet.
 #[derive(Debug)]
 pub struct HostPeer {
     /// The queue pair at the end of the path.
@@ -130,35 +135,38 @@ pub struct HostPeer {
 /// Sender of the packets that a queue pair produces. The sender may send several packets by one
 /// system call, or through shared memory.
 pub(crate) trait Outgoing {
-    /// Adds a packet that will be sent. `write` appends the bytes of the packet, from BTH to pad,
-    /// to a buffer, and returns the packet's path, or `None` if there is no packet to send. Returns
-    /// `false` if no packet was added.
+    /// Adds a packet that will be sent. `write` appends the bytes of the packet to a buffer,
+    /// without the IP and UDP headers and the checksum, and returns the packet's path. Returns
+    /// `false` if no packet was added: `write` has returned `None`, because there is no packet to
+    /// send, or more packets cannot be sent now.
     fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool;
 
-    /// Adds consecutive packets of equal size. `run` describes the packets. `write` is called with
+    /// Adds a run: consecutive packets of equal size, which `run` describes. `write` is called with
     /// the number of packets and a buffer, which has a part of equal length for each packet.
-    /// Returns whether packets were added.
+    /// Returns `false` if no packets were added, so that the caller must add them one by one. By
+    /// default returns `false`.
     fn push_run(&mut self, run: &Run, write: impl FnOnce(usize, &mut [u8]) -> bool) -> bool {
         let _ = (run, write);
         false
     }
 
-    /// Sends the added packets, in order.
+    /// Sends all packets that were added to this collection, in order.
     fn flush(&mut self);
 
-    /// Returns whether wakeups of peer processes that share memory are deferred, because the caller
-    /// or another thread sends them later.
+    /// Returns whether wakeups of peer processes that share memory are deferred. If so, the caller
+    /// or the engine (background thread) wakes the peers later. By default returns `false`.
     fn defers_wakeups(&self) -> bool {
         false
     }
 
-    /// Sends datagrams that are added from now on through memory that is shared with their
-    /// receivers, if there is such memory.
+    /// Makes this collection send the datagrams that are added from now on through shared memory,
+    /// if their receivers share memory with this process. By default does nothing.
     fn share_datagrams(&mut self) {}
 
     /// Sends packets that are added from now on through the shared memory of `link`. All these
-    /// packets must be sent by the queue pair with the number `queue_pair`. `tag` encodes the GIDs
-    /// of the packets for the peer process.
+    /// packets must be sent by the queue pair with the number `queue_pair`. `tag` contains the
+    /// indices of the packets' GIDs, by which the peer process finds the GIDs. By default does
+    /// nothing.
     fn use_link(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         let _ = (link, tag, queue_pair);
     }

@@ -16,11 +16,10 @@ use crate::random::Permutation;
 /// The eight high bits of a number identify the NIC's UDP port, so a peer finds the port from the
 /// number. The low 16 bits are assigned in a random order that contains each value once. So other
 /// processes cannot predict them, and a number is reused as late as possible: late packets for a
-/// destroyed queue pair are dropped. A number is skipped if another queue pair uses the published
-/// record for it.
+/// destroyed queue pair are dropped. A number is skipped if its entry in the table is in use.
 ///
-/// The low bits of consecutively assigned numbers differ, because they determine the words in which
-/// threads mark their accesses to shared data.
+/// The low bits of consecutively assigned numbers differ, because threads use them to choose the
+/// words that mark their accesses to shared data.
 pub struct QueuePairDirectory<T = QueuePair> {
     slot: u32,
     order: Order,
@@ -31,7 +30,8 @@ pub struct QueuePairDirectory<T = QueuePair> {
     version: AtomicU64,
 }
 
-/// Queue pairs with their numbers. The key is the index of the queue pair's published record.
+/// Queue pairs with their complete numbers. The key is calculated from the number: the index of the
+/// queue pair's record in shared memory.
 type Listed<T> = HashMap<u32, (u32, Arc<T>), BuildHasherDefault<NumberHasher>>;
 
 /// Cache of the last results of a caller's lookups by [`QueuePairDirectory::find_again`], which
@@ -120,8 +120,9 @@ impl<T> QueuePairDirectory<T> {
     }
 
     /// Returns the queue pair with the number `number`, or `None` if it does not exist. `recent` is
-    /// the caller's cache of earlier lookups. If the cache has a valid result for this number,
-    /// takes no lock and changes no reference count.
+    /// the caller's cache of earlier lookups, which is valid until a queue pair is inserted or
+    /// removed. If the cache has a valid result for this number, takes no lock and changes no
+    /// reference count.
     #[inline]
     pub fn find_again<'r>(&self, number: u32, recent: &'r mut Recent<T>) -> Option<&'r Arc<T>> {
         let version = self.version.load(Ordering::Acquire);
@@ -159,7 +160,7 @@ impl<T> QueuePairDirectory<T> {
         self.len() == 0
     }
 
-    /// Returns all queue pairs in the table, in no particular order.
+    /// Returns all queue pairs (of type `T`) in the table, in no particular order.
     pub fn all(&self) -> Vec<Arc<T>> {
         let queue_pairs = self.queue_pairs.read();
         let all = queue_pairs.values();
@@ -174,9 +175,9 @@ struct Order {
     low: Permutation,
 }
 
-/// Number of low bits that differ among consecutively assigned numbers: no two of each 32 such
-/// numbers have the same low five bits. The low bits determine the words in which threads mark
-/// their accesses to shared data.
+/// Number of low bits of a queue pair number that change with each assigned number: of each 32
+/// numbers that are assigned in turn, no two have the same low five bits. Threads that use
+/// different queue pairs thus write to different words when they mark accesses to shared data.
 const DISTINCT_BITS: u32 = 5;
 
 impl Order {
@@ -187,8 +188,8 @@ impl Order {
         }
     }
 
-    /// Returns the low 16 bits of a queue pair number. `turn` is the number of queue pair numbers
-    /// that were assigned before.
+    /// Returns the low 16 bits of the queue pair number that is assigned after `turn` earlier ones.
+    /// The results for the turns below 65,536 are all different, in a random order.
     fn number(&self, turn: u32) -> u32 {
         let (high, low) = (turn >> DISTINCT_BITS, turn & ((1 << DISTINCT_BITS) - 1));
         // Each half of the number selects the permutation of the other half, so the whole mapping
@@ -198,8 +199,8 @@ impl Order {
     }
 }
 
-/// Returns the key by which the table stores the queue pair with the number `number`: the index of
-/// the queue pair's published record.
+/// Returns the key of the queue pair with the number `number` in the table. The key is the index of
+/// the queue pair's record in shared memory, so two queue pairs never share a record.
 fn key(number: u32) -> u32 {
     number::record(number) as u32
 }

@@ -118,7 +118,8 @@ impl Draft {
         }
     }
 
-    /// Sets the data of the request to `segments`, which are in memory regions.
+    /// Sets the data of the request to the memory `segments`, which are in memory regions. The
+    /// length of the data is the sum of their lengths.
     #[inline]
     pub(crate) fn gather(&mut self, segments: impl Iterator<Item = Segment>) {
         let mut list = GatherList::new();
@@ -145,8 +146,8 @@ impl Draft {
         self.xrc_srq = Some(number);
     }
 
-    /// Checks the request by `rules`, the limits and the transport service of a queue pair. Returns
-    /// the request that can be posted to this queue pair.
+    /// Checks that the request is valid for a queue pair, whose limits and transport service are
+    /// `rules`. Returns the checked request, which can be posted to this queue pair.
     #[inline]
     pub(crate) fn finish(self, rules: &Rules) -> Result<SendRequest, PostError> {
         if !rules.allows(&self.operation) {

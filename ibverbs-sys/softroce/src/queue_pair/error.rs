@@ -39,7 +39,7 @@ pub(crate) enum ModifyError {
 }
 
 impl ModifyError {
-    /// Returns the error number that `ibv_modify_qp` returns.
+    /// Returns the error number (`errno`) that `ibv_modify_qp` returns for this error.
     pub(crate) fn errno(self) -> c_int {
         match self {
             Self::Unknown(_) => libc::EOPNOTSUPP,
@@ -78,7 +78,7 @@ pub(crate) enum CreateError {
 }
 
 impl CreateError {
-    /// Returns the error number that `ibv_create_qp` sets.
+    /// Returns the error number (`errno`) that `ibv_create_qp` sets for this error.
     pub(crate) fn errno(self) -> c_int {
         match self {
             Self::UnsupportedType(_) | Self::Unsupported(_) => libc::EOPNOTSUPP,
@@ -88,7 +88,8 @@ impl CreateError {
     }
 }
 
-/// Reason why a request cannot be posted: an immediate error of IBTA 11.4.1.
+/// Reason why a request cannot be posted. The posting verb returns the error, and the request has
+/// no completion (an immediate error of IBTA 11.4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum PostError {
@@ -119,7 +120,8 @@ pub(crate) enum PostError {
 }
 
 impl PostError {
-    /// Returns the error number that `ibv_post_send`, `ibv_post_recv` and `ibv_wr_complete` return.
+    /// Returns the error number (`errno`) for this error, which `ibv_post_send`, `ibv_post_recv`
+    /// and `ibv_wr_complete` return.
     pub(crate) fn errno(self) -> c_int {
         match self {
             Self::Full => libc::ENOMEM,

@@ -25,8 +25,9 @@ impl Handles {
         Self(Mutex::new(SmallVec::from_buf([first])))
     }
 
-    /// Adds the reference `handle` to the references to the queue pair. Returns `false`, and adds
-    /// nothing, if the last reference was removed before: the queue pair is then being destroyed.
+    /// Adds the reference `handle` of an open device to the list of references to the queue pair.
+    /// Returns `false`, and adds nothing, if the list is empty: the queue pair is then being
+    /// destroyed.
     pub(super) fn add(&self, handle: Handle) -> bool {
         let mut handles = self.0.lock();
         let alive = !handles.is_empty();
@@ -36,8 +37,9 @@ impl Handles {
         alive
     }
 
-    /// Removes the reference to the queue pair whose C object is `element`. Returns `true` if no
-    /// reference is left, so that the queue pair must be destroyed.
+    /// Removes an open device's reference to the queue pair. `element` is the queue pair's C object
+    /// in this open device. Returns `true` if no reference is left, so that the queue pair must be
+    /// destroyed.
     pub(super) fn remove(&self, element: &Arc<Element>) -> bool {
         let mut handles = self.0.lock();
         handles.retain(|handle| !Arc::ptr_eq(&handle.element, element));

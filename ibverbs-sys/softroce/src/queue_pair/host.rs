@@ -45,8 +45,8 @@ pub(super) enum Receives {
     Named,
 }
 
-/// State of a queue pair that the transport reads or changes during its calls: results of transport
-/// events that the queue pair must then handle, and the location of the peer.
+/// State of a queue pair outside the transport (protocol code), which reads or changes it: what the
+/// queue pair must do after a call of the transport, and where the peer is.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HostState {
     /// Set while started requests are in progress in the state SQD (send queue drained).
@@ -65,9 +65,9 @@ pub(super) struct HostState {
 }
 
 impl HostState {
-    /// Returns the way in which the next bytes of a request of this queue pair are transferred.
-    /// Decides both for requests that the posting thread transfers and for requests in the send
-    /// queue.
+    /// Returns the way in which the next bytes of a request of this queue pair are transferred:
+    /// from memory to memory, through a ring in shared memory, or as packets. Decides both for
+    /// requests that are being posted and for requests in the send queue.
     #[inline(always)]
     pub(super) fn transfer(&self, request: &RequestProperties) -> Transfer {
         let is_out_of_reach = self.is_out_of_reach && request.kind == Kind::OneSided;
@@ -107,9 +107,9 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns the memory that requests of this queue pair can access by local keys. Fails if no
-    /// protection domain is known: for an XRC target, before a request has named a shared receive
-    /// queue.
+    /// Returns the memory regions and windows that requests of this queue pair can access by local
+    /// keys. Fails if the protection domain is not known: an XRC target queue pair has the domain
+    /// of a shared receive queue, which the peer's first request names.
     fn local(&self) -> Result<View<'_>, LocalFault> {
         let domain = match &self.objects.domain {
             Some(domain) => Some(domain.id()),
@@ -123,9 +123,10 @@ impl Environment<'_> {
     /// of `access`.
     ///
     /// An XRC target has no protection domain: the memory keys in a request belong to the domain of
-    /// the shared receive queue that the request names (IBTA annex A14). When the response to a
-    /// read is sent, the peer may have named other queues. So `access` is then also tried with the
-    /// domains of all other queues.
+    /// the shared receive queue that the request names (IBTA annex A14). The queue is not recorded
+    /// for each request. So `access` is called with the domain of the queue that was named last. If
+    /// this fails while responses are sent, `access` is also tried with the domains of the other
+    /// queues.
     fn remote<T>(
         &self,
         mut access: impl FnMut(&View<'_>) -> Result<T, RemoteFault>,
@@ -172,8 +173,9 @@ impl Environment<'_> {
         memory.with_segments(list, offset, length as usize, write, act)
     }
 
-    /// Copies a part of a local message to the memory ranges `to`. `portion` is the message and the
-    /// range of its bytes. Returns `None` if the bytes cannot be read.
+    /// Copies a range of a local message to the memory ranges `to`. `portion` has the message and
+    /// the range. Returns `None` if the bytes cannot be read, for example because their memory
+    /// region was destroyed.
     #[inline]
     pub(super) fn copy_out(&self, portion: ChunkedRange<'_>, to: &[Piece<'_>]) -> Option<()> {
         let (offset, length) = (portion.offset, portion.length as usize);
@@ -192,8 +194,8 @@ impl Environment<'_> {
         }
     }
 
-    /// Copies `length` bytes from the memory ranges `from` to `to`, the memory of this process that
-    /// receives a message. Returns `None` if that memory cannot be written.
+    /// Copies `length` bytes of a message from the memory ranges `from` to the memory that receives
+    /// the message, `to`. Returns `None` if that memory cannot be written.
     #[inline]
     pub(super) fn copy_in(&self, to: Sink<'_>, length: u32, from: &[Piece<'_>]) -> Option<()> {
         let length = length as usize;
@@ -240,7 +242,7 @@ impl Environment<'_> {
 }
 
 /// Adds completions of the queue pair with the number `queue_pair` to the completion queue `queue`.
-/// If the completion queue is full, records in `host_state` that a completion was lost.
+/// If the completion queue is full, sets `overrun` in `host_state`, so that the queue pair fails.
 #[inline]
 fn complete(
     queue: &CompletionQueue,

@@ -52,15 +52,16 @@ const BYTES: u64 = 64 << 10;
 
 impl QueuePair {
     /// Returns whether messages of this queue pair are executed directly in another queue pair of
-    /// this process. The result refers to the destination that was found last.
+    /// this process. The result is for the destination of the last message; a later datagram may
+    /// have another.
     pub(crate) fn is_direct(&self) -> bool {
         self.device().is_direct() && self.inner.lock().link.is_some()
     }
 
-    /// Returns the destination queue pair of the next message, if it is in this process. Removes
-    /// the destination from the cache in `mine`, or finds it if the cache is empty or invalid; the
-    /// caller must store the result in the cache again. Returns `None` if the destination is not in
-    /// this process.
+    /// Returns the destination queue pair of the next message, if it is in this process. Uses the
+    /// cached destination in `mine`, the locked state of this queue pair, if it is still valid. The
+    /// cache is empty afterwards, so the caller must store the result in it. Returns `None` if the
+    /// destination is not in this process.
     pub(super) fn link(&self, mine: &mut Inner) -> Option<Box<LocalPeer>> {
         let may_have_one = mine.linked_peer.is_none()
             && self.device().is_direct()
@@ -104,9 +105,10 @@ impl QueuePair {
         })
     }
 
-    /// Executes messages, or ranges of long messages, directly in the destination queue pair `link`
-    /// of this process. `mine` is the locked state of the sending queue pair. Returns whether
-    /// further ranges, only packets, or nothing can be sent next.
+    /// Executes messages of a queue pair directly in the destination queue pair `link` of this
+    /// process, a limited number of bytes at a time. `mine` is the locked state of the sending
+    /// queue pair. Returns whether the caller can continue with this function, must send packets,
+    /// or has nothing to send now.
     pub(super) fn execute(
         &self,
         mine: &mut MutexGuard<'_, Inner>,
@@ -146,9 +148,10 @@ impl QueuePair {
         }
     }
 
-    /// Executes messages, or ranges of long messages, of the locked queue pair `mine` in the locked
-    /// destination queue pair `theirs`. Stops when no message is left, or when other threads must
-    /// get the locks. Returns whether further ranges, only packets, or nothing can be sent next.
+    /// Executes messages of the locked queue pair `mine` in the locked destination queue pair
+    /// `theirs`. Stops when no message is left, or when other threads must get the locks. Returns
+    /// whether the caller can continue with more bytes, must send packets, or has nothing to send
+    /// now.
     fn execute_parts(
         &self,
         mine: &mut Inner,
@@ -221,8 +224,9 @@ struct LockedDestination<'a, 'h> {
 }
 
 impl<'h> LockedDestination<'_, 'h> {
-    /// Returns whether this queue pair is the destination of `part`, a range of a message. Only
-    /// datagrams need the check, because each may have another destination.
+    /// Returns whether this queue pair is the destination of `part`, a range of the bytes of a
+    /// message. Always returns `true` for a connection, because only datagrams can have different
+    /// destinations.
     fn is_destination_of(&self, part: &Part<'_>) -> bool {
         match part.request.operation {
             SendOperation::Datagram {
@@ -281,8 +285,9 @@ fn supports_direct(service: Service) -> bool {
     }
 }
 
-/// Returns whether the two queue pairs `mine` and `theirs` are connected to each other on the path
-/// of `link`, the cached destination, so that each would accept packets from the other.
+/// Returns whether the two queue pairs `mine` and `theirs` are connected to each other, so that
+/// each would accept packets from the other. `link` has the path from the first to the second.
+/// Datagram queue pairs need no common path.
 fn connected(mine: &Inner, theirs: &Inner, link: &LocalPeer) -> bool {
     let datagrams = mine.transport.service() == Service::UnreliableDatagram;
     let back = theirs.transport.attributes().path;

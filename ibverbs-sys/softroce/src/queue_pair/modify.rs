@@ -217,8 +217,8 @@ impl Plan {
         }
     }
 
-    /// Copies the attributes that the modification sets from `values` to `as_set`, the attributes
-    /// that `ibv_query_qp` returns.
+    /// Copies the attributes that the program sets with this call of `ibv_modify_qp` from its
+    /// structure `values` to `as_set`, the attributes that `ibv_query_qp` returns later.
     pub(super) fn store(&self, values: &ibv_qp_attr, as_set: &mut ibv_qp_attr) {
         macro_rules! remember {
             ($($attribute:ident => $($field:ident),+;)+) => {
@@ -318,7 +318,8 @@ mod tests {
 
     const PEER: Ipv6Addr = Ipv4Addr::new(127, 4, 5, 6).to_ipv6_mapped();
 
-    /// Returns attribute values of `ibv_modify_qp` that are valid for all attributes, for tests.
+    /// Returns a structure for `ibv_modify_qp` in which all attributes have valid values, for
+    /// tests.
     fn values() -> ibv_qp_attr {
         let mut values = ibv_qp_attr {
             path_mtu: ibv_mtu::IBV_MTU_1024,
@@ -373,9 +374,9 @@ mod tests {
         check(present, &wanted, &TestDevice::default())
     }
 
-    /// Checks for every service and every pair of states that each attribute is required, allowed
-    /// or illegal as specified: a missing required attribute or an added illegal one must be an
-    /// error.
+    /// Checks, for every service and every pair of states, which attributes a modification of a
+    /// queue pair requires, permits or forbids. Without a required attribute, or with a forbidden
+    /// one, the modification must fail.
     #[test]
     fn each_attribute_is_required_allowed_or_refused() {
         let mut cases = 0;

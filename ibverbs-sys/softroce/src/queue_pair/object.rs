@@ -67,8 +67,8 @@ pub(super) struct Inner {
 
 impl QueuePair {
     /// Creates a queue pair with the number `number` on the NIC `device`, in the RESET state.
-    /// `creation` contains the attributes, and the objects that the queue pair uses. Fails if these
-    /// are not valid for the device.
+    /// `creation` has the values of `ibv_create_qp`: transport service, sizes, and the protection
+    /// domain and the queues that the queue pair uses. Fails if these are not valid for the device.
     pub(crate) fn new(
         number: u32,
         device: &Arc<dyn Adapter>,
@@ -147,7 +147,8 @@ impl QueuePair {
         self.rules.service
     }
 
-    /// Returns the current state, which may also change without a call by the program.
+    /// Returns the current state of the queue pair. The state may also change without a call by the
+    /// program, after an error.
     pub fn state(&self) -> State {
         self.inner.lock().transport.state()
     }
@@ -159,7 +160,8 @@ impl QueuePair {
     }
 
     /// Returns the path to the peer (the connected queue pair), and the peer's queue pair number.
-    /// Returns `None` for UD, and before a path is set.
+    /// Returns `None` for a datagram queue pair (UD), and before the program has set the path of
+    /// the connection.
     pub(crate) fn peer(&self) -> Option<(Path, u32)> {
         self.peer_of(&self.inner.lock())
     }
@@ -320,8 +322,8 @@ impl QueuePair {
     }
 
     /// Records that the peer process has freed space in the ring that both processes share, so that
-    /// this queue pair may send again. If another queue pair has used the space, or the link
-    /// (shared memory) to the peer has ended, has no effect.
+    /// this queue pair may send again. If another queue pair has used the space already, this queue
+    /// pair waits again. Does nothing if the memory is no longer shared.
     pub(crate) fn space_available(&self) {
         let mut inner = self.inner.lock();
         if (inner.linked_peer.as_ref()).is_some_and(|linked_peer| !linked_peer.link.is_dead()) {
@@ -367,7 +369,8 @@ impl QueuePair {
     }
 
     /// Begins a check that packets with the length of the path MTU reach the peer, if the peer is
-    /// another host. `inner` is the locked state of the queue pair.
+    /// on another host. If such packets are lost, the user gets a message. `inner` is the locked
+    /// state of the queue pair.
     fn check_path_mtu(&self, inner: &Inner) {
         let attributes = inner.transport.attributes();
         if let Some(path) = &attributes.path {
@@ -391,21 +394,24 @@ impl QueuePair {
         self.handles.add(handle)
     }
 
-    /// Removes the reference of an open device whose C object is `element`. Returns whether the
-    /// reference was the last one.
+    /// Removes an open device's reference to this queue pair. `element` is the queue pair's C
+    /// object in this open device. Returns whether the reference was the last one, so that the
+    /// queue pair must be destroyed.
     pub(crate) fn release(&self, element: &Arc<Element>) -> bool {
         self.handles.remove(element)
     }
 
-    /// Removes all references of the open device `context`, which is being closed. Returns `true`
-    /// if at least one was removed and none is left.
+    /// Removes all references of the open device `context`, which is being closed, to this queue
+    /// pair. Returns `true` if at least one was removed and none is left, so that the queue pair
+    /// must be destroyed.
     pub(crate) fn release_all(&self, context: &Arc<Context>) -> bool {
         self.handles.remove_all(context)
     }
 
     /// Destroys the queue pair: drops its requests, removes their completions from the completion
     /// queues, and releases the objects that it uses. The caller must have removed the queue pair
-    /// from the directory, and must have called [`withdraw_and_wait`](Self::withdraw_and_wait).
+    /// from the NIC's table, and must have ended the access of other processes by
+    /// [`withdraw_and_wait`](Self::withdraw_and_wait).
     pub(crate) fn close(&self) {
         let mut inner = self.inner.lock();
         let peer = self.peer_of(&inner);
@@ -441,9 +447,9 @@ impl QueuePair {
         self.with(inner, |transport, host| transport.enter(state, now, host));
     }
 
-    /// Moves the queue pair with the locked state `inner` to RESET. Sets the attributes and the
-    /// cached peers to the values of a new queue pair, and removes the posted receives and the
-    /// completions in completion queues.
+    /// Moves the queue pair with the locked state `inner` to RESET. Gives the attributes the values
+    /// of a new queue pair, and forgets the peer. Removes the posted receives, and the completions
+    /// in completion queues.
     fn reset(&self, inner: &mut Inner) {
         inner.version += 1;
         inner.link = None;
@@ -480,9 +486,9 @@ impl QueuePair {
         }
     }
 
-    /// Calls `act` with the transport of the queue pair and the objects that the transport uses.
-    /// `inner` is the locked state of the queue pair. Returns the result of `act`, or `None` if the
-    /// queue pair was destroyed.
+    /// Calls `act` with the transport of the queue pair (protocol code), and its environment:
+    /// memory, completion queues and receives. `inner` is the locked state of the queue pair.
+    /// Returns the result of `act`, or `None` if the queue pair was destroyed.
     pub(super) fn with<T>(
         &self,
         inner: &mut Inner,
@@ -540,7 +546,7 @@ impl QueuePair {
         }
     }
 
-    /// Returns the NIC to which the queue pair belongs.
+    /// Returns the NIC to which the queue pair belongs, by its interface for queue pairs.
     pub(super) fn device(&self) -> &dyn Adapter {
         &*self.device
     }

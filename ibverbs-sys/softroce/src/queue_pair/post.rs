@@ -52,7 +52,8 @@ impl QueuePair {
     }
 
     /// Posts a request to bind a type 1 window (`ibv_bind_mw`) as `binding` describes, with the
-    /// work request ID `id` and the send flags `flags`. The caller must then transmit the request.
+    /// work request ID `id` and the send flags `flags`. The request is then in the send queue; the
+    /// caller must start its execution.
     pub(crate) fn post_bind(
         &self,
         id: u64,
@@ -79,8 +80,9 @@ impl Sender<'_> {
         sent
     }
 
-    /// Returns whether this sender has neither queued a request nor sent a ring message (short
-    /// message in memory shared with a peer process) for which the peer must still be woken.
+    /// Returns whether nothing is left to do after posting: this sender has added no request to the
+    /// send queue, and no peer process must be woken for a ring message (short message in shared
+    /// memory).
     pub(crate) fn is_idle(&self) -> bool {
         !self.has_sent && !self.has_queued
     }
@@ -99,8 +101,9 @@ impl Sender<'_> {
         !self.has_queued || self.inner.transport.is_silent()
     }
 
-    /// Executes requests of `list` directly in the memory of the peer process, up to the first
-    /// request that must be queued. Returns the number of executed requests.
+    /// Executes requests of `list` directly in the memory of the peer process. Stops at the first
+    /// request that cannot be executed in this way now, which the caller must add to the send
+    /// queue. Returns the number of executed requests.
     #[inline]
     pub(crate) fn execute<'l>(&mut self, list: &mut impl PostedList<'l>) -> usize {
         let room = self.queue_pair.rules().capabilities.max_send_wr as usize;
@@ -152,9 +155,10 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Executes queued requests that need neither packets nor ring messages (short messages in
-    /// memory shared with a peer process). Returns whether packets or ring messages can be sent
-    /// next.
+    /// Executes queued requests directly: requests to queue pairs of this process, and one-sided
+    /// requests (reads, writes and atomics) in memory shared with a peer process. Returns whether
+    /// the next request must be sent as packets or short messages ([`SendProgress::PacketsOnly`]),
+    /// or nothing can be sent now.
     pub(crate) fn execute_all_queued(&mut self) -> SendProgress {
         self.queue_pair.execute_all_queued(&mut self.inner)
     }
@@ -172,13 +176,13 @@ impl Sender<'_> {
         (self.queue_pair).transmit_queued(&mut self.inner, now, outgoing);
     }
 
-    /// Starts the response timeout of the queue pair, if only ring messages (short messages in
-    /// memory shared with a peer process) were sent. Returns the time for which the caller must set
-    /// the queue pair's timer in the NIC.
+    /// Starts the queue pair's timeout for the peer's response to ring messages (short messages in
+    /// memory shared with a peer process). Returns the time for which the caller must set the
+    /// timer.
     ///
-    /// Returns `None` if no response is awaited, or if the timer is set already. In the second case
-    /// the timeout starts only when the timer expires. So the peer has up to twice the timeout; the
-    /// specification allows four times (IBTA 9.7.6.1.3).
+    /// Returns `None` if no response is awaited, or if the timer is set already. A set timer starts
+    /// the timeout when it expires. So the peer has up to twice the timeout; the specification
+    /// allows four times (IBTA 9.7.6.1.3).
     #[inline(always)]
     pub(crate) fn answer_timeout(&mut self, now: impl FnOnce() -> Time) -> Option<Time> {
         if !self.inner.transport.is_unarmed() || self.queue_pair.alarm().is_set() {

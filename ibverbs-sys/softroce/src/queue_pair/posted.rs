@@ -21,15 +21,16 @@ use crate::counters::Flow;
 use crate::proto::{Completion, CompletionOpcode, CompletionStatus, SendRequest, State};
 use crate::transfer::{self, Kind, MAX_COPY, OneSided, OneSidedError, Transfer, Volume};
 
-/// A list of requests that are posted together, with a position: the requests before the position
-/// were executed, and the current request is the next.
+/// A list of requests that are posted together, with a position in it. All requests before the
+/// position were executed; the request at the position is the current one.
 pub(crate) trait PostedList<'a> {
-    /// Returns the current request, or `None` after the last one. Also returns `None` if the
-    /// request may not be posted or is not one-sided.
+    /// Returns the current request of the list: a read, write or atomic that is executed in the
+    /// peer's memory. Returns `None` at the end of the list, and if the current request is of
+    /// another kind or may not be posted.
     fn peek(&self) -> Option<OneSided<'a>>;
 
-    /// Moves to the next request, and returns it. Returns `None` in the same cases as
-    /// [`peek`](Self::peek).
+    /// Moves to the next request of the list, and returns it. Returns `None` at the end of the
+    /// list, and if the next request is not a read, write or atomic, or may not be posted.
     fn advance(&mut self) -> Option<OneSided<'a>>;
 }
 
@@ -40,17 +41,16 @@ struct ExecutedRequest {
     length: u32,
 }
 
-/// Maximum number of requests that are executed during one
-/// [`CopySession`](crate::same_host::CopySession) (period of access to the peer's memory). A peer
-/// that withdraws memory may have to wait for the end of the session, so a larger number would let
-/// the peer wait longer.
+/// Maximum number of requests that are executed in one period of access to the peer's memory
+/// ([`CopySession`](crate::same_host::CopySession)). A peer that withdraws memory waits for the end
+/// of the period, so a larger number would let the peer wait longer.
 const MAX_REQUESTS: usize = 64;
 
 impl QueuePair {
-    /// Executes requests of `list` in the memory of the peer process, within one
-    /// [`CopySession`](crate::same_host::CopySession) (period of access to that memory). `mine` is
-    /// the locked state of this queue pair. Stops after `max_requests`, or at the first request
-    /// that must be queued. Returns the number of executed requests.
+    /// Executes requests of `list` directly in the memory of the peer process, in one period of
+    /// access ([`CopySession`](crate::same_host::CopySession)). `mine` is the locked state of this
+    /// queue pair. Stops after `max_requests`, or at a request that cannot be executed in this way
+    /// now. Returns the number of executed requests.
     pub(super) fn execute_posted<'a>(
         &self,
         mine: &mut Inner,

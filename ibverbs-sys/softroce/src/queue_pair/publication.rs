@@ -24,9 +24,9 @@ pub(super) struct Publication {
 }
 
 impl QueuePair {
-    /// Returns whether the queue pair has the transport service reliable or unreliable connection.
-    /// Only such queue pairs are published for other processes, because these access memory only
-    /// through connections.
+    /// Returns whether the queue pair is connected to one peer (reliable or unreliable connection).
+    /// Only such queue pairs are published for other processes of the host: these can access memory
+    /// only by a connection.
     pub(super) fn is_connection(&self) -> bool {
         matches!(
             self.service(),
@@ -122,8 +122,8 @@ impl QueuePair {
 }
 
 impl Publication {
-    /// Records that the queue pair has become ready to receive. `first` is the packet sequence
-    /// number that it expects first.
+    /// Records in this publication that the queue pair has become ready to receive. `first` is the
+    /// packet sequence number that the queue pair expects first.
     pub(super) fn connect(&mut self, first: u32) {
         self.generation = self.generation.wrapping_add(1);
         self.first = first;

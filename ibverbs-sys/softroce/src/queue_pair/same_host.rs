@@ -53,8 +53,8 @@ pub(super) struct LinkedPeer {
     own: u64,
 }
 
-/// Parts of a locked queue pair that are needed to transfer a request while it is posted, directly
-/// to a peer in another process of the host: the transport, the state and the peer.
+/// Parts of a locked queue pair that are needed to send a request to a peer in another process of
+/// the host, by the thread that posts the request and without the send queue.
 pub(super) struct DirectPost<'a> {
     pub(super) transport: &'a mut proto::QueuePair,
     pub(super) objects: &'a UsedObjects,
@@ -70,7 +70,8 @@ const MAX_MESSAGES: u64 = 64;
 impl QueuePair {
     /// Executes queued RDMA reads, writes and atomics directly in the peer's memory, if the peer is
     /// in another process of this host. `mine` is the locked state of the queue pair. Returns
-    /// whether further requests, only packets, or nothing can be sent next.
+    /// whether the caller can continue with this function, must send packets, or has nothing to
+    /// send now.
     pub(super) fn execute_queued(&self, mine: &mut Inner) -> SendProgress {
         if !self.is_connection() || mine.transport.awaits_receipt() {
             return SendProgress::PacketsOnly;
@@ -168,8 +169,8 @@ impl QueuePair {
 
     /// Sends queued messages as ring messages (short messages in shared memory), up to the first
     /// message that cannot be sent in this way. `mine` is the locked state of the queue pair.
-    /// Returns `true` if no packets must be sent: the queue pair has no other message to send, or
-    /// the next message waits to be sent as a ring message.
+    /// Returns `false` if the next message must be sent as packets. Returns `true` if no message is
+    /// left, or if the next message waits to be sent as a ring message.
     pub(super) fn transmit_ring_messages(
         &self,
         mine: &mut Inner,
@@ -227,10 +228,10 @@ impl QueuePair {
     }
 
     /// Sends a message that is being posted as a [`RingMessage`] (short message in shared memory),
-    /// with the payload `data`. `mine` is the locked state of the queue pair. Returns `false`, and
-    /// sends nothing, if the message cannot be a ring message or an earlier request must be sent
-    /// first; the message must then be queued. After `true`, the caller must call
-    /// [`flush_ring_messages`](Self::flush_ring_messages).
+    /// with the payload `data`. `mine` is the locked state of the queue pair. After `true`, the
+    /// caller must call [`flush_ring_messages`](Self::flush_ring_messages) to wake the peer.
+    /// Returns `false`, and sends nothing, if this is not possible now; the caller must then add
+    /// the message to the send queue.
     #[inline]
     pub(super) fn post_ring_message(
         &self,
@@ -280,10 +281,10 @@ impl QueuePair {
         }
     }
 
-    /// Sends a message whose payload `data` is short enough for a slot of the ring that both
-    /// processes share. The message is being posted, and is not added to the send queue. `near`
-    /// contains the parts of this queue pair that posting needs. Returns `false` if the message
-    /// cannot be sent in this way.
+    /// Sends a message whose payload `data` is short enough for a slot (cache line) of the ring
+    /// that both processes share. The message is being posted, and is not added to the send queue.
+    /// `near` has the transport, the state and the peer of this queue pair. Returns `false` if the
+    /// message cannot be sent in this way.
     #[inline(always)]
     fn post_in_slot(
         &self,
@@ -323,8 +324,8 @@ impl QueuePair {
     }
 
     /// Sends the addresses of a message's payload `data` to the peer process, which then copies the
-    /// payload itself. The message is being posted, and is not added to the send queue. `near`
-    /// contains the parts of this queue pair that posting needs. `is_mappable` is set if the peer
+    /// payload itself. The message is being posted, and is not added to the send queue. `near` has
+    /// the transport, the state and the peer of this queue pair. `is_mappable` is set if the peer
     /// process can map the memory of the payload. Returns `false` if the message cannot be sent in
     /// this way.
     #[inline(never)]
@@ -367,10 +368,10 @@ impl QueuePair {
         written.is_some() && self.send_posted(near, message, data, SlotContent::Written)
     }
 
-    /// Sends a message that is being posted as a [`RingMessage`] (message in a ring that the peer
-    /// process shares). `data` is the payload, and `content` what is written to the slot of the
-    /// ring. `near` contains the parts of this queue pair that posting needs. Returns `false`, and
-    /// posts nothing, if the message cannot be sent.
+    /// Sends a message with the payload `data` through the ring that the peer process shares. The
+    /// message is being posted. `content` determines what is written to the ring: the payload, its
+    /// addresses, or only its length. `near` has the transport, the state and the peer of this
+    /// queue pair. Returns `false`, and posts nothing, if the message cannot be sent.
     #[inline(always)]
     fn send_posted(
         &self,
@@ -427,9 +428,9 @@ impl QueuePair {
     }
 
     /// Receives a ring message (short message in memory shared with the sender) and its payload
-    /// `chunks`. `arrival` describes its sender and destination, and `now` returns the present
-    /// time. Returns the urgency of the transmission that must follow: none, an acknowledgement
-    /// that may be delayed, or an immediate response.
+    /// `chunks`. `arrival` has the sender and the destination. Returns which transmission must
+    /// follow: none, an acknowledgement that may be delayed, or an immediate response. `now` is
+    /// called only if the present time is needed.
     pub(crate) fn receive_ring_message(
         &self,
         now: impl FnOnce() -> Time,
@@ -501,9 +502,9 @@ impl QueuePair {
         }
     }
 
-    /// Makes `outgoing` send the packets of the queue pair through shared memory, if the peer is in
-    /// another process of this host. For datagrams, which may have different destinations, the
-    /// choice is made for each datagram.
+    /// Makes `outgoing`, which will send packets of the queue pair, use shared memory if the peer
+    /// is in another process of this host. Datagrams may have different destinations, so each of
+    /// them is checked when it is sent. `mine` is the locked state of the queue pair.
     pub(super) fn select_packet_path(&self, mine: &mut Inner, outgoing: &mut impl Outgoing) {
         if self.service() == Service::UnreliableDatagram {
             if self.device().is_shared() {
@@ -563,8 +564,9 @@ impl QueuePair {
     }
 
     /// Returns the connected queue pair in another process that shares memory with this process.
-    /// Removes the peer from the cache in `mine`, or finds it if the cache is empty or invalid; the
-    /// caller must store the result in the cache again. Returns `None` if the peer is elsewhere.
+    /// Uses the cached peer in `mine`, the locked state of this queue pair, if it is still valid.
+    /// The cache is empty afterwards, so the caller must store the result in it. Returns `None` if
+    /// the peer is elsewhere.
     pub(super) fn take_linked_peer(&self, mine: &mut Inner) -> Option<LinkedPeer> {
         if mine.linked_peer.is_none() && self.device().host_peers().is_none() {
             return None;
@@ -624,8 +626,8 @@ fn take_ring_message<'h, P: PeerMemory<Environment<'h>>>(
     }
 }
 
-/// Wakes the peer process of `link` (shared memory), if it sleeps, unless `outgoing` defers
-/// wakeups.
+/// Wakes the peer process with which `link` shares memory, if the peer sleeps. If `outgoing` defers
+/// wakeups, the peer is woken later.
 fn wake(link: &Link, outgoing: &impl Outgoing) {
     if outgoing.defers_wakeups() {
         link.flush_later();
@@ -634,9 +636,10 @@ fn wake(link: &Link, outgoing: &impl Outgoing) {
     }
 }
 
-/// Sends `ring_message` on `link`, the memory that this process shares with the peer process.
-/// Copies the bytes of `portion`, the payload, to the ring in this memory; `host` gives access to
-/// the bytes. The peer finds the GIDs of the connection by `tag`.
+/// Sends `ring_message` through the memory of `link`, which this process shares with the peer
+/// process. Copies the payload `portion`, if there is any, to this memory; `host` gives access to
+/// its bytes. `tag` contains the indices of the connection's GIDs, by which the peer finds the
+/// GIDs.
 #[inline(always)]
 fn send_ring_message(
     link: &Link,
@@ -653,8 +656,8 @@ fn send_ring_message(
     }
 }
 
-/// Payload of a received [`RingMessage`] in the ring that both processes share: the source from
-/// which the transport copies it.
+/// Payload of a received [`RingMessage`]: ranges of the ring that both processes share. The
+/// transport copies the payload from there.
 struct Chunks<'a>(&'a [Piece<'a>]);
 
 impl PeerMemory<Environment<'_>> for Chunks<'_> {
@@ -664,8 +667,9 @@ impl PeerMemory<Environment<'_>> for Chunks<'_> {
 }
 
 impl LinkedPeer {
-    /// Returns whether this cached peer is still valid: the queue pair has not been modified since,
-    /// because `version` is its present version, and the shared memory is still usable.
+    /// Returns whether this cached peer is still valid. The shared memory must be usable, and the
+    /// queue pair must not have been modified since the peer was found. `version` is the present
+    /// version of the queue pair, which each modification changes.
     #[inline]
     fn is_valid(&self, version: u64) -> bool {
         self.own == version && !self.link.is_dead()
@@ -683,9 +687,10 @@ impl LinkedPeer {
         Some(self.found?.generation)
     }
 
-    /// Checks once that the peer is connected and that both sides agree on the sequence number
-    /// `next`. Stores and returns the generation number of the peer's connection, or returns `None`
-    /// if they do not agree. `first` is the sequence number of this side's first packet.
+    /// Checks that the peer is connected to this queue pair and expects its sequence numbers.
+    /// `next` is the next sequence number of this side, and `first` that of its first packet.
+    /// Returns the generation number of the peer's connection, which identifies the connection, or
+    /// `None` if the check fails. A success is stored, and is not checked again.
     fn check_agreement(&mut self, first: Sequence, next: Sequence) -> Option<u32> {
         if let known @ Some(_) = self.generation {
             return known;
@@ -701,9 +706,9 @@ impl LinkedPeer {
     }
 
     /// Executes the one-sided request `request` (an RDMA read, write or atomic) completely in the
-    /// memory of the peer. `generation` is the generation number of the peer's connection, and
-    /// `host` gives access to the memory of this process. A long request takes several
-    /// [`CopySession`]s (periods of access to the peer's memory).
+    /// memory of the peer. `generation` identifies the peer's connection, so that a later
+    /// connection of the peer is not accessed. `host` gives access to the memory of this process. A
+    /// long request takes several [`CopySession`]s (periods of access to the peer's memory).
     fn execute(
         &mut self,
         request: &OneSided<'_>,
@@ -787,9 +792,10 @@ pub(super) struct BothMemories<'a> {
 }
 
 impl BothMemories<'_> {
-    /// Calls `act` with this process's memory for a part of the payload `data` of a request.
-    /// `range` selects the bytes of the payload. `write` is set if `act` writes to the memory.
-    /// Returns `None` if the queue pair may not access the bytes, or if `act` returns `None`.
+    /// Calls `act` with the access to the peer's memory, and with the ranges of this process's
+    /// memory that hold the bytes `range` of the payload `data`. `write` is set if `act` writes to
+    /// these ranges. Returns the result of `act`, or `None` if the queue pair may not access the
+    /// bytes.
     #[inline]
     fn with_pieces(
         &mut self,

@@ -154,8 +154,8 @@ const fn to_send(service: Service) -> Mask {
     }
 }
 
-/// Returns the attributes that a program may set at the transition of a queue pair to RTS (ready to
-/// send), and while it is in RTS. `service` is the transport service of the queue pair.
+/// Returns the optional attributes of a modification by which a queue pair becomes or stays ready
+/// to send (RTS). `service` is the transport service of the queue pair.
 const fn in_rts(service: Service) -> Mask {
     let connected = Mask::CURRENT_STATE
         .union(Mask::ALTERNATE_PATH)
@@ -277,8 +277,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Checks that the optional attributes are those of IBTA table 91, by their numbers in
-    /// `ibv_qp_attr_mask`.
+    /// Checks that the optional attributes of each transition of a queue pair are those of IBTA
+    /// table 91. The expected attributes are bits of `ibv_qp_attr_mask`.
     #[test]
     fn optional_attributes_agree_with_the_specification() {
         use State::{Init, ReadyToReceive, ReadyToSend, SendQueueDrained, SendQueueError};

@@ -14,8 +14,8 @@ use crate::wire::ip::Headers;
 /// Length in bytes of an ICRC (invariant CRC), the last field of each packet.
 pub(super) const ICRC: usize = 4;
 
-/// Number of packets at which an outbox counts as full, and is sent. With more packets, the peer
-/// would wait longer for the first of them.
+/// Number of packets at which an outbox (collection of packets that are sent together) is full, and
+/// is sent. With more packets, the peer would wait longer for the first of them.
 pub(super) const FULL_PACKETS: usize = 64;
 
 /// Number of bytes at which an outbox counts as full, and is sent: the maximum length of two bursts
@@ -42,8 +42,8 @@ pub(in crate::net) struct Batch {
     identifications: IcrcDifferences,
 }
 
-/// A packet with all headers and its ICRC, or a run of such packets (consecutive packets of equal
-/// size).
+/// One packet, or a run of packets (consecutive packets of equal size), with all headers and the
+/// checksum (ICRC) of each packet.
 #[derive(Clone, Debug)]
 pub(super) struct Encoded {
     /// Range of the first packet's datagram in its buffer. The other packets of a run follow
@@ -63,8 +63,8 @@ pub(super) fn next_offset(bytes: usize) -> usize {
     bytes.saturating_sub(OFFSET).next_multiple_of(ALIGN) + OFFSET
 }
 
-/// A packet, or consecutive packets of a run (packets of equal size), which are passed to the
-/// kernel as one slice.
+/// Consecutive packets of equal size that are passed to the kernel as one slice: a single packet,
+/// or a range of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
     pub(super) sealed: usize,
@@ -83,8 +83,8 @@ pub(in crate::net) struct SendParameters {
     pub(in crate::net) batching: Batching,
 }
 
-/// Packet buffers ([`Batch`]) of an outbox. The buffers are taken from the network's pool when the
-/// first packet is added, and returned to the pool when this value is dropped.
+/// Packet buffers ([`Batch`]) of an outbox, which belong to the network's pool of buffers. The
+/// first added packet takes buffers from the pool, and the drop of this value returns them.
 #[derive(Debug)]
 pub(super) struct PooledBatch<'a> {
     network: &'a Network,
@@ -112,7 +112,7 @@ impl Batch {
         first.map(|first| &first.parameters)
     }
 
-    /// Adds the packet or run (consecutive packets of equal size) `sealed` to the outbox `copies`
+    /// Adds the packets of `sealed`, which have all headers and checksums, to the outbox, `copies`
     /// times. More than one copy is an injected fault.
     pub(super) fn put(&mut self, sealed: Encoded, copies: usize) {
         self.packets += copies * sealed.count();
@@ -124,8 +124,9 @@ impl Batch {
         self.packets
     }
 
-    /// Divides the packets into bursts (messages of several packets, which the kernel splits). Must
-    /// be called before the packets are sent.
+    /// Divides the packets of the outbox into bursts. The kernel gets each burst as one message,
+    /// and splits it into several datagrams (`UDP_SEGMENT`). Must be called before the packets are
+    /// sent.
     pub(super) fn divide_into_bursts(&mut self, network: &Network) {
         let (mut sealed, mut packet) = (0, 0);
         while let Some(first) = self.sealed.get(sealed) {
@@ -152,9 +153,10 @@ impl Batch {
         }
     }
 
-    /// Sets the IPv4 identifications of a burst's packets to the values that the kernel will assign
-    /// when it splits the burst: 0, 1, 2 and so on. Adapts the ICRCs, which cover the
-    /// identification. An ICRC that an injected fault has damaged stays wrong.
+    /// Sets the IPv4 identifications of the packets in `burst` to the values that the kernel will
+    /// assign when it splits the burst: 0, 1, 2 and so on. The checksum of each packet (ICRC)
+    /// covers the identification, so it is adapted too. A checksum that an injected fault has
+    /// damaged stays wrong.
     fn set_identifications(&mut self, burst: Range<usize>) {
         let mut number = 0;
         for piece in &self.pieces[burst] {
@@ -180,7 +182,7 @@ impl Batch {
         }
     }
 
-    /// Returns the bytes of the consecutive datagrams to which `piece` refers.
+    /// Returns the bytes of `piece`: consecutive datagrams in the outbox's buffer.
     pub(super) fn datagrams(&self, piece: &Piece) -> &[u8] {
         let Encoded { datagram, run, .. } = &self.sealed[piece.sealed];
         let bytes = match run {
@@ -193,7 +195,7 @@ impl Batch {
 }
 
 impl Encoded {
-    /// Returns the number of packets of this value: those of the run, or 1 for a single packet.
+    /// Returns the number of packets: those of the run, or 1 for a single packet.
     pub(super) fn count(&self) -> usize {
         self.run.unwrap_or(1)
     }
@@ -209,21 +211,21 @@ impl<'a> PooledBatch<'a> {
         }
     }
 
-    /// Takes packet buffers from the network's pool. Does nothing if the outbox already has
-    /// buffers.
+    /// Takes packet buffers for this outbox from the network's pool. Does nothing if the outbox
+    /// already has buffers.
     pub(super) fn open(&mut self) {
         let network = self.network;
         self.batch.get_or_insert_with(|| network.batch());
     }
 
-    /// Removes and returns the packet buffers of this outbox, or `None` if it has taken none from
-    /// the network's pool.
+    /// Removes and returns the packet buffers ([`Batch`]) of this outbox. Returns `None` if the
+    /// outbox has taken none from the network's pool, because no packet was added.
     pub(super) fn take(&mut self) -> Option<Box<Batch>> {
         self.batch.take()
     }
 
-    /// Returns the packet buffers of this outbox, or `None` if it has taken none from the network's
-    /// pool.
+    /// Returns the packet buffers ([`Batch`]) of this outbox. Returns `None` if the outbox has
+    /// taken none from the network's pool, because no packet was added.
     pub(super) fn opened(&mut self) -> Option<&mut Batch> {
         self.batch.as_deref_mut()
     }

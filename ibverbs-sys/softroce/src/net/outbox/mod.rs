@@ -23,8 +23,9 @@ use batch::{Encoded, FULL_BYTES, FULL_PACKETS, ICRC, PooledBatch, next_offset};
 pub(super) use batch::{Batch, SendParameters};
 pub(super) use send::uses_pages;
 
-/// First byte (opcode) of packets that must be sent only through shared memory, never by a socket,
-/// because they refer to requests that were executed in shared memory.
+/// First byte of a packet that must go through shared memory, never through a socket: the opcode of
+/// [`Opcode::SKIP`] packets. Such a packet announces requests that were executed in shared memory,
+/// and a peer accepts it only from there.
 const SHARED_MEMORY_ONLY: u8 = Opcode::SKIP.to_byte();
 
 /// Collection of packets that are sent together. Each packet gets its ICRC when it is added. All
@@ -64,8 +65,8 @@ pub(crate) struct SharedVolume {
 }
 
 impl SharedVolume {
-    /// Adds a packet that was sent through shared memory to these counts. `packet` has the bytes of
-    /// the packet from BTH to pad.
+    /// Adds a packet to these counts of packets and bytes that were sent through shared memory.
+    /// `packet` is the packet without the IP and UDP headers and the checksum (ICRC).
     fn add(&mut self, packet: &[u8]) {
         self.packets += 1;
         self.bytes += packet.len() as u64;
@@ -92,8 +93,8 @@ struct SharedPath {
     has_sent: bool,
 }
 
-/// State of sending datagrams through shared memory. Unlike the packets of a connection, datagrams
-/// may have different receivers.
+/// State of an outbox that sends datagrams through shared memory. The packets of a connection all
+/// go to one process, but each datagram may go to another process.
 #[derive(Debug, Default)]
 struct Datagrams {
     /// Link (shared memory) to the process to which the last datagrams were sent, and which must
@@ -117,33 +118,33 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Makes this outbox defer wakeups of peer processes that share memory, if `is_quiet` is set.
-    /// The caller must ensure that deferred wakeups are sent later.
+    /// Sets whether this outbox defers wakeups of peer processes that share memory: `is_quiet` is
+    /// `true` to defer them. The caller must ensure that the peers are woken later.
     pub(crate) fn deferring_wakeups(mut self, is_quiet: bool) -> Self {
         self.is_quiet = is_quiet;
         self
     }
 
-    /// Makes this outbox send packets at once although injected faults require a latency, because
-    /// the packets have been held back before.
+    /// Makes this outbox (collection of packets) send its packets at once. An injected latency is
+    /// not applied again, because the packets were already held back for it.
     pub(super) fn without_latency(mut self) -> Self {
         self.is_delayed = true;
         self
     }
 
-    /// Returns whether this outbox defers the wakeups of peer processes that share memory, which
-    /// the caller must then send later.
+    /// Returns whether this outbox (collection of packets) defers the wakeups of peer processes
+    /// that share memory. The caller must then wake the peers later, once for several messages.
     pub(crate) fn defers_wakeups(&self) -> bool {
         self.is_quiet
     }
 
-    /// Adds one packet to this outbox. `write` appends the packet to the buffer, from BTH to pad,
-    /// and returns its path, or `None` if there is no packet to send.
+    /// Adds one packet to this outbox. `write` appends the packet to the buffer, without the IP and
+    /// UDP headers and the checksum, and returns its path. Returns `true` if a packet was written.
+    /// If it cannot be sent on its path, it is discarded and counted, and the transport handles it
+    /// like a lost packet.
     ///
-    /// Returns `true` if there was a packet. A packet that cannot be sent on its path is discarded
-    /// and counted, like a packet that the kernel refuses; the transport handles lost packets.
-    /// Returns `false` if `write` returned `None`. Also returns `false`, without a call of `write`,
-    /// if the packets go through shared memory that has no free space.
+    /// Returns `false` if there is no packet, because `write` has returned `None`, or if the packet
+    /// must go through shared memory that has no free space; then `write` is not called.
     pub(crate) fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool {
         let shared = self.shared.as_ref();
         if shared.is_some_and(|shared| !shared.link.may_send(shared.queue_pair)) {
@@ -178,8 +179,9 @@ impl<'a> Outbox<'a> {
 
     /// Adds a run of packets (consecutive packets of equal size of a message). Calls `write` with
     /// the number of packets and a buffer that has a part of equal length for each packet. `write`
-    /// must write each packet, from BTH to pad, to the beginning of its part. Returns `false`, and
-    /// adds nothing, if the packets must be sent separately or `write` fails.
+    /// must write each packet, without the IP and UDP headers and the checksum, to its part.
+    /// Returns `false`, and adds nothing, if `write` fails or if the packets cannot form a run, for
+    /// example because they go through shared memory. The caller must then add them one by one.
     pub(crate) fn push_run(
         &mut self,
         run: &Run,
@@ -234,8 +236,8 @@ impl<'a> Outbox<'a> {
         true
     }
 
-    /// Flips a bit in the byte `byte` of the buffer for runs, for a test that checks that the
-    /// receiver drops the damaged packet.
+    /// Flips a bit in the byte `byte` of the buffer for runs (consecutive packets of equal size).
+    /// For a test that checks that the receiver drops the damaged packet.
     #[cfg(test)]
     pub(super) fn damage(&mut self, byte: usize) {
         self.batch.runs[byte] ^= 1;
@@ -269,8 +271,9 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Makes the packets of this outbox a [trial](super::trial): they are sent as a burst although
-    /// no trial has succeeded yet.
+    /// Makes the packets of this outbox a [trial](super::trial): a burst that tests whether the
+    /// peer accepts packets that the kernel has split. Bursts are otherwise sent only after a
+    /// successful trial.
     pub(super) fn make_trial(&mut self) {
         for sealed in self
             .batch
@@ -282,9 +285,9 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Makes packets that are added from now on use the shared memory of `link`. All these packets
-    /// must be sent by the queue pair with the number `queue_pair`. `tag` encodes the GIDs of the
-    /// packets for the peer process.
+    /// Makes this outbox send the packets that are added from now on through the shared memory of
+    /// `link`. All these packets must be sent by the queue pair with the number `queue_pair`. `tag`
+    /// contains the indices of the packets' GIDs, by which the peer process finds the GIDs.
     pub(crate) fn use_link(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         self.shared = Some(SharedPath {
             link: Arc::clone(link),
@@ -306,15 +309,16 @@ impl<'a> Outbox<'a> {
         std::mem::take(&mut self.shares)
     }
 
-    /// Removes and returns the address of a process to which datagrams were sent by a socket
-    /// because no memory is shared with the process yet. Returns `None` if there is no such
-    /// process.
+    /// Removes and returns the address of a process that shares no memory with this process yet, so
+    /// that datagrams to it were sent by a socket. The caller can then request shared memory for
+    /// later datagrams. Returns `None` if there is no such process.
     pub(crate) fn take_unlinked_peer(&mut self) -> Option<SocketAddr> {
         self.datagrams.as_mut()?.unknown.take()
     }
 
-    /// Sends the datagram that begins at offset `begin` of the buffer through memory that is shared
-    /// with the datagram's receiver. Returns `None` if the datagram must be sent by a socket.
+    /// Sends the datagram that begins at offset `begin` of the outbox's buffer through memory that
+    /// is shared with the receiver. Returns `Some` if the datagram was sent, and `None` if it must
+    /// be sent by a socket.
     fn share_datagram(&mut self, begin: usize, path: &Path) -> Option<()> {
         let datagrams = self.datagrams.as_mut()?;
         let network = self.network;
@@ -373,10 +377,10 @@ impl<'a> Outbox<'a> {
         Some(())
     }
 
-    /// Sends a packet of a kind that peers accept only through shared memory. Such a packet uses
-    /// the shared memory even while injected faults require that other packets go through sockets.
-    /// The packet begins at offset `begin` of the buffer. If no memory is shared with the peer,
-    /// counts the packet as discarded.
+    /// Sends a packet that peers accept only through shared memory ([`Opcode::SKIP`]). Uses the
+    /// shared memory even while injected faults require that other packets go through sockets. The
+    /// packet begins at offset `begin` of the buffer. If no memory is shared with the peer, counts
+    /// the packet as discarded.
     #[cold]
     fn send_through_memory_only(&mut self, begin: usize, path: &Path) {
         let Some(written) = self.batch.bytes.get(begin..) else {
@@ -443,8 +447,8 @@ impl<'a> Outbox<'a> {
         Some(())
     }
 
-    /// Applies injected faults to the packet `sealed`, the last one in the buffer, and adds the
-    /// packet to the outbox, unless the faults drop the packet or hold it back.
+    /// Applies injected faults to the packet `sealed`, whose bytes are the last in the outbox's
+    /// buffer. Then adds the packet to the outbox, unless the faults drop it or hold it back.
     fn commit(&mut self, sealed: Encoded) {
         let network = self.network;
         let Some(packet_faults) = network.faults.packet_faults(sealed.transport.len()) else {
@@ -485,8 +489,8 @@ impl<'a> Outbox<'a> {
         network.schedule_delayed();
     }
 
-    /// Adds a packet that injected faults have held back, and that is due now. The packet already
-    /// has its headers and its ICRC.
+    /// Adds a packet to this outbox that an injected fault has held back until now. The packet
+    /// already has its headers and its checksum (ICRC).
     pub(super) fn put(&mut self, packet: Packet) {
         self.batch.open();
         let begin = self.batch.bytes.len();
@@ -510,8 +514,8 @@ impl<'a> Outbox<'a> {
     }
 }
 
-/// Returns the ranges of packets of a run of `count` packets (at most 64) that are not lost. `lost`
-/// has a set bit for each packet that is lost, the lowest bit for the first packet.
+/// Returns the ranges of consecutive packets that are not lost, among `count` packets (at most 64).
+/// `lost` has a set bit for each packet that is lost, the lowest bit for the first packet.
 fn kept(lost: u64, count: usize) -> impl Iterator<Item = Range<usize>> {
     let mut next = 0;
     std::iter::from_fn(move || {

@@ -20,7 +20,8 @@ pub(super) struct RouteCache {
     newest: usize,
 }
 
-/// Cached route of a packet, and the IP and UDP headers of packets with one length from BTH to pad.
+/// Cached route of a packet, with the IP and UDP headers of packets of one length, and their part
+/// of the checksum (ICRC).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CachedRoute {
     path: Path,
@@ -32,9 +33,9 @@ pub(super) struct CachedRoute {
 }
 
 impl RouteCache {
-    /// Returns the route and the headers of a packet on `path` to the queue pair with the number
-    /// `queue_pair`, with `len` bytes from BTH to pad. Returns `None` if packets cannot be sent on
-    /// the path.
+    /// Returns the route, and the IP and UDP headers, of a packet on `path` to the queue pair with
+    /// the number `queue_pair`. `len` is the packet length in bytes, without these headers and the
+    /// checksum (ICRC). Returns `None` if packets cannot be sent on the path.
     pub(super) fn of(
         &mut self,
         network: &Network,

@@ -18,14 +18,14 @@ use crate::net::route::Batching;
 use crate::net::socket::{Burst, Socket};
 use crate::proto::Counter;
 
-/// Maximum number of attempts to send bursts while the kernel has no buffer space. The thread
-/// yields the processor after each attempt, and finally discards the datagrams, as if the network
-/// had lost them.
+/// Maximum number of attempts to pass packets to the kernel while it has no buffer space. The
+/// thread yields the processor after each attempt, and finally discards the packets, as if the
+/// network had lost them.
 const MAX_ATTEMPTS: u32 = 16;
 
 /// Minimum length in bytes of a single datagram that is passed to the kernel as a burst (message
-/// that the kernel splits). The kernel stores a burst in memory pages, and other datagrams in a
-/// buffer whose size is a power of two. Pages take about half of the memory for long packets, so
+/// that the kernel splits). The kernel stores a burst in memory pages, and any other datagram in a
+/// buffer whose size is a power of two. For long packets, pages take about half as much memory, so
 /// that more packets fit into the receiver's socket buffer.
 const MIN_PAGED_LENGTH: usize = 512;
 
@@ -36,9 +36,9 @@ pub(in crate::net) fn uses_pages(mtu: usize) -> bool {
     mtu >= MIN_PAGED_LENGTH
 }
 
-/// Creates a burst of the datagrams `payloads` with the socket, destination and header fields of
-/// `parameters`. `segment` is the length in bytes of the first datagram, into which the kernel
-/// splits the burst. `segments` is set if the socket supports bursts.
+/// Creates a burst: a message that the kernel splits into datagrams of `segment` bytes. `payloads`
+/// are the bytes of the datagrams, and `parameters` their socket, destination and header fields.
+/// `segments` is set if the socket supports bursts.
 fn burst<'a>(
     parameters: SendParameters,
     payloads: &'a [IoSlice<'a>],
@@ -118,8 +118,9 @@ impl Network {
         }
     }
 
-    /// Returns the number of packets that can be sent as one burst, beginning with the packet with
-    /// the index `packet` in the first run of `sealed`.
+    /// Returns the number of packets that can be sent as one burst (message that the kernel splits
+    /// into datagrams). The burst begins with the packet with the index `packet` in the first
+    /// element of `sealed`, the packets in the order of sending.
     pub(super) fn burst(&self, sealed: &[Encoded], packet: usize) -> usize {
         let Some(first) = sealed.first() else {
             return 0;

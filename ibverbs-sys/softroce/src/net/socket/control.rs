@@ -12,8 +12,8 @@ pub(super) const UDP_SEGMENT: c_int = 103;
 /// message.
 pub(super) const UDP_GRO: c_int = 104;
 
-/// A control message (`cmsg(3)`) of a sent or received message. The value is at most as long as an
-/// int.
+/// A control message (`cmsg(3)`) of a sent or received message of a socket: a header field or an
+/// option for the kernel, such as the hop limit. The value has at most the size of a C `int`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct ControlMessage {
@@ -68,8 +68,9 @@ impl ControlMessage {
         control
     }
 
-    /// Writes to `controls` the control messages that send the burst `burst` with its traffic
-    /// class, hop limit and datagram size. Returns their number.
+    /// Writes to `controls` the control messages (`cmsg(3)`) for sending `burst`: its traffic
+    /// class, its hop limit, and the size of the datagrams into which the kernel splits it. Returns
+    /// their number.
     pub(super) fn set(controls: &mut ControlMessages, burst: &Burst<'_>) -> usize {
         let (level, class, limit) = match burst.to {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
@@ -92,7 +93,8 @@ impl ControlMessage {
         set
     }
 
-    /// Returns the values of the control messages `controls` of a received message.
+    /// Returns the traffic class, the hop limit and the datagram size of a received message. The
+    /// kernel reports these values in the control messages (`cmsg(3)`) `controls`.
     pub(super) fn read(controls: &[Self]) -> ControlValues {
         let mut said = ControlValues::default();
         for control in controls {

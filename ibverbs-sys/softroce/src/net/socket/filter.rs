@@ -24,34 +24,34 @@ use crate::wire::{Opcode, Operation, Transport};
 /// this opcode from every device, because datagrams need no connection.
 const DATAGRAM: Opcode = Opcode::new(Transport::UnreliableDatagram, Operation::SendOnly);
 
-/// Offset of the network (IPv4) header in the address space of a packet filter (`SKF_NET_OFF` of
-/// linux/filter.h). In this address space, offset 0 is the UDP header.
+/// Offset at which a packet filter (BPF program) loads bytes of a datagram's IPv4 header
+/// (`SKF_NET_OFF` of linux/filter.h). Linux defines a negative offset for this header; offset 0 is
+/// the UDP header.
 const NETWORK_HEADER: u32 = -0x10_0000_i32 as u32;
-/// Offset of the source IP address of a datagram in the address space of a packet filter.
+/// Offset at which a packet filter (BPF program) loads the source IPv4 address of a datagram.
 const SOURCE_ADDRESS: u32 = NETWORK_HEADER + 12;
-/// Offset of the source UDP port of a datagram in the address space of a packet filter, which
-/// begins with the UDP header.
+/// Offset at which a packet filter (BPF program) loads the source UDP port of a datagram. Offset 0
+/// is the beginning of the UDP header.
 const SOURCE_PORT: u32 = 0;
-/// Offset of the UDP payload (a BTH, or the headers of a tunnelled packet) in the filter's address
-/// space.
+/// Offset at which a packet filter (BPF program) loads the UDP payload of a datagram: a packet that
+/// begins with its BTH (base transport header), or a tunnelled packet that begins with an IPv6
+/// header.
 const PAYLOAD: u32 = 8;
-/// Offset of the source GID in the IPv6 header of a tunnelled packet, in the filter's address
-/// space.
+/// Offset at which a packet filter (BPF program) loads the source GID of a tunnelled packet. The
+/// IPv6 header of such a packet is the beginning of the UDP payload, and contains the source GID.
 const TUNNEL_SOURCE_GID: u32 = PAYLOAD + 8;
 
 /// Maximum number of peers in a filter's list. More peers would slow down all packets: each peer
 /// costs one comparison for every packet.
 pub(super) const MAX_PEERS: usize = 128;
 
-/// The BPF code of a packet filter for the socket of an IPv4 address.
+/// A packet filter (BPF program) for the socket of an IPv4 address, to which instructions are
+/// added.
 ///
-/// Drops datagrams of senders in 127/8, unless
-/// - the sender is a device: the UDP source port is a port of devices, or the header of a tunnel
-///   contains the port and the address from which the datagram came, and
-/// - the packet is a UD packet, or the sender is one of `peers`. If there is no list of peers,
-///   every device may send packets of connections.
-///
-/// The receiver checks the packets that the filter passes.
+/// Passes all datagrams of senders outside 127/8. A datagram of a sender in 127/8 must come from a
+/// device: from a UDP port of devices, or as a tunnelled packet whose source GID contains the
+/// sender's address and port. Packets of connections must also come from one of `peers`, if there
+/// is a list of peers.
 struct Filter {
     code: Vec<sock_filter>,
 }
@@ -165,8 +165,9 @@ impl Filter {
         self.push(BPF_ALU | operation | BPF_K, operand);
     }
 
-    /// Adds a jump that is taken if the comparison `comparison` of the accumulator with `operand`
-    /// is true. [`set_target`](Self::set_target) sets the jump's target.
+    /// Adds a conditional jump to the packet filter (BPF program). The jump is taken if the
+    /// comparison `comparison` of the loaded value with `operand` is true. The caller must later
+    /// pass the returned jump to [`set_target`](Self::set_target).
     fn jump_if(&mut self, comparison: u32, operand: u32) -> Jump {
         Jump {
             from: self.push(BPF_JMP | comparison | BPF_K, operand),
@@ -174,8 +175,9 @@ impl Filter {
         }
     }
 
-    /// Adds a jump that is taken if the comparison `comparison` of the accumulator with `operand`
-    /// is false. [`set_target`](Self::set_target) sets the jump's target.
+    /// Adds a conditional jump to the packet filter (BPF program). The jump is taken if the
+    /// comparison `comparison` of the loaded value with `operand` is false. The caller must later
+    /// pass the returned jump to [`set_target`](Self::set_target).
     fn jump_unless(&mut self, comparison: u32, operand: u32) -> Jump {
         Jump {
             on: Some(false),
@@ -192,15 +194,16 @@ impl Filter {
         }
     }
 
-    /// Adds an instruction to the packet filter that stores the accumulator in the filter's memory,
-    /// for a later comparison by [`unless_stored`](Self::unless_stored).
+    /// Adds an instruction to the packet filter (BPF program) that stores the loaded value (the
+    /// accumulator), so that [`unless_stored`](Self::unless_stored) can compare a later value with
+    /// it.
     fn store(&mut self) {
         self.push(BPF_ST, 0);
     }
 
-    /// Adds a jump to the packet filter that is taken if the accumulator differs from the value
-    /// that [`store`](Self::store) has stored. [`set_target`](Self::set_target) sets the jump's
-    /// target.
+    /// Adds a conditional jump to the packet filter (BPF program). The jump is taken if the loaded
+    /// value (the accumulator) differs from the value that [`store`](Self::store) has stored. The
+    /// caller must later pass the returned jump to [`set_target`](Self::set_target).
     fn unless_stored(&mut self) -> Jump {
         self.push(BPF_LDX | BPF_MEM, 0);
         Jump {
@@ -209,7 +212,8 @@ impl Filter {
         }
     }
 
-    /// Sets the target of `jump`: the instruction that is added next.
+    /// Makes the instruction `jump` of the packet filter (BPF program) lead to the instruction that
+    /// is added next.
     fn set_target(&mut self, jump: Jump) {
         let distance = self.code.len() - jump.from - 1;
         let from = &mut self.code[jump.from];

@@ -32,8 +32,9 @@ impl InterfaceMonitor {
         Ok(Self(socket))
     }
 
-    /// Takes all reports of the kernel that have arrived at the netlink socket, and returns the
-    /// kinds of changes that they report.
+    /// Reads all reports of changes that the kernel has sent since the last call, without waiting.
+    /// Returns whether addresses and routes may have changed. If the kernel has discarded reports,
+    /// both may have.
     pub(crate) fn take(&self) -> HostChanges {
         let mut changes = HostChanges::default();
         loop {

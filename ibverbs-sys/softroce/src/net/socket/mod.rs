@@ -33,8 +33,8 @@ pub(crate) use interface::{HostAddress, Interface};
 pub(crate) use interface_monitor::InterfaceMonitor;
 pub(crate) use ring::Ring;
 
-/// Maximum number of messages that one system call sends, for which their headers are on the stack.
-/// A longer list is sent by several calls.
+/// Maximum number of messages that one system call sends. The limit bounds the space on the stack
+/// for the messages' headers. A longer list is sent by several calls.
 pub(crate) const BATCH: usize = 32;
 
 /// Maximum number of datagrams in a burst: the limit of Linux before version 6.9, which doubled it.
@@ -116,7 +116,8 @@ impl Burst<'_> {
 }
 
 impl<'a> Message<'a> {
-    /// Returns the number of datagrams in the message.
+    /// Returns the number of datagrams in this received message, in which the kernel may have
+    /// merged several datagrams of one size.
     pub(crate) fn datagrams(&self) -> usize {
         self.bytes.len().div_ceil(self.segment).max(1)
     }
@@ -137,8 +138,8 @@ impl BoundAddress {
         Descriptor::open(|| UdpSocket::bind(address).map(Into::into)).map(Self)
     }
 
-    /// Creates the socket of the bound address. `receive_buffer` is the requested size of the
-    /// receive buffer in bytes, which the kernel may reduce.
+    /// Creates the UDP socket of this reserved address, which is consumed. `receive_buffer` is the
+    /// requested size of the receive buffer in bytes, which the kernel may reduce.
     pub(crate) fn open(self, receive_buffer: usize) -> io::Result<Socket> {
         Socket::prepare(self.0, receive_buffer)
     }
@@ -234,8 +235,9 @@ impl Socket {
         set_option(&self.socket, libc::SOL_UDP, UDP_GRO, 1).is_ok()
     }
 
-    /// Makes the kernel drop packets of programs of this host that are not devices, and packets of
-    /// connections whose sender is not in `peers`. The receiver checks the remaining packets, and
+    /// Installs a packet filter, by which the kernel drops packets of other programs of this host
+    /// before they reach this socket. Packets of connections must come from one of the devices
+    /// `peers`, unless there are too many devices. The receiver checks the remaining packets, and
     /// packets over IPv6. `base` is the first port of the devices' port range.
     pub(crate) fn install_filter(&self, base: u16, peers: &[SocketAddrV4]) {
         if !self.local.is_ipv4() {
@@ -280,8 +282,9 @@ impl Socket {
         Ok(sockopt::socket_recv_buffer_size(&self.socket)?)
     }
 
-    /// Sends at most [`BATCH`] bursts without blocking. Returns the number of sent bursts, or an
-    /// error if the first burst cannot be sent.
+    /// Sends at most [`BATCH`] messages without blocking. Each [`Burst`] is one message, which the
+    /// kernel splits into datagrams. Returns the number of sent messages, or an error if the first
+    /// cannot be sent.
     pub(crate) fn send(&self, bursts: &[Burst<'_>]) -> io::Result<usize> {
         match bursts {
             [] => Ok(0),
@@ -291,8 +294,8 @@ impl Socket {
         }
     }
 
-    /// Sends a single burst with `sendmsg`, which is slightly cheaper than `sendmmsg`. Returns the
-    /// number of sent bursts, 1.
+    /// Sends one [`Burst`] (message that the kernel splits into datagrams) with `sendmsg`, which is
+    /// slightly cheaper than `sendmmsg`. Returns 1, the number of sent messages.
     fn send_one(&self, burst: &Burst<'_>) -> io::Result<usize> {
         let (mut name, mut controls) = (RawSocketAddress::NONE, [ControlMessage::NONE; 3]);
         let header = header(burst, &mut name, &mut controls);
@@ -312,7 +315,8 @@ impl Socket {
         Ok(1)
     }
 
-    /// Sends at most `N` bursts with one system call. Returns the number of sent bursts.
+    /// Sends at most `N` messages with one system call. Each [`Burst`] is one message, which the
+    /// kernel splits into datagrams. Returns the number of sent messages, which may be lower.
     fn send_some<const N: usize>(&self, bursts: &[Burst<'_>]) -> io::Result<usize> {
         let count = bursts.len().min(N);
         let mut names = [const { RawSocketAddress::NONE }; N];
@@ -388,8 +392,9 @@ impl Socket {
     }
 }
 
-/// Returns the `msghdr` of a burst, for `sendmsg`. The header points to the burst and to the
-/// contents of `name` and `controls`, which this function sets.
+/// Returns the `msghdr` by which `sendmsg` sends `burst`. Stores the destination in `name` and the
+/// control messages in `controls`. The result contains pointers to `burst`, `name` and `controls`,
+/// so all three must exist until the message is sent.
 fn header(
     burst: &Burst<'_>,
     name: &mut RawSocketAddress,

@@ -12,7 +12,8 @@ use crate::net::{ALIGN, OFFSET};
 /// messages are still in the processor's cache when they are processed.
 pub(super) const MAX_MESSAGES: usize = 8;
 
-/// Size of a message's buffer in bytes: the maximum size to which the kernel merges datagrams.
+/// Size in bytes of the buffer for one received message, in which the kernel may merge several
+/// datagrams. Larger messages do not exist, because the kernel merges only up to this size.
 pub(super) const BUFFER_SIZE: usize = 1 << 16;
 
 /// Buffers for the messages that one system call receives.
@@ -37,7 +38,8 @@ struct Storage {
     places: [MessageBuffer; MAX_MESSAGES],
 }
 
-/// Buffer for the bytes of a received message, at an offset that aligns the payloads of packets.
+/// Buffer for the bytes of one received message. The message begins at the offset [`OFFSET`], so
+/// that the payloads of packets are aligned.
 #[repr(C, align(16))]
 struct MessageBuffer {
     front: [u8; OFFSET],
@@ -76,9 +78,10 @@ impl Ring {
         }
     }
 
-    /// Prepares the headers for the next system call, by resetting the lengths that the kernel has
-    /// changed. Returns a pointer to the headers, and the number of headers to fill: 1 if
-    /// `is_single` is set, because a system call for a single message is cheaper.
+    /// Prepares the message headers for the next system call. The last call has changed the lengths
+    /// in the headers, which this function sets to the sizes of the buffers again. Returns a
+    /// pointer to the headers, and the number of messages to receive: 1 if `is_single` is set,
+    /// because a call for a single message is cheaper.
     pub(super) fn prepare(&mut self, is_single: bool) -> (*mut mmsghdr, usize) {
         let count = if is_single { 1 } else { MAX_MESSAGES };
         let storage = self.storage.as_ptr();

@@ -122,7 +122,8 @@ impl HostPeers {
     }
 
     /// Makes this process reachable for other processes of the host that know `address`, the
-    /// address of a UDP socket of this process. They can then begin handshakes with this process.
+    /// address of a UDP socket of this process. These processes can then begin handshakes with this
+    /// process.
     pub(crate) fn listen(&self, address: SocketAddr) -> io::Result<()> {
         self.directory.listen(address)
     }

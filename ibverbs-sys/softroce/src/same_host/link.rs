@@ -362,10 +362,9 @@ impl Link {
         self.failures.notify();
     }
 
-    /// Sends the packet `bytes`. `tag` is the number by which the peer finds the packet's GIDs; it
-    /// has 15 bits and is not 0. `annotation` is 48 bits of additional data, which the peer
-    /// receives with the packet. Does not wake a sleeping peer; the next [`flush`](Self::flush)
-    /// does.
+    /// Sends the packet `bytes`. `tag` is the number, of 15 bits and not 0, by which the peer finds
+    /// the packet's GIDs. `annotation` is 48 bits of additional data, which the peer receives with
+    /// the packet. Does not wake a sleeping peer; the next [`flush`](Self::flush) does.
     pub(crate) fn send(&self, tag: u16, annotation: u64, bytes: &[u8]) -> Result<(), SendError> {
         debug_assert!(bytes.len() <= MAX_PACKET && annotation < 1 << 48);
         let mut words = [0; ring::WORDS];

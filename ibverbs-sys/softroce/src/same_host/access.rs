@@ -27,7 +27,8 @@ use crate::memory::{Piece, Published};
 use crate::proto::{AccessFlags, Remote, Segment};
 use crate::transfer::Atomic;
 
-/// A queue pair of a peer process, and the local queue pair that is connected to it.
+/// A queue pair of a peer process, and the local queue pair that is connected to it. Identifies a
+/// connection whose data is copied directly from and to the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// Number of the peer's queue pair.
@@ -42,8 +43,8 @@ pub(crate) struct Target {
     pub(crate) is_unreliable: bool,
 }
 
-/// State of the connection between the two queue pairs of a [`Target`], as read from the peer's
-/// published record.
+/// State of the connection between the two queue pairs of a [`Target`] (the peer's and the local
+/// one), as the peer has published it in shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Connection {
     /// Version of the record of the peer's queue pair when the record was read, by which later
@@ -65,7 +66,8 @@ pub(crate) enum Access<'a> {
     Get(&'a [Piece<'a>]),
 }
 
-/// Cached records of a peer's queue pair and of the memory region that was accessed last.
+/// Cached copies of the state that a peer has published for its queue pair and for its memory
+/// region that was accessed last. Further accesses then need not read the shared tables.
 #[derive(Debug, Default)]
 pub(crate) struct CachedRecords {
     queue_pair: Option<CachedQueuePair>,
@@ -104,7 +106,8 @@ struct CachedRegion {
     bytes: Location,
 }
 
-/// Location of bytes in a peer's memory, which determines how they are copied.
+/// Location of bytes in a peer's memory. This process copies mapped bytes itself, and all others by
+/// a system call.
 #[derive(Clone, Copy, Debug)]
 enum Location {
     /// Offset in the range of the peer's arena (shared file) that this process has mapped.
@@ -113,8 +116,8 @@ enum Location {
     Process(u64),
 }
 
-/// A period in which this process copies from and to a peer's memory. A peer that retracts memory
-/// in this period waits until the session is dropped.
+/// A period in which this process copies from and to a peer's memory. A peer that withdraws memory
+/// in this period, for example because it deregisters a region, waits until the session is dropped.
 #[derive(Debug)]
 pub(crate) struct CopySession<'a> {
     link: &'a Link,
@@ -129,13 +132,15 @@ pub(crate) struct CopySession<'a> {
     _lane: Lane<'a>,
 }
 
-/// Maximum number of bytes that are copied in a [`CopySession`] (period of access to a peer's
-/// memory), so that a peer that retracts memory need not wait long for the end of the session. The
-/// overhead of requests and system calls also counts as bytes.
+/// Maximum number of bytes that are copied in one [`CopySession`] (period of access to a peer's
+/// memory). A peer that withdraws memory waits for the end of the session, so the limit keeps that
+/// wait short. Each request and each system call counts as additional bytes: [`REQUEST_COST`],
+/// [`SYSTEM_CALL_COST`].
 const MAX_SESSION_BYTES: usize = 64 << 10;
 
-/// Overhead of a one-sided request, as the number of bytes that can be copied in the same time. The
-/// overhead is counted so that a session with many short requests ends in time, too.
+/// Number of bytes that a one-sided request counts in addition to its data, against
+/// [`MAX_SESSION_BYTES`]. About as many bytes can be copied in the time that a request takes
+/// without its data. So a series of short requests reaches the limit early enough, too.
 const REQUEST_COST: usize = 512;
 
 /// Overhead of a system call for a copy, as the number of bytes that can be copied in the same
@@ -159,8 +164,8 @@ impl Link {
         })
     }
 
-    /// Returns whether the connection of `target` is still in the state `connection` that
-    /// [`connection`](Self::connection) returned.
+    /// Returns whether the peer has left the connection of `target` unchanged since
+    /// [`connection`](Self::connection) returned `connection`.
     #[inline]
     pub(crate) fn has_connection(&self, target: &Target, connection: &Connection) -> bool {
         self.tables()
@@ -168,9 +173,9 @@ impl Link {
     }
 
     /// Begins a [`CopySession`]: a period in which this process may copy from and to the memory
-    /// that the peer's queue pair in `target` makes accessible. `known` contains cached records of
-    /// the peer. Returns `None` if the connection of this queue pair no longer has the generation
-    /// number `generation`.
+    /// that the peer's queue pair in `target` makes accessible. `known` caches the state that the
+    /// peer has published, and is updated if necessary. Returns `None` if the queue pair is not in
+    /// the [`Connection`] with the generation number `generation` any more.
     #[inline]
     pub(crate) fn begin_session<'a>(
         &'a self,
@@ -254,9 +259,9 @@ impl CopySession<'_> {
         }
     }
 
-    /// Copies the bytes of `segment` in the peer's memory, which are payload of a message of the
-    /// peer's queue pair, to the memory ranges `pieces`. Returns `None` if not all bytes could be
-    /// copied.
+    /// Copies the payload of a message that the peer has sent to the memory ranges `pieces`. The
+    /// payload is still in the peer's memory, at `segment`. Returns `None` if not all bytes could
+    /// be copied.
     #[inline]
     pub(crate) fn fetch(&mut self, segment: &Segment, pieces: &[Piece<'_>]) -> Option<()> {
         let remote = Remote {
@@ -279,9 +284,9 @@ impl CopySession<'_> {
         }
     }
 
-    /// Returns whether the record of the peer's queue pair has been unchanged since this session
-    /// (period of access to the peer's memory) began. If so, the bytes that [`fetch`](Self::fetch)
-    /// has copied belong to a send request that had not completed.
+    /// Returns whether the peer has left its queue pair unchanged since this session began. If so,
+    /// the peer's send request had not completed when [`fetch`](Self::fetch) copied the payload,
+    /// and the copied bytes are those of the message.
     pub(crate) fn was_valid(&self) -> bool {
         #[cfg(any(test, feature = "sim"))]
         stops::pass(StopPoint::Copied);
@@ -354,9 +359,9 @@ impl CopySession<'_> {
         })
     }
 
-    /// Reads the peer's record of the region or window with the key `key` into the cache, and
-    /// returns it. Returns `None` if this queue pair may not access a region or window with the
-    /// key.
+    /// Reads the state that the peer has published for its region or window with the memory key
+    /// `key`, and returns the cached copy. Returns `None` if the session's queue pair may not
+    /// access memory by this key, or if the memory cannot be mapped.
     #[inline(never)]
     fn read_region(&mut self, key: u32) -> Option<&CachedRegion> {
         self.known.region = None;
@@ -382,10 +387,10 @@ impl CopySession<'_> {
         }))
     }
 
-    /// Returns the offset of the peer's memory region `region` in this process's mapping of the
-    /// peer's arena, the shared file that contains the peer's regions. Maps another range of the
-    /// arena if the present mapping does not contain the region. Returns `None` if the whole region
-    /// cannot be mapped.
+    /// Returns the offset of the peer's memory region `region` in the cached mapping. The region is
+    /// part of the peer's arena, a shared file, of which the mapping contains a range. Replaces the
+    /// mapping first if it does not contain the region. Returns `None` if the whole region cannot
+    /// be mapped.
     fn locate(&mut self, region: &Published) -> Option<usize> {
         let place = region.place.as_ref()?;
         let end = place.offset.checked_add(region.length)?;
@@ -404,8 +409,8 @@ impl CopySession<'_> {
 }
 
 impl CachedRegion {
-    /// Returns the offset in the region of the byte that requests address by `address`. Returns
-    /// `None` if the `length` bytes at this address are not all in the region.
+    /// Returns the offset in this region of the byte with the address `address`. Returns `None`
+    /// unless all `length` bytes from this address on are in the region.
     #[inline]
     fn offset(&self, address: u64, length: u64) -> Option<u64> {
         let offset = address.checked_sub(self.start)?;

@@ -33,20 +33,21 @@ pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(500);
 /// program that often connects to such a peer rarely waits for [`HANDSHAKE_TIMEOUT`].
 pub(super) const RETRY_COOLDOWN: Duration = Duration::from_secs(1);
 
-/// Maximum number of connections whose handshake is not finished, and maximum number of connections
-/// in the kernel's queue that were not accepted. Usually fewer processes start at the same time.
-/// Each connection holds one descriptor.
+/// Maximum number of connections of other processes whose handshakes are not finished. Each holds
+/// one descriptor. The kernel queues as many more connections that were not accepted yet. Fewer
+/// processes usually start at the same time, so the limit is rarely reached.
 pub(super) const MAX_PENDING_HANDSHAKES: usize = 64;
 
-/// Maximum number of connections from a single process whose handshake is not finished. A process
-/// needs one connection for each of its threads that look up different addresses of this process at
-/// the same time.
+/// Maximum number of connections from a single process whose handshakes are not finished. A process
+/// opens more than one connection only if several of its threads look up different addresses of
+/// this process at the same time.
 pub(super) const MAX_PENDING_PER_PROCESS: usize = 4;
 
-/// Maximum number of pending handshakes in which `Welcome` was sent. Each holds eight descriptors
-/// and two mappings; 16 of them stay far below the usual limit of 1024 descriptors. A handshake is
-/// in this state for a single round trip. So the oldest one is ended if there are too many: at
-/// [`HANDSHAKES_PER_SECOND`], its peer has had 64 ms.
+/// Maximum number of handshakes that this process has accepted (by the message `Welcome`) and that
+/// are not finished. Each holds eight descriptors and two mappings, so 16 of them stay far below
+/// the usual limit of 1024 descriptors. If there are more, the oldest one is ended. Its peer has
+/// then usually had 64 ms for the answer: 16 handshakes take that long at
+/// [`HANDSHAKES_PER_SECOND`].
 pub(super) const MAX_WELCOMED: usize = 16;
 
 /// Maximum number of links (shared memory with other processes) of this process. At most 255
@@ -74,8 +75,9 @@ pub(super) const HANDSHAKES_PER_SECOND: u32 = 250;
 /// such a burst, which takes a few milliseconds.
 pub(super) const MAX_BURST: u32 = 16;
 
-/// Time for which no connection is accepted, after `accept` has failed because descriptors or
-/// memory are exhausted, or after no pending connection could be closed to make room.
+/// Time for which no connection is accepted after a failed attempt. An attempt fails if descriptors
+/// or memory are exhausted, or if [`MAX_PENDING_HANDSHAKES`] connections are pending and all of
+/// them must stay open.
 pub(super) const ACCEPT_COOLDOWN: Duration = Duration::from_millis(10);
 
 /// A limit on the rate of an operation: `per_second` in the long run, and [`MAX_BURST`] operations
@@ -113,9 +115,9 @@ impl RateLimit {
     }
 }
 
-/// Returns whether this process has few free descriptors, because the number of the descriptor
-/// `newest` is in the last quarter of the permitted numbers. The kernel assigns the lowest free
-/// number, so all lower numbers are in use. The last quarter is reserved for the program.
+/// Returns whether this process has used up the descriptors that softroce may take: all but the
+/// last quarter of the permitted numbers, which is reserved for the program. The kernel assigns the
+/// lowest free number to a new descriptor, so the number of `newest` shows how many are in use.
 pub(super) fn is_short_of_descriptors(newest: &Descriptor) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     u64::try_from(newest.as_raw_fd()).is_ok_and(|number| number >= limit / 4 * 3)

@@ -25,8 +25,10 @@ impl<T: Clone> Admitted<T> {
         }
     }
 
-    /// Adds the peer `copying_peer` to the list, and then calls `tell`, which sends the peer the
-    /// permission to copy. Returns the result of `tell`.
+    /// Adds the peer `copying_peer` to the list of peers that may copy. Then calls `tell`, which
+    /// sends the peer the permission to copy. In this order, a thread that withdraws memory finds
+    /// each peer that may copy from it.
+    /// Returns the result of `tell`.
     pub(super) fn add<R>(&self, copying_peer: T, tell: impl FnOnce() -> R) -> R {
         lock(&self.present).push(copying_peer);
         self.count.fetch_add(1, Ordering::SeqCst);
@@ -34,7 +36,7 @@ impl<T: Clone> Admitted<T> {
     }
 
     /// Returns all peer processes that may still be copying from or to memory that the caller has
-    /// retracted.
+    /// removed from the published tables.
     pub(super) fn all(&self) -> Vec<T> {
         // This fence pairs with the update of `count` in `add`. A peer that this thread does not
         // find receives its permission later, and so sees that the memory was retracted.
@@ -45,8 +47,7 @@ impl<T: Clone> Admitted<T> {
         lock(&self.present).clone()
     }
 
-    /// Returns the number of peers in the list that may copy and for which `is_counted` returns
-    /// `true`.
+    /// Returns the number of peers in this list for which `is_counted` returns `true`.
     pub(super) fn count(&self, mut is_counted: impl FnMut(&T) -> bool) -> usize {
         let present = lock(&self.present);
         present
@@ -94,8 +95,8 @@ mod models {
         told: AtomicU64,
     }
 
-    /// Checks that a peer that gets the permission to copy while memory is being retracted either
-    /// does not copy from the memory, or is waited for.
+    /// Checks a peer that gets the permission to copy while another thread withdraws memory. The
+    /// peer must not copy from the memory, or the thread must wait for it.
     #[test]
     fn a_peer_that_is_admitted_during_a_wait_is_waited_for() {
         loom::model(|| {

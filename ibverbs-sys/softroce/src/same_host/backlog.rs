@@ -20,8 +20,8 @@ use super::link::{Link, SendError};
 use super::ring::CHUNK;
 use crate::transfer::MAX_CHUNKS_PART;
 
-/// Maximum length of a packet or message, in chunks (cache lines of payload) of the ring. If this
-/// many chunks are free, a message of any length can be sent.
+/// Maximum length of a packet or message in the ring (shared message queue) to the peer, in chunks
+/// (cache lines of payload). If this many chunks are free, a message of any length can be sent.
 const MAX_MESSAGE_CHUNKS: u16 = {
     let part = MAX_CHUNKS_PART as usize;
     assert!(part >= super::link::MAX_PACKET);
@@ -51,9 +51,9 @@ impl Waiting {
         }
     }
 
-    /// Removes all waiting queue pairs, and returns them in the order in which they are resumed.
-    /// The order is rotated by one each time, because the first queue pair may take all the free
-    /// space.
+    /// Removes all queue pairs that wait for space in the ring, and returns them in the order in
+    /// which the caller must resume them. The order is rotated by one each time, because the first
+    /// queue pair may take all the free space.
     fn take_all(&mut self) -> Vec<u32> {
         let mut queue_pairs = std::mem::take(&mut self.queue_pairs);
         if !queue_pairs.is_empty() {
@@ -80,8 +80,9 @@ impl Link {
             && self.sender().may_have_room(MAX_MESSAGE_CHUNKS)
     }
 
-    /// Returns whether the queue pair with the number `queue_pair` may send a packet now. If not,
-    /// records that it waits for space; [`resume`](Self::resume) resumes it later.
+    /// Returns whether the queue pair with the number `queue_pair` may send a packet now. If the
+    /// ring (shared message queue) to the peer has no space, records that the queue pair waits.
+    /// [`resume`](Self::resume) then resumes it later.
     pub(crate) fn may_send(&self, queue_pair: u32) -> bool {
         if self.has_room() {
             return true;
@@ -105,22 +106,23 @@ impl Link {
         self.backlog.is_waiting.load(Ordering::Acquire)
     }
 
-    /// Returns whether the queue pair with the number `queue_pair` waits for free space in the
-    /// ring, so that it cannot send more now.
+    /// Returns whether the queue pair with the number `queue_pair` waits for free space in the ring
+    /// (shared message queue) to the peer. Such a queue pair cannot send more now.
     pub(crate) fn has_waiting(&self, queue_pair: u32) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
             && (self.backlog.waiting.lock().queue_pairs).contains(&queue_pair)
     }
 
-    /// Returns whether queue pairs are still waiting for space in the ring of this link (shared
-    /// memory). After the link has ended, the caller must resume them, so that they use another
-    /// path. No queue pair is recorded after the end.
+    /// Returns whether queue pairs still wait for space in the ring of this link (shared memory).
+    /// After the link has ended, the caller must resume them, so that they use another path. No
+    /// further queue pair then begins to wait.
     pub(super) fn must_resume(&self) -> bool {
         !self.backlog.waiting.lock().queue_pairs.is_empty()
     }
 
-    /// Stores the packet `what`, for which the ring had no space, so that [`resume`](Self::resume)
-    /// sends it when there is space. `tag` identifies the packet's GIDs to the peer.
+    /// Stores the packet `what`, which found no space in the ring (shared message queue).
+    /// [`resume`](Self::resume) sends it when there is space. `tag` is the number by which the peer
+    /// finds the packet's GIDs.
     pub(crate) fn delay_packet(&self, tag: u16, what: DelayedPacket) {
         let mut waiting = self.backlog.waiting.lock();
         self.backlog.is_waiting.store(true, Ordering::Release);
@@ -128,16 +130,18 @@ impl Link {
         self.send_delayed(&mut waiting);
     }
 
-    /// Returns whether the caller must call [`resume`](Self::resume): a queue pair or packet waits,
-    /// and the ring has free space or the link (shared memory) has ended. If there is no space,
-    /// requests that the peer wakes this process when it has freed space.
+    /// Returns whether the caller must call [`resume`](Self::resume): queue pairs or packets wait
+    /// for space in the ring to the peer, and the ring has space or the link (shared memory) has
+    /// ended. If they wait and the ring has no space, also requests a wakeup from the peer for when
+    /// it has freed space.
     pub(crate) fn can_resume(&self) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
             && (self.is_dead() || self.sender().request_space(MAX_MESSAGE_CHUNKS))
     }
 
-    /// Sends the packets that wait for space, and calls `go_on` with the number of each waiting
-    /// queue pair. Does nothing unless the ring has free space or the link (shared memory) has
+    /// Sends the packets that wait for space in the ring to the peer. If the ring still has space
+    /// then, calls `go_on` with the number of each waiting queue pair, so that the caller lets it
+    /// send again. Does nothing while the ring has no space, unless the link (shared memory) has
     /// ended.
     pub(crate) fn resume(&self, go_on: impl FnMut(u32)) {
         if !self.can_resume() {

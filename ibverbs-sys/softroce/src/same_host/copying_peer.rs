@@ -55,8 +55,9 @@ pub(super) struct Process {
 
 impl Process {
     /// Opens a descriptor that becomes readable when the process with the ID `number` has ended.
-    /// Returns `None` if the system cannot open one. The descriptor reports the end even if another
-    /// process holds the same connection open.
+    /// Returns `None` if the system cannot open one. Unlike the connection to the process, the
+    /// descriptor also reports the end if another process has inherited the connection and holds it
+    /// open.
     pub(super) fn open_handle(number: Pid) -> Option<Descriptor> {
         Descriptor::open(|| pidfd_open(number, PidfdFlags::empty())).ok()
     }
@@ -100,8 +101,8 @@ impl CopyingPeer {
                 .any(|descriptor| !descriptor.revents().is_empty())
     }
 
-    /// Returns the descriptors whose events report that the peer process has ended or closed its
-    /// connection.
+    /// Returns the descriptors whose events report the end of the peer: the connection, which the
+    /// peer may also close earlier, and the process handle if the system supports one.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let handle = self.process.handle.as_ref().map(AsFd::as_fd);
         [Some(self.process.socket.as_fd()), handle]
@@ -127,7 +128,7 @@ pub(super) struct CopiesInProgress {
 }
 
 /// Times of a wait for the end of a peer's copies: the time at which the wait began, and the time
-/// since which the peer has been stopped.
+/// since which a signal or a debugger has stopped the peer.
 #[derive(Clone, Copy, Debug)]
 struct Wait {
     since: Instant,
@@ -137,8 +138,9 @@ struct Wait {
 }
 
 impl CopiesInProgress {
-    /// Returns the copies that the peer has in progress now, so that the caller can wait for their
-    /// end. The caller must have retracted the region or window before.
+    /// Records which copies from and to memory of this process the peer has in progress, so that
+    /// the caller can wait for their end. The caller must have removed the memory or queue pair
+    /// from the published tables before.
     pub(super) fn of(copying_peer: Arc<CopyingPeer>) -> Self {
         Self {
             occupied: Lanes(&copying_peer.lanes).occupied(),
@@ -171,7 +173,7 @@ impl CopiesInProgress {
 
     /// Waits until the peer's copies have ended or the peer has ended, and returns `true`. Returns
     /// `false` if the time limit is exceeded: the peer was stopped during a copy, and may continue
-    /// the copy at any later time.
+    /// the copy at any later time. The memory must then not be reused.
     pub(super) fn wait(self) -> bool {
         let Self {
             copying_peer,

@@ -25,8 +25,8 @@ pub(super) struct Events {
     epoll: Descriptor,
 }
 
-/// Kind of a descriptor in the epoll set. The kind is stored with the descriptor, and each event of
-/// the descriptor contains the kind.
+/// Kind of a descriptor in the epoll set [`Events`]. Each event of the descriptor reports this
+/// kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum Source {
@@ -36,7 +36,7 @@ pub(super) enum Source {
     Peer = 1,
 }
 
-/// Kinds of the events that occurred before a call of [`Events::take`].
+/// Result of [`Events::take`]: the kinds of the events that it has found in the epoll set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EventKinds {
     /// Set if at least one event occurred.

@@ -30,11 +30,12 @@ use crate::memory::Piece;
 use crate::proto::{Remote, Sequence};
 use crate::transfer::{Atomic, MessagePart, PartFlags, PayloadForm, RingMessage};
 
-/// Maximum number of steps for one input, so that an input takes little time.
+/// Maximum number of actions, such as messages or accesses, that a fuzz target performs for one
+/// input. The limit keeps the time for an input short.
 const STEPS: usize = 100;
 
-/// A simulated process that listens for connections, with descriptors that hostile processes may
-/// send to it.
+/// A simulated process that listens for connections, and the file descriptors that simulated
+/// hostile processes send to it.
 struct Listener {
     directory: PeerDirectory,
     name: SocketAddrUnix,
@@ -97,8 +98,9 @@ impl Listener {
     }
 }
 
-/// Sends messages with descriptors to a listener over several connections. `bytes` determines the
-/// messages, which are valid, slightly changed, or arbitrary bytes.
+/// Fuzz target: sends handshake messages with file descriptors to a simulated process over several
+/// connections. `bytes` determines the messages, which are valid, slightly changed, or arbitrary
+/// bytes. The process must handle all of them without a panic.
 pub fn handshake(bytes: &[u8]) {
     if let Some(handshake_message) = HandshakeMessage::decode(bytes) {
         assert_eq!(handshake_message.encode(), bytes);
@@ -166,7 +168,8 @@ pub fn handshake(bytes: &[u8]) {
     );
 }
 
-/// Starts a thread that sleeps until the process ends. Returns the ID of the thread.
+/// Starts a thread that sleeps until the process ends, and returns its ID. A valid handshake must
+/// contain the ID of a thread that is not the main thread.
 fn sleeping_thread() -> i32 {
     let (tells, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -379,8 +382,9 @@ fn ring_message<'a>(input: &mut Input<'_>, payload: &'a [u8]) -> RingMessage<'a>
     }
 }
 
-/// Reads and writes a peer's memory, while the peer publishes arbitrary records of its queue pairs
-/// and regions, as `bytes` determines.
+/// Fuzz target: reads and writes a simulated peer's memory while the peer publishes arbitrary
+/// records of its queue pairs and regions. `bytes` determines the records and the accesses. No
+/// access may panic or fault.
 pub fn tables(bytes: &[u8]) {
     /// Length in bytes of the file of the simulated peer's arena: two segments.
     const FILE_LENGTH: usize = 4 << 20;

@@ -14,8 +14,8 @@ use rustix::net::{
 use crate::completion::WakeEventfds;
 use crate::descriptor::{Descriptor, Opening};
 
-/// Type of a handshake message: the three messages of a successful handshake in their order, and
-/// two refusals.
+/// Type of a handshake message. A successful handshake consists of `Hello`, `Welcome` and `Ready`
+/// in this order; `Sorry` and `Later` are refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageType {
     /// First message: requests to share memory. The descriptors of the sender and of the memory
@@ -146,8 +146,9 @@ impl HandshakeMessage {
         bytes.is_empty().then_some(handshake_message)
     }
 
-    /// Sends the handshake message together with `descriptors` on the connection `socket`. Does not
-    /// block.
+    /// Sends the handshake message on the Unix connection `socket`. `descriptors` are the files and
+    /// eventfds that the receiver needs to share memory with this process; some messages have none.
+    /// Does not block.
     pub(super) fn send(
         &self,
         socket: BorrowedFd<'_>,
@@ -221,7 +222,8 @@ pub(crate) fn without_interface(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port())
 }
 
-/// Returns whether the lists of addresses and GIDs are both short enough for a handshake message.
+/// Returns whether a handshake message can contain the lists `addresses` and `gids`: each may have
+/// at most [`MAX_LIST`] entries.
 pub(super) fn has_room(addresses: &[SocketAddr], gids: &[Ipv6Addr]) -> bool {
     addresses.len() <= MAX_LIST && gids.len() <= MAX_LIST
 }

@@ -42,9 +42,9 @@ pub struct HostPeers {
     pub(super) wake_target: WakeTarget,
 }
 
-/// Cached list of all links (shared memory with other processes), so that a thread that often polls
-/// all links needs no lock while the list is up to date. Contains the number of changes at the time
-/// when the list was cached.
+/// Cached list of all links (shared memory with other processes). A thread that often polls all
+/// links uses it, so that it needs no lock while no link is added or removed.
+/// [`HostPeers::refresh_links`] updates the list.
 #[derive(Debug)]
 pub(crate) struct CachedLinks {
     version: usize,
@@ -61,15 +61,15 @@ impl CachedLinks {
         }
     }
 
-    /// Returns the links (shared memory with other processes) in this cached list, which may be out
-    /// of date.
+    /// Returns the links (shared memory with other processes) of this cached list. The list may be
+    /// out of date until [`HostPeers::refresh_links`] updates it.
     pub(crate) fn links(&self) -> &[Arc<Link>] {
         &self.links
     }
 }
 
-/// Copies by peer processes that were in progress when [`HostPeers::accesses`] was called, for
-/// callers that poll instead of sleeping.
+/// Copies by peer processes that were in progress when [`HostPeers::accesses`] was called. The
+/// caller polls for their end instead of sleeping.
 #[derive(Debug)]
 pub(super) struct Accesses(Vec<CopiesInProgress>);
 
@@ -94,16 +94,18 @@ impl Accesses {
     }
 }
 
-/// Minimum time between two checks of copies that peers have in progress. The time grows with the
-/// duration of the wait, because most copies end soon.
+/// Time between the first two checks whether peers have finished their copies. Each later check is
+/// delayed by the duration of the wait so far, up to [`MAX_CHECK_INTERVAL`], because most copies
+/// end soon.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_micros(10);
-/// Maximum time between two checks of copies that peers have in progress. Short, so that a request
-/// waits only a little longer than the copies take.
+/// Maximum time between two checks whether peers have finished their copies. A work request that
+/// withdraws memory from the peers can take longer than the copies by at most this time.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl HostPeers {
-    /// Listens for connections of other processes of the host, and creates an empty directory of
-    /// these processes. Handshakes pass `resources` to them.
+    /// Begins to listen for connections of other processes of the host. The result has no links to
+    /// them yet. `resources` are the tables, memory and eventfds of this process, which handshakes
+    /// pass to the peers.
     pub(crate) fn open(resources: ProcessResources) -> io::Result<Self> {
         let publication = Arc::clone(&resources.publication);
         Ok(Self {
@@ -119,15 +121,16 @@ impl HostPeers {
         })
     }
 
-    /// Makes this process reachable for other processes of the host: they can begin handshakes if
-    /// they know its UDP address `address`.
+    /// Makes this process reachable for other processes of the host that know `address`, the
+    /// address of a UDP socket of this process. These processes can then begin handshakes with this
+    /// process.
     pub(crate) fn listen(&self, address: SocketAddr) -> io::Result<()> {
         self.directory.listen(address)
     }
 
-    /// Establishes a link (shared memory) to the process that has the socket address `address`, by
-    /// a handshake, unless there is a link already. The calling thread waits for the end of the
-    /// handshake.
+    /// Establishes a link (shared memory) to the process that has the socket address `address`,
+    /// unless a link exists already. The calling thread waits for the end of the handshake. After a
+    /// failure, [`link`](Self::link) returns `None`.
     pub(crate) fn establish_link(&self, address: SocketAddr) {
         let address = without_interface(address);
         if self.directory.link(address).is_some() {
@@ -151,7 +154,8 @@ impl HostPeers {
             .cloned()
     }
 
-    /// Returns the links (shared memory) to all other processes, or `None` if there are no links.
+    /// Returns the links (shared memory) to all peer processes of the host, or `None` if there are
+    /// no links.
     pub(crate) fn links(&self) -> Option<Arc<[Arc<Link>]>> {
         (self.count.load(Ordering::Relaxed) > 0).then(|| Arc::clone(&self.links.read()))
     }
@@ -180,8 +184,8 @@ impl HostPeers {
         }
     }
 
-    /// Returns the descriptor that is readable while [`handle_events`](Self::handle_events) must be
-    /// called.
+    /// Returns a descriptor that is readable while events for
+    /// [`handle_events`](Self::handle_events) wait, such as a connection or the end of a peer.
     pub(crate) fn events_descriptor(&self) -> BorrowedFd<'_> {
         self.directory.events_descriptor()
     }
@@ -193,7 +197,8 @@ impl HostPeers {
     }
 
     /// Makes the engine (background thread) send the deferred wakeups of peers after a short time,
-    /// unless they are sent earlier.
+    /// unless they are sent earlier. A wakeup is deferred if another message to the same peer may
+    /// follow soon.
     pub(crate) fn schedule_wakeups(&self) {
         self.directory.schedule_wakeups();
     }
@@ -204,13 +209,14 @@ impl HostPeers {
     }
 
     /// Removes the memory region or window with the record number `slot` from the table that peers
-    /// read. Returns the version of the record, which changes when the record is published again.
+    /// read. Returns the version of the record. A later call returns another version if the record
+    /// was published again in the meantime.
     pub(super) fn retract_region(&self, slot: u32) -> u64 {
         self.publication.retract_region(slot)
     }
 
-    /// Publishes a queue pair to peer processes of the host, so that the connected peer may access
-    /// memory through it.
+    /// Publishes a queue pair in the table that peer processes of the host read. The peer to which
+    /// the queue pair is connected may then copy from and to memory through it.
     pub(crate) fn publish_queue_pair(&self, queue_pair: &QueuePair) {
         self.publication.publish_queue_pair(queue_pair);
     }
@@ -234,8 +240,8 @@ impl HostPeers {
         are_over.then_some(()).ok_or(Refusal::Busy)
     }
 
-    /// Returns the copies by peers that are in progress and that may use memory or queue pairs that
-    /// the caller has retracted.
+    /// Returns the copies by peers that are in progress now, for a caller that polls for their end.
+    /// The caller must have removed the memory or queue pairs from the published tables before.
     pub(super) fn accesses(&self) -> Accesses {
         let copying_peers = self.directory.copying_peers();
         // The state of all peers is read first. So copies of one peer can end while this thread

@@ -97,8 +97,8 @@ impl LinkFailures {
         })
     }
 
-    /// Returns whether a link (shared memory) of this process has failed since the previous call,
-    /// so that the engine (background thread) must remove the link.
+    /// Returns whether a link (shared memory) of this process has failed since the previous call.
+    /// If so, clears the flag, and the engine (background thread) must remove the link.
     pub(super) fn take(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed) && self.has_failed.swap(false, Ordering::Acquire)
     }
@@ -133,9 +133,9 @@ impl Inbound {
         }
     }
 
-    /// Returns the maximum number of messages that may still be received from the peer. The result
-    /// is `usize::MAX` before the link (shared memory) has ended, and 0 after the peer has violated
-    /// the protocol.
+    /// Returns the maximum number of messages that may still be received from the peer: 0 after the
+    /// peer has violated the protocol, and no limit (`usize::MAX`) before the link (shared memory)
+    /// has ended.
     fn left(&self) -> usize {
         let next = self.receiver.next_slot();
         match self.end {
@@ -176,15 +176,15 @@ pub(crate) enum SendError {
     Dead,
 }
 
-/// Time in nanoseconds for which the peer is assumed to exist after a check. The kernel does not
-/// assign the peer's thread ID to another thread within this time, because it assigns all other IDs
-/// first.
+/// Time in nanoseconds for which the peer is assumed to exist after a check. If the peer ends
+/// within this time, no other thread gets its thread ID yet, because the kernel assigns all other
+/// IDs first.
 const LIVENESS_INTERVAL: u64 = 1_000_000;
 
-/// Maximum number of ranges of a peer's arena (shared file of regions) that are mapped. Without a
-/// limit, a peer could use up the 65,530 mappings that a process may have. An arena has one range
-/// for each 64 MiB, so this limit suffices for 64 GiB. Data of regions beyond the limit is
-/// transferred in packets.
+/// Maximum number of ranges of a peer's arena (shared file of regions) that are mapped. The arena
+/// has one range for each 64 MiB, so the limit suffices for 64 GiB. Data of regions beyond the
+/// limit is transferred in packets. Without a limit, a peer could use up the 65,530 mappings that a
+/// process may have.
 const MAX_MAPS: usize = 1024;
 
 /// Maximum length in bytes of a packet that is sent on a link (shared memory): the payload of the
@@ -195,8 +195,9 @@ pub(crate) const MAX_PACKET: usize = 4096 + 256;
 /// message without packet headers), and clear for a packet.
 const RING_MESSAGE: u16 = 1 << 15;
 
-/// Maximum length in bytes of a packet that fits into a slot (one cache line of the ring), behind
-/// the word with the length. A longer packet is in chunks (cache lines of payload).
+/// Maximum length in bytes of a packet that is sent in a slot (cache line of the ring for one
+/// message). One word of the slot contains the packet's length. A longer packet is sent in chunks
+/// (cache lines of payload).
 const MAX_SLOT_PACKET: usize = 8 * (ring::WORDS - 1);
 
 impl Link {
@@ -247,18 +248,20 @@ impl Link {
         })
     }
 
-    /// Returns the addresses of the peer's UDP sockets.
+    /// Returns the addresses of all UDP sockets of the peer, as the peer listed them in the
+    /// handshake.
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
         &self.peer.addresses
     }
 
-    /// Returns the number of the peer's UDP port in the port range, which the peer's queue pair
-    /// numbers contain. Returns `None` if the peer may use all queue pair numbers.
+    /// Returns the index of the peer's UDP port in the device's port range. All queue pair numbers
+    /// of the peer contain this index. Returns `None` if the peer may use all queue pair numbers.
     pub(crate) fn slot(&self) -> Option<u8> {
         self.peer.slot
     }
 
-    /// Returns the first entries of the GID table of the peer's device.
+    /// Returns the first entries of the GID table of the peer's device, at most
+    /// [`MAX_LIST`](super::MAX_LIST).
     pub(crate) fn gids(&self) -> &[Ipv6Addr] {
         &self.peer.gids
     }
@@ -278,8 +281,9 @@ impl Link {
         !self.is_dead()
     }
 
-    /// Returns whether the link (shared memory) is alive and the peer has existed within the last
-    /// [`LIVENESS_INTERVAL`]. If so, the thread ID of the peer does not belong to another thread.
+    /// Returns whether the link (shared memory) is alive and the peer was known to exist within the
+    /// last [`LIVENESS_INTERVAL`]. If so, the peer's thread ID is valid: the kernel has not
+    /// assigned it to another thread.
     pub(super) fn is_fresh(&self) -> bool {
         let now = self.start.elapsed().as_nanos() as u64;
         if now.saturating_sub(self.seen.load(Ordering::Relaxed)) > LIVENESS_INTERVAL {
@@ -303,8 +307,8 @@ impl Link {
         self.peer.key_base
     }
 
-    /// Returns the peer in its role as a process that may copy from and to memory of this process,
-    /// for the wait until its copies have ended.
+    /// Returns the state that is needed to wait until the peer's copies from and to memory of this
+    /// process have ended.
     pub(super) fn copying_peer(&self) -> &Arc<CopyingPeer> {
         &self.copying_peer
     }
@@ -314,23 +318,22 @@ impl Link {
         self.copying_peer.process.number
     }
 
-    /// Returns the ID of the peer's thread that system calls for copies name, so that the kernel
-    /// finds the peer's memory. Returns `None` if the kernel does not permit this process to copy
-    /// from and to the peer's memory, or if the peer has ended.
+    /// Returns the ID of a thread of the peer, by which system calls copy from and to the peer's
+    /// memory. Returns `None` if the kernel does not permit such copies, or if the peer has ended.
     pub(super) fn thread(&self) -> Option<Pid> {
         let process = &self.copying_peer.process;
         // Without the check, another process could have got the thread ID.
         (process.copies == KernelCopies::Allowed && self.is_fresh()).then_some(process.thread)
     }
 
-    /// Returns the lanes of this process: shared words in which each thread that copies from or to
-    /// the peer's memory marks its copy as in progress.
+    /// Returns the lanes of this process: shared words, each in its own cache line, in which
+    /// threads mark that they copy from or to the peer's memory.
     pub(super) fn own_lanes(&self) -> &[Line] {
         &self.side.own_lanes
     }
 
-    /// Marks a copy from or to the peer's memory as in progress, in a lane (shared word), until the
-    /// returned guard is dropped. For tests, in which a peer that withdraws memory must wait.
+    /// Marks a copy from or to the peer's memory as in progress until the returned guard is
+    /// dropped. In tests, a peer that withdraws memory must then wait.
     #[cfg(test)]
     pub(crate) fn hold_lane(&self) -> crate::epoch::Lane<'_> {
         crate::epoch::Lanes(self.own_lanes()).enter(0)
@@ -359,9 +362,9 @@ impl Link {
         self.failures.notify();
     }
 
-    /// Sends the packet `bytes`. The peer finds the packet's GIDs by `tag`, which has 15 bits and
-    /// is not 0. `annotation` is 48 bits of additional data, which the peer receives with the
-    /// packet. Does not wake a sleeping peer; the next [`flush`](Self::flush) does.
+    /// Sends the packet `bytes`. `tag` is the number, of 15 bits and not 0, by which the peer finds
+    /// the packet's GIDs. `annotation` is 48 bits of additional data, which the peer receives with
+    /// the packet. Does not wake a sleeping peer; the next [`flush`](Self::flush) does.
     pub(crate) fn send(&self, tag: u16, annotation: u64, bytes: &[u8]) -> Result<(), SendError> {
         debug_assert!(bytes.len() <= MAX_PACKET && annotation < 1 << 48);
         let mut words = [0; ring::WORDS];
@@ -414,8 +417,8 @@ impl Link {
 
     /// Sends a [`RingMessage`] (short message without packet headers) with a payload of `length`
     /// bytes in chunks (cache lines of payload) of the ring. The function `fill` writes the payload
-    /// to the chunks, or returns `None` if the bytes cannot be read. `tag` has the same meaning as
-    /// in [`send_ring_message`](Self::send_ring_message). Does not wake a sleeping peer; the next
+    /// to the chunks, or returns `None` if the bytes cannot be read. `tag` is the number by which
+    /// the peer finds the GIDs of the connection. Does not wake a sleeping peer; the next
     /// [`flush`](Self::flush) does.
     #[inline]
     pub(crate) fn send_chunks(
@@ -505,8 +508,8 @@ impl Link {
         self.must_wake.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether a wakeup of the peer was deferred, so that [`flush`](Self::flush) must be
-    /// called soon.
+    /// Returns whether a wakeup of the peer was deferred, because another message might follow. If
+    /// so, [`flush`](Self::flush) must be called soon to wake the peer.
     pub(crate) fn must_wake(&self) -> bool {
         self.must_wake.load(Ordering::Relaxed)
     }
@@ -520,12 +523,13 @@ impl Link {
         !ring::is_published(&self.side.slots, next) && !self.has_backlog() && !self.must_wake()
     }
 
-    /// Receives at most `limit` messages. Calls `take` with the tag and the content of each.
-    /// Returns the number of received messages, or `None` if another thread is receiving. Also
-    /// returns after a message whose acknowledgement the sender may be waiting for, so that the
-    /// caller can send the acknowledgement before it receives the next message.
+    /// Receives at most `limit` messages from the peer. Calls `take` with the content of each
+    /// message and its tag, the number that identifies the GIDs. Returns the number of received
+    /// messages, or `None` if another thread is receiving.
     ///
-    /// After the link has ended, only messages that had arrived before are received.
+    /// Returns early after a message whose sender may be waiting for its acknowledgement, so that
+    /// the caller can send the acknowledgement first. After the link has ended, only messages that
+    /// had arrived before are received.
     pub(crate) fn receive(
         &self,
         limit: usize,
@@ -606,8 +610,8 @@ impl Link {
         Some(count)
     }
 
-    /// Returns whether messages can be received from this link (shared memory), or waiting messages
-    /// can be sent. If so, the calling thread must not sleep.
+    /// Returns whether this link (shared memory) has work for a thread: messages that can be
+    /// received, or waiting messages that can be sent. If so, the calling thread must not sleep.
     pub(super) fn is_waiting(&self) -> bool {
         self.may_have_messages() || self.can_resume()
     }

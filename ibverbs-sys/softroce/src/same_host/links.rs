@@ -11,7 +11,8 @@ use rustix::process::Pid;
 
 use super::link::Link;
 
-/// All links (shared memory with other processes), and the state of each known socket address.
+/// All links (shared memory with other processes), and the progress of the handshakes with other
+/// processes, found by their socket addresses.
 #[derive(Default)]
 pub(super) struct Links {
     by_address: HashMap<SocketAddr, ProcessState>,
@@ -56,7 +57,8 @@ impl Links {
     }
 
     /// Records that a thread of this process begins a handshake with the process that has the
-    /// address `address`.
+    /// address `address`. Other threads then wait for the result, and do not begin a second
+    /// handshake.
     pub(super) fn begin_handshake(&mut self, address: SocketAddr) {
         self.by_address.insert(address, ProcessState::InHandshake);
     }
@@ -79,8 +81,8 @@ impl Links {
         self.changes
     }
 
-    /// Returns whether a link (shared memory) in the table may have ended, so that the caller must
-    /// call [`remove_ended`](Self::remove_ended).
+    /// Returns whether the caller must call [`remove_ended`](Self::remove_ended), because a link
+    /// (shared memory) in the table may have ended. That function checks each link.
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended
     }
@@ -95,9 +97,10 @@ impl Links {
         })
     }
 
-    /// Adds a link. Ends earlier links to the same addresses, because the peer does not use them
-    /// any more. Exception: if an address is in `own`, this process is its own peer, and the
-    /// earlier link is the other side of the same shared memory.
+    /// Adds the link `link` (shared memory with a peer) to the table. Ends earlier links to the
+    /// same addresses, because the peer does not use them any more. An earlier link to an address
+    /// in `own` stays: the peer is this process itself, and the two links are the two ends of the
+    /// same memory.
     pub(super) fn add(&mut self, link: &Arc<Link>, own: &[SocketAddr]) {
         for &address in link.addresses() {
             let known = ProcessState::Linked(Arc::clone(link));
@@ -112,9 +115,9 @@ impl Links {
         self.changes += 1;
     }
 
-    /// Removes links that have ended from the table, and returns them. A link (shared memory) stays
-    /// while messages that arrived before its end can be received, or while queue pairs that wait
-    /// for space in its ring have not been resumed.
+    /// Removes links (shared memory) that have ended from the table, and returns them. An ended
+    /// link stays while it has messages to receive, or queue pairs that wait for space in its ring
+    /// and must be resumed.
     pub(super) fn remove_ended(&mut self) -> Vec<Arc<Link>> {
         let (present, ended): (Vec<_>, Vec<_>) = (self.links.drain(..))
             .partition(|link| link.check() || link.may_have_messages() || link.must_resume());

@@ -26,7 +26,8 @@ use crate::counters::Counters;
 use crate::descriptor::{self, Descriptor};
 use crate::memory::Arena;
 
-/// Identity and resources of this process that are passed to peers in a handshake.
+/// Resources of this process that are passed to peers in a handshake: its addresses, tables, memory
+/// and eventfds.
 pub(crate) struct ProcessResources {
     /// First UDP port of the device's port range. The slot of a peer (index of its port) is counted
     /// from this port; see [`slot_of_sender`].
@@ -53,7 +54,8 @@ pub(crate) struct ProcessResources {
 }
 
 /// State of this process that all its handshakes and links (shared memory with other processes)
-/// use: the resources that it passes to peers, and the list of peers that may copy.
+/// use: the resources that it passes to peers, and the list of peers that may copy from and to its
+/// memory.
 pub(super) struct LocalProcess {
     pub(super) resources: ProcessResources,
     pub(super) events: Events,
@@ -63,8 +65,8 @@ pub(super) struct LocalProcess {
     failures: Arc<LinkFailures>,
 }
 
-/// Thread ID of this process's engine (background thread), by which peers access the memory of the
-/// process. Unset until the engine runs.
+/// Thread ID of this process's engine (background thread). Peers name this thread in the system
+/// calls that copy from and to the memory of this process. Unset until the engine is started.
 struct EngineThread {
     thread: OnceLock<Pid>,
     lock: Mutex<()>,
@@ -117,7 +119,8 @@ impl LocalProcess {
         self.engine.set_started();
     }
 
-    /// Waits until the engine (background thread) runs, or until `deadline`.
+    /// Waits until the engine (background thread) has started and stored its thread ID, or until
+    /// `deadline`.
     pub(super) fn wait_for_engine(&self, deadline: Instant) {
         self.engine.wait(deadline);
     }
@@ -146,9 +149,10 @@ impl LocalProcess {
         })
     }
 
-    /// Returns the descriptors that accompany a [description](Self::describe) of this process: the
-    /// file of the link's shared memory, if this process has created it, and then the tables, the
-    /// arena and the eventfds of this process.
+    /// Returns the file descriptors that are sent with a handshake message from
+    /// [`describe`](Self::describe). The first is `segment`, the file of the link's shared memory,
+    /// if this process has created it. The others are the files of this process's tables and of its
+    /// memory for regions (arena), and its eventfds.
     pub(super) fn descriptors<'a>(
         &'a self,
         segment: Option<BorrowedFd<'a>>,
@@ -162,9 +166,9 @@ impl LocalProcess {
         segment.into_iter().chain(resources).collect()
     }
 
-    /// Creates a [`Peer`] from the handshake message and the descriptors of the peer, except the
-    /// descriptor of the link's shared memory. Checks the descriptors, and maps the tables of the
-    /// peer.
+    /// Creates a [`Peer`] from a handshake message of the peer and the file descriptors that came
+    /// with it, without that of the link's shared memory. Checks the descriptors, and maps the file
+    /// of tables in which the peer publishes its memory regions and queue pairs.
     pub(super) fn peer(
         &self,
         handshake_message: HandshakeMessage,
@@ -209,8 +213,9 @@ impl LocalProcess {
         Link::new(peer, process, side, counters, Arc::clone(&self.failures))
     }
 
-    /// Adds the peer of `link` to the list of processes that may copy from and to memory of this
-    /// process. Then sends `handshake_message` to the peer, which permits it to copy.
+    /// Permits the peer of `link` to copy from and to memory of this process, by sending it
+    /// `handshake_message` with `descriptors`. Adds the peer to the list of copying peers before,
+    /// so that threads which withdraw memory wait for its copies.
     pub(super) fn admit(
         &self,
         link: &Link,
@@ -263,8 +268,8 @@ impl LocalProcess {
     }
 }
 
-/// Returns whether `descriptor` is an eventfd. (A write to an eventfd does not block unless its
-/// counter is full.)
+/// Returns whether `descriptor` is an eventfd. A wakeup is a write to the descriptor, which could
+/// block if it is not an eventfd.
 fn is_eventfd(descriptor: BorrowedFd<'_>) -> bool {
     let link = fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
     link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]")

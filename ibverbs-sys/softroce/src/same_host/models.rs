@@ -22,26 +22,29 @@ use super::ring::{Chunk, Consumer, ControlWords, Producer, Slot};
 use crate::epoch::Lanes;
 use crate::sync::Line;
 
-/// Index of the record of the sender's queue pair.
+/// Index of the record in which the sender publishes its queue pair, in [`SharedMemory::records`].
 const QUEUE_PAIR: usize = 0;
-/// Index of the record of the memory region with the sender's messages.
+/// Index of the record in which the sender publishes the memory region of its messages, in
+/// [`SharedMemory::records`].
 const REGION: usize = 1;
 
-/// Content of the sender's memory while a message is sent: the payload.
+/// Value of each word of the sender's memory while a message is being sent: the payload of the
+/// message.
 const MESSAGE: u64 = 1;
-/// Content of the sender's memory after the request has failed and the program has written other
-/// bytes.
+/// Value of each word of the sender's memory after the message has failed. The simulated program
+/// has then overwritten the payload.
 const REUSED: u64 = 2;
 
-/// Tag of an offer (description of a message whose payload the receiver must copy) in the ring.
+/// Tag of the message by which the sender offers its payload in the ring. The receiver must copy
+/// the payload from the sender's memory.
 const OFFER: u16 = 1;
-/// Tag of the answer that the receiver has copied the payload of an offer.
+/// Tag of the receiver's answer that it has copied an offered payload.
 const ACCEPTED: u16 = 2;
-/// Tag of the answer that the receiver has not copied the payload of an offer.
+/// Tag of the receiver's answer that it has not copied an offered payload.
 const DECLINED: u16 = 3;
 
-/// Memory that both processes can access: the sender's records and payloads, and the receiver's
-/// lanes.
+/// Memory that both simulated processes can access: the records and payloads of the sender, and the
+/// words (lanes) in which the receiver marks its copies.
 struct SharedMemory {
     records: RecordArray<Vec<Record>>,
     lanes: Vec<Line>,
@@ -72,7 +75,8 @@ struct Receiver {
     version: u64,
 }
 
-/// Creates a sender and a receiver that are connected, and the memory that contains the payloads.
+/// Creates the two simulated processes, a sender and a receiver, and their shared memory. A ring in
+/// each direction connects them.
 fn connect() -> (Sender, Receiver) {
     let world = Arc::new(SharedMemory {
         records: RecordArray(records(2)),
@@ -114,7 +118,7 @@ impl RingEnds {
 }
 
 impl Sender {
-    /// Sends an offer: the receiver must copy the payload of the message from the sender's memory.
+    /// Offers the payload in the sender's memory to the receiver, which must copy it and answer.
     fn offer(&self) {
         self.side.send(OFFER);
     }
@@ -128,7 +132,8 @@ impl Sender {
         }
     }
 
-    /// Deregisters the memory region of the payloads, and removes its mapping.
+    /// Deregisters the memory region that contains the payload. Waits for a copy by the receiver,
+    /// and then removes the mapping of the region.
     fn deregister(&self) {
         let SharedMemory { records, lanes, .. } = &*self.world;
         records.retract(REGION);
@@ -143,8 +148,8 @@ impl Sender {
 }
 
 impl Receiver {
-    /// Receives the next offer, copies the payload, and answers. Returns whether the message was
-    /// accepted, or `None` if there is no offer.
+    /// Receives the sender's next offer of a payload, copies the payload, and answers. Returns
+    /// whether the message was accepted, or `None` if there is no offer.
     fn take(&mut self) -> Option<bool> {
         let tag = self.side.receive_tag()?;
         assert_eq!(tag, OFFER);
@@ -158,8 +163,8 @@ impl Receiver {
         Some(is_accepted)
     }
 
-    /// Copies the payload of a message from the sender's memory. Returns `None` if the bytes must
-    /// be discarded, because the sender may have changed them.
+    /// Copies the payload of a message, two words, from the sender's memory. Returns `None` if the
+    /// words must be discarded, because the sender may have changed them.
     fn copy(&self) -> Option<[u64; 2]> {
         let SharedMemory { records, lanes, .. } = &*self.world;
         let _lane = Lanes(lanes).enter(0);
@@ -208,8 +213,8 @@ fn no_message_is_lost_while_both_sides_run() {
     });
 }
 
-/// Checks that, if the sender makes a message fail before the receiver answers, the receiver has
-/// either copied the payload before or declines the message.
+/// Checks a message that the sender makes fail before the receiver answers. The receiver must have
+/// copied the payload before the failure, or decline the message.
 #[test]
 fn payload_that_changes_after_the_completion_is_not_accepted() {
     loom::model(|| {
@@ -226,7 +231,8 @@ fn payload_that_changes_after_the_completion_is_not_accepted() {
 }
 
 /// Checks that a message is not accepted if the sender's queue pair fails and is connected again
-/// while the receiver copies. The record then has another version, and the memory other contents.
+/// while the receiver copies. The receiver detects the failure by the changed version of the queue
+/// pair's record.
 #[test]
 fn a_message_of_an_earlier_connection_is_not_accepted() {
     loom::model(|| {
@@ -251,8 +257,8 @@ fn memory_stays_mapped_while_a_message_is_copied() {
     });
 }
 
-/// Checks that the receiver can accept or decline a message whose region is deregistered meanwhile
-/// while the queue pair continues, and that the deregistration waits for the copy.
+/// Checks a message whose memory region the sender deregisters while the receiver copies from it.
+/// The receiver may accept or decline the message, and the deregistration waits for the copy.
 #[test]
 fn a_region_that_ends_is_not_copied_from() {
     loom::model(|| {

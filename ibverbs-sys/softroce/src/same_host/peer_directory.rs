@@ -62,8 +62,9 @@ struct State {
 }
 
 impl PeerDirectory {
-    /// Creates an empty directory of a process with the resources `resources`, and
-    /// [listens](Self::listen) at the addresses that have a UDP socket from the beginning.
+    /// Creates the directory of this process's peers, which is empty at first. Handshakes pass
+    /// `resources` to the peers. [Listens](Self::listen) at the addresses in `resources` whose UDP
+    /// sockets are open already.
     pub(crate) fn open(resources: ProcessResources) -> io::Result<Self> {
         if resources.addresses.is_empty() || !has_room(&resources.addresses, &resources.gids) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -90,7 +91,8 @@ impl PeerDirectory {
     }
 
     /// Listens on an abstract Unix socket for processes that know this process by the UDP address
-    /// `address`. Does nothing if handshakes do not contain the address.
+    /// `address`. Does nothing if the address is not in the list that this process passes to its
+    /// peers.
     pub(crate) fn listen(&self, address: SocketAddr) -> io::Result<()> {
         let address = without_interface(address);
         if !self.local.has_address(address) {
@@ -171,15 +173,15 @@ impl PeerDirectory {
         self.state.lock().links.all().to_vec()
     }
 
-    /// Returns all peer processes that may still copy from or to memory that the caller has
-    /// retracted before this call.
+    /// Returns all peer processes that may still copy from or to memory that the caller has removed
+    /// from the published tables.
     pub(crate) fn copying_peers(&self) -> Vec<Arc<CopyingPeer>> {
         self.local.copying_peers()
     }
 
     /// Continues handshakes that other processes have begun, removes links that have ended, and
-    /// sends deferred wakeups that are due. Returns whether a link (shared memory) was added or
-    /// removed. Only the engine's thread calls this function.
+    /// sends wakeups of peers that were deferred until now. Returns whether a link (shared memory)
+    /// was added or removed. Only the engine's thread calls this function.
     pub(crate) fn handle_events(&self) -> bool {
         self.local.set_engine();
         let taken = self.local.events.take();
@@ -221,8 +223,8 @@ impl PeerDirectory {
         self.local.remove_gone();
     }
 
-    /// Sets the handshake timer to the next time at which pending handshakes must be continued or
-    /// ended.
+    /// Sets the handshake timer to the next time at which a pending handshake needs attention
+    /// without an event, for example because its time limit is exceeded.
     fn set_handshake_timer(&self, state: &mut State, now: Instant) {
         let next = state.handshakes.next_deadline();
         // An expired timer has to be set again, even to the same time.

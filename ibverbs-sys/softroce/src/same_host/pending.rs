@@ -71,8 +71,9 @@ impl Handshake {
         }
     }
 
-    /// Ends a handshake that was not finished in time. If `Welcome` was sent, the peer may copy
-    /// from and to memory of this process until it has closed its side of the connection.
+    /// Ends a handshake that was not finished in time. If this process has accepted it (by the
+    /// message `Welcome`), the peer may still copy from and to memory of this process until the
+    /// peer has closed its side of the connection.
     fn abort(self) {
         if let Some(link) = self.welcomed {
             link.abort();
@@ -80,7 +81,7 @@ impl Handshake {
     }
 }
 
-/// All connections of other processes whose handshakes are not finished.
+/// All unfinished handshakes that other processes have begun with this process.
 pub(super) struct Handshakes {
     all: Vec<Handshake>,
     connections: RateLimit,
@@ -154,8 +155,8 @@ impl Handshakes {
     /// Returns whether a handshake has ended.
     ///
     /// Calls `receive` for each handshake with an unread message. `receive` must receive the
-    /// message, and return whether the handshake is still pending. The list that is passed to
-    /// `receive` lacks the handshakes that are continued later.
+    /// message, and return whether the handshake is still pending. While `receive` runs, the list
+    /// that it gets contains only the handshakes that this call has continued before.
     pub(super) fn advance(
         &mut self,
         now: Instant,
@@ -243,10 +244,9 @@ impl Handshakes {
         deadlines.chain(unread).chain(self.accept_at).min()
     }
 
-    /// Returns whether the process that has the address `address` has begun a handshake that only
-    /// needs its last message: this process has accepted the handshake by the message `Welcome`. A
-    /// thread that needs a link (shared memory) to the process then waits, instead of beginning a
-    /// second handshake.
+    /// Returns whether this process has accepted a handshake of the process that has the address
+    /// `address`, and now waits for the last message. A thread that needs a link (shared memory) to
+    /// that process then waits for this handshake, and does not begin a second one.
     pub(super) fn is_welcomed(&self, address: SocketAddr) -> bool {
         let mut addresses = self
             .welcomed()
@@ -255,9 +255,9 @@ impl Handshakes {
         addresses.any(|known| *known == address)
     }
 
-    /// Returns whether a handshake that the process `process` has begun was accepted, by the
-    /// message `Welcome`, and is not finished. A second handshake of the process is then refused
-    /// for now.
+    /// Returns whether this process has accepted a handshake that the process with the ID `process`
+    /// has begun, and now waits for the last message. A second handshake of that process is then
+    /// refused for now.
     pub(super) fn has_welcomed(&self, process: Pid) -> bool {
         self.welcomed()
             .any(|handshake| handshake.process == process)
@@ -293,7 +293,8 @@ impl Handshakes {
         self.all.iter().map(|handshake| handshake.process)
     }
 
-    /// Returns whether this process has no pending handshake that another process has begun.
+    /// Returns whether the list is empty: other processes have no unfinished handshake with this
+    /// process.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
@@ -306,7 +307,8 @@ mod tests {
     use super::super::testing;
     use super::*;
 
-    /// Returns a handshake whose peer has sent nothing, and the peer's side of the connection.
+    /// Returns a handshake that began at the time `since` and whose peer has sent nothing. Also
+    /// returns the peer's end of the connection.
     fn handshake(since: Instant) -> (Handshake, Descriptor) {
         let (socket, end) = testing::connection().unwrap();
         let handshake = Handshake {

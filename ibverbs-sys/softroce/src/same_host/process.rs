@@ -83,9 +83,10 @@ fn vectors(pieces: &[Piece<'_>]) -> SmallVec<[libc::iovec; 4]> {
         .collect()
 }
 
-/// Copies the memory ranges `from` of this process to another process, and their last word after
-/// all other bytes. Returns the number of copied bytes, which is less than the length of the range
-/// if a page cannot be written.
+/// Copies the memory ranges `from` of this process to the range `to` of another process. The last
+/// word is copied after all other bytes, so that a program which sees it also sees the others.
+/// Returns the number of copied bytes, which is less than the length of the range if a page cannot
+/// be written.
 pub(super) fn write(process: Pid, from: &[Piece<'_>], to: RemoteRange) -> io::Result<usize> {
     let (parts, count) = to.split_last_word();
     let to = parts.map(|place| place.vector());
@@ -184,9 +185,9 @@ pub(super) enum KernelCopies {
 }
 
 /// Checks whether the kernel permits this process to copy from and to a peer's memory, by reading
-/// the peer's [word] at `address` and writing it back. Also checks that `thread` is a thread of the
-/// peer, and not its main thread. Returns the thread's ID and the permission, or `None` if the
-/// thread or the address is not valid in the peer.
+/// the peer's [word] at `address` and writing the same value back. Returns the permission, and the
+/// ID of the thread `thread`, by which later copies address the peer. Returns `None` if `thread` is
+/// the peer's main thread or not a thread of the peer, or if the address is not valid in the peer.
 pub(super) fn check_copy_permission(
     process: Pid,
     thread: i32,
@@ -218,14 +219,14 @@ pub(super) fn check_copy_permission(
 /// copies.
 static PROBE_WORD: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the address of the word of this process that peers read and write back in
-/// [`check_copy_permission`].
+/// Returns the address of a word of this process that exists only for permission checks: a peer
+/// reads it and writes the same value back in [`check_copy_permission`].
 pub(super) fn word() -> u64 {
     PROBE_WORD.as_ptr().expose_provenance() as u64
 }
 
-/// Reads the word at `address` of another process, and writes it back. Returns whether both copies
-/// were complete.
+/// Tests whether the memory of another process can be read and written: reads the word at
+/// `address`, and writes the same value back. Returns whether both copies were complete.
 ///
 /// # Errors
 /// The error number, if the kernel refuses a copy.

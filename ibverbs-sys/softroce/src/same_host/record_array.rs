@@ -20,7 +20,8 @@ use crate::sync::{AtomicU64, Ordering, fence};
 #[repr(C, align(64))]
 pub(super) struct Record([AtomicU64; 8]);
 
-/// Number of content words in a record: all eight words of the cache line except the version.
+/// Number of content words in a [`Record`] of a shared table: all eight words of its cache line
+/// except the version.
 pub(super) const WORDS: usize = 7;
 
 /// Array of records in shared memory. A record is empty until it is published.
@@ -28,8 +29,9 @@ pub(super) const WORDS: usize = 7;
 pub(super) struct RecordArray<R>(pub(super) R);
 
 impl<R: Deref<Target = [Record]>> RecordArray<R> {
-    /// Replaces the content of the record at `index`, and changes its version. Does nothing if
-    /// `index` is out of range. Only one thread at a time may change a record.
+    /// Replaces the content of the record at `index`, and changes its version, by which concurrent
+    /// readers notice the change. Does nothing if `index` is out of range. Only one thread at a
+    /// time may change a record.
     pub(super) fn publish(&self, index: usize, content: &[u64; WORDS]) {
         let Some(Record([version, words @ ..])) = self.0.get(index) else {
             return;
@@ -45,7 +47,7 @@ impl<R: Deref<Target = [Record]>> RecordArray<R> {
 
     /// Marks the record at `index` as empty, so that later reads return `None`. Returns the new
     /// version of the record, or 0 if `index` is out of range. The caller must then wait for peer
-    /// processes that have read the record before.
+    /// processes that have read the record before, and may still use its content.
     pub(super) fn retract(&self, index: usize) -> u64 {
         let Some(Record([version, ..])) = self.0.get(index) else {
             return 0;
@@ -57,7 +59,7 @@ impl<R: Deref<Target = [Record]>> RecordArray<R> {
         value
     }
 
-    /// Returns the content of the record with the index `index`, or `None` if the record is empty
+    /// Returns the content of the record at `index` in this array, or `None` if the record is empty
     /// or changes during the read.
     pub(super) fn read(&self, index: usize) -> Option<[u64; WORDS]> {
         self.find(index).map(|(_, content)| content)
@@ -88,8 +90,8 @@ impl<R: Deref<Target = [Record]>> RecordArray<R> {
         record.is_some_and(|Record([current, ..])| current.load(Ordering::Acquire) == version)
     }
 
-    /// Returns whether the record at `index` was neither changed nor retracted since
-    /// [`find`](Self::find) returned `version`. If so, all bytes that this thread copied from the
+    /// Returns whether the record at `index` still has the content and the version `version` that
+    /// [`find`](Self::find) returned. If so, all bytes that this thread has copied from the
     /// described memory since then were copied before the record was retracted.
     pub(super) fn has_kept_version(&self, index: usize, version: u64) -> bool {
         // This fence pairs with the one in `retract`: a thread that has copied bytes which were

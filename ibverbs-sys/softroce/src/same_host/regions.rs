@@ -16,8 +16,8 @@ pub(super) use crate::memory::{FilePlace, Published};
 use crate::number;
 use crate::proto::AccessFlags;
 
-/// Content of the record in which a process publishes a queue pair that is ready to receive. The
-/// connected peer reads the record before it accesses memory through the queue pair.
+/// A queue pair that is ready to receive, as its process publishes it to peers in a shared table.
+/// The connected peer reads this entry before it accesses memory through the queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueuePair {
     /// Number of the queue pair.
@@ -40,16 +40,17 @@ pub(crate) struct QueuePair {
     pub(crate) generation: u32,
 }
 
-/// Unit in bytes in which a record contains the start and the length of a segment of the arena
-/// (shared file). Counting in this unit keeps the numbers small enough for the record.
+/// Unit in bytes of the start and the length of a segment of the arena (shared file with the memory
+/// of regions) in a published record. Counting in this unit keeps the numbers small enough for the
+/// record.
 const SEGMENT_UNIT: u64 = 2 << 20;
 
 /// Number of records for regions and windows: the maximum numbers of both, and a reserve, because
 /// the record of a removed region or window is not reused at once.
 const REGIONS: usize = limits::MAX_MR + limits::MAX_MW + 1024;
 
-/// Number of records of queue pairs in the published table. Queue pairs that exist at the same time
-/// use different records.
+/// Number of records in the table in which a process publishes its queue pairs. Queue pairs that
+/// exist at the same time use different records.
 const QUEUE_PAIRS: usize = number::RECORDS;
 
 /// Length in bytes of the shared file that contains the tables of queue pairs and regions.
@@ -59,8 +60,8 @@ pub(super) const LENGTH: usize = DIFFERENCES_AT + REGIONS;
 /// tables.
 pub(super) const REGIONS_AT: usize = QUEUE_PAIRS * size_of::<Record>();
 
-/// Offset in bytes of the array that maps key indices to records, in the shared file of the
-/// published tables.
+/// Offset in bytes of the array `Tables::differences` in the shared file of the published tables.
+/// The array maps each index in memory keys to the record of its region or window.
 pub(super) const DIFFERENCES_AT: usize = REGIONS_AT + REGIONS * size_of::<Record>();
 
 /// Mask of a 24-bit number in a record: the number of a queue pair or of a memory region.
@@ -113,7 +114,8 @@ impl Published {
     }
 }
 
-/// Bit number in a queue pair's record that is set for an unreliable connection.
+/// Number of the bit that shows an unreliable connection, in the first word of a queue pair's
+/// published record.
 const UNRELIABLE_BIT: u32 = 48;
 
 impl QueuePair {
@@ -164,8 +166,8 @@ pub(crate) struct Publication {
     tables: Tables,
 }
 
-/// Mapped tables of the queue pairs, regions and windows that one process, this one or a peer,
-/// publishes.
+/// Mapped tables in which a process publishes its queue pairs, memory regions and memory windows.
+/// The process is this process or a peer.
 #[derive(Debug)]
 pub(super) struct Tables {
     queue_pairs: RecordArray<MappedArray<Record>>,
@@ -191,30 +193,32 @@ impl Tables {
         Self::of(map).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Returns the memory region or window that the process has published in the record with the
-    /// number `slot`, and the version of the record. Returns `None` if the record is empty.
+    /// Returns the version and the content of the record with the number `slot`, in which the
+    /// process has published a memory region or window. Returns `None` if the record is empty.
     pub(super) fn region(&self, slot: u32) -> Option<(u64, Published)> {
         let (version, words) = self.regions.find(slot as usize)?;
         Some((version, Published::decode(&words)))
     }
 
-    /// Returns the number of the record to which the index `index` in memory keys belongs, or
-    /// `None` if the index is out of range.
+    /// Returns the number of the record in which the region or window with the index `index` in
+    /// memory keys is published. Returns `None` if the index is out of range.
     #[inline]
     pub(super) fn slot(&self, index: u32) -> Option<u32> {
         let difference = self.differences.get(index as usize)?;
         Some(index ^ u32::from(difference.load(Ordering::Relaxed)))
     }
 
-    /// Returns whether the record with the number `slot` (of a memory region or window) still has
-    /// the version `version`, so that a cached copy of it is valid.
+    /// Returns whether the published record with the number `slot`, of a memory region or window,
+    /// still has the version `version`. If so, the content that was read with this version is
+    /// valid.
     #[inline]
     pub(super) fn has_region(&self, slot: u32, version: u64) -> bool {
         self.regions.is_current(slot as usize, version)
     }
 
-    /// Returns the published record of the queue pair with the number `number`: its version and its
-    /// content. Returns `None` if the process has not published the queue pair.
+    /// Returns the version and the content of the record in which the process has published its
+    /// queue pair with the number `number`. Returns `None` if the process has not published the
+    /// queue pair.
     pub(super) fn queue_pair(&self, number: u32) -> Option<(u64, QueuePair)> {
         let (version, words) = self.queue_pairs.find(number::record(number))?;
         let found = QueuePair::decode(&words);
@@ -228,8 +232,9 @@ impl Tables {
         self.queue_pairs.is_current(number::record(number), version)
     }
 
-    /// Returns whether the record of the queue pair with the number `number` has had the version
-    /// `version` all the time since [`queue_pair`](Self::queue_pair) returned that version.
+    /// Returns whether the process has left the published record of the queue pair with the number
+    /// `number` unchanged since [`queue_pair`](Self::queue_pair) returned `version`. If so, all
+    /// bytes that this thread has copied since then were copied before a change.
     pub(super) fn is_queue_pair_unchanged(&self, number: u32, version: u64) -> bool {
         let index = number::record(number);
         self.queue_pairs.has_kept_version(index, version)
@@ -237,8 +242,9 @@ impl Tables {
 }
 
 impl Publication {
-    /// Creates empty tables. `key_base` is the number that is added to the index of a record to
-    /// form the index in a memory key.
+    /// Creates empty tables for the queue pairs, regions and windows that this process publishes.
+    /// `key_base` is added to each index in the memory keys of this process; see
+    /// [`key_base`](Self::key_base).
     pub(crate) fn new(key_base: u32) -> io::Result<Self> {
         let (file, map) = shared::create("softroce-tables", LENGTH, true)?;
         let tables = Tables::of(map).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -249,8 +255,9 @@ impl Publication {
         })
     }
 
-    /// Returns the random number that is added to the index of an entry to form the index in a
-    /// memory key. Peers need the number to find the record that belongs to a key.
+    /// Returns a random number that hides the table indices in this process's memory keys: the high
+    /// 24 bits of a key are an index plus this number. Peers subtract the number to find the
+    /// published record of a key.
     pub(crate) fn key_base(&self) -> u32 {
         self.key_base
     }
@@ -268,7 +275,7 @@ impl Publication {
         }
     }
 
-    /// Marks the record with the number `slot` (of a memory region or window) as empty, so that
+    /// Empties the published record with the number `slot`, of a memory region or window, so that
     /// peers cannot begin to access the memory. Returns the record's version, which each
     /// publication changes. The caller must then wait for peers that still access the memory.
     pub(crate) fn retract_region(&self, slot: u32) -> u64 {
@@ -281,8 +288,8 @@ impl Publication {
         self.tables.regions.read(slot as usize).is_some()
     }
 
-    /// Publishes the queue pair `queue_pair` to peers, and replaces the previous content of its
-    /// record.
+    /// Publishes the queue pair `queue_pair` to peers in its record of the shared table, and
+    /// replaces the previous content of the record.
     pub(crate) fn publish_queue_pair(&self, queue_pair: &QueuePair) {
         let index = number::record(queue_pair.number);
         self.tables.queue_pairs.publish(index, &queue_pair.encode());

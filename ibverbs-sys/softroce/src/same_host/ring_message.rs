@@ -6,8 +6,8 @@ use super::ring::WORDS;
 use crate::proto::Sequence;
 use crate::transfer::{MAX_SLOT_BYTES, MessagePart, PartFlags, PayloadForm, RingMessage};
 
-/// Flag in the first word of a slot (cache line of a ring), above the 24-bit queue pair number: the
-/// slot contains an acknowledgement.
+/// Flag in the first word of a slot (cache line of a ring): the slot acknowledges messages that its
+/// receiver has sent. The 24 bits below the flag are the queue pair number.
 const ACKNOWLEDGED: u64 = 1 << 24;
 /// Flag in the first word of a slot (cache line of a ring): the slot contains a message, and not
 /// only an acknowledgement.
@@ -15,11 +15,12 @@ const MESSAGE: u64 = 1 << 25;
 /// Flag in the first word of a slot (cache line of a ring): the message has immediate data, which
 /// is in the second word.
 const IMMEDIATE: u64 = 1 << 26;
-/// Flag in the first word of a slot (cache line of a ring): the message requests a solicited
-/// completion event.
+/// Flag in the first word of a slot (cache line of a ring): the message is solicited. Its
+/// completion raises an event even if the receiver has requested events for solicited messages
+/// only.
 const SOLICITED: u64 = 1 << 27;
-/// Flag in the first word of a slot (cache line of a ring): the payload is not in the slot. With
-/// [`WRITTEN`]: the message is a write with immediate data, [`PayloadForm::Write`].
+/// Flag in the first word of a slot (cache line of a ring): the payload is not in the slot. If
+/// [`WRITTEN`] is also set, the message is a write with immediate data ([`PayloadForm::Write`]).
 const FETCH: u64 = 1 << 28;
 /// Flag in the first word of a slot (cache line of a ring): the sender has written the payload into
 /// the receiver's memory.
@@ -30,27 +31,27 @@ const STARTS: u64 = 1 << 30;
 /// Flag in the first word of a slot (cache line of a ring): the slot describes the last part of its
 /// message.
 const ENDS: u64 = 1 << 31;
-/// Flag in the second word of a slot (cache line of a ring): the message invalidates a memory key
-/// (Send with Invalidate).
+/// Flag in the second word of a slot (cache line of a ring): the message is a Send with Invalidate,
+/// so it invalidates a memory key of the receiver.
 const INVALIDATES: u64 = 1 << 48;
 /// Flag in the second word of a slot (cache line of a ring): the payload is in chunks of the shared
 /// memory instead of the slot.
 const CHUNKS: u64 = 1 << 49;
 
-/// Mask of a 24-bit number in a word of a slot (cache line of a ring): a queue pair number or
-/// sequence number.
+/// Mask of a 24-bit number in a word of a slot (cache line of a ring). The number is a queue pair
+/// number or a sequence number.
 const NUMBER_MASK: u64 = 0xff_ffff;
-/// Bit offset, in the first word of a slot (cache line of a ring), of the sequence number of the
-/// message.
+/// Offset in bits of the message's sequence number, in the first word of a slot (cache line of a
+/// ring).
 const SEQUENCE_AT: u32 = 32;
 /// Bit offset, in the first word of a slot (cache line of a ring), of the length of the payload in
 /// bytes.
 const LENGTH_AT: u32 = 56;
-/// Bit offset, in the second word of a slot (cache line of a ring), of the partition key. The
-/// immediate data is below.
+/// Offset in bits of the partition key, in the second word of a slot (cache line of a ring). The 32
+/// bits below the partition key are the immediate data.
 const PARTITION_AT: u32 = 32;
-/// Index of the first word of the payload in a slot. The word before is the acknowledged sequence
-/// number.
+/// Index of the first word of the payload, among the message words of a slot (cache line of a
+/// ring). The word before it (index 2) is the acknowledged sequence number.
 const BYTES_AT: usize = 3;
 
 const _: () = assert!(8 * (WORDS - BYTES_AT) == MAX_SLOT_BYTES);
@@ -164,8 +165,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns a strategy that generates random forms of payloads, for a property test of the
-    /// encoding of ring messages.
+    /// Returns a strategy that generates each [`PayloadForm`] (way in which a ring message
+    /// transfers its payload), for a property test of the encoding.
     fn form() -> impl Strategy<Value = PayloadForm> {
         let part = any::<[bool; 3]>().prop_map(|[starts, ends, invalidates]| PartFlags {
             starts,

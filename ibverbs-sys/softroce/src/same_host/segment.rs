@@ -19,9 +19,9 @@ const SLOTS: usize = 2048;
 /// that do not fit into a slot. With fewer chunks, senders of long messages would wait more often.
 const CHUNKS: usize = 8192;
 
-/// Number of lanes of each process: shared words that record a copy as in progress, see
-/// [`epoch`](crate::epoch). With this number, 32 threads can copy at the same time without waiting
-/// for each other.
+/// Number of lanes of each process: shared words in which its threads mark that they copy from or
+/// to the peer's memory (see [`epoch`](crate::epoch)). With this number, 32 threads can copy at the
+/// same time without waiting for each other.
 const LANES: usize = 32;
 
 /// Memory of a ring (message queue) in a mapped file that two processes share.
@@ -63,18 +63,20 @@ pub(super) enum Role {
     Taker,
 }
 
-/// Byte offset, in the memory of one direction, of the sleep word, which identifies the sleeping
-/// thread of the receiving process.
+/// Byte offset of the sleep word, from the start of the memory for one direction of a link. The
+/// word identifies the sleeping thread of the receiving process.
 const SLEEP: usize = size_of::<ControlWords>();
-/// Byte offset, in the memory of one direction, of the lanes (shared words in which copies are
-/// recorded).
+/// Byte offset of the lanes, from the start of the memory for one direction of a link. The lanes
+/// are words in which the sending process marks its copies.
 const LANE: usize = SLEEP + size_of::<Line>();
-/// Byte offset, in the memory of one direction, of the ring's slots (cache lines for messages).
+/// Byte offset of the ring's slots (cache lines for messages), from the start of the memory for one
+/// direction of a link.
 const SLOT: usize = LANE + LANES * size_of::<Line>();
-/// Byte offset, in the memory of one direction, of the ring's chunks (cache lines of payload).
+/// Byte offset of the ring's chunks (cache lines of payload), from the start of the memory for one
+/// direction of a link.
 const CHUNK: usize = SLOT + SLOTS * size_of::<Slot>();
-/// Length in bytes of the memory of one direction: a ring, the receiver's sleep word, and the
-/// sender's lanes (words in which copies are recorded).
+/// Length in bytes of the memory for one direction of a link: a ring of messages, the receiver's
+/// sleep word, and the lanes (words in which the sender marks its copies).
 const DIRECTION: usize = (CHUNK + CHUNKS * size_of::<Chunk>()).next_multiple_of(4096);
 
 /// Length in bytes of the memory that two linked processes share: the memory of both directions.
@@ -94,14 +96,17 @@ pub(super) fn map(file: BorrowedFd<'_>) -> io::Result<LinkMemory> {
     LinkMemory::of(map, Role::Taker)
 }
 
-/// Returns the slots (cache lines for messages) of the ring whose direction begins at byte offset
-/// `at` of the shared memory.
+/// Returns the slots (cache lines for messages) of the ring for one direction of a link. The memory
+/// for this direction begins at byte offset `at` of the mapping. Returns `None` if the slots are
+/// not inside the mapping.
 fn slots(map: &Arc<Map>, at: usize) -> Option<MappedArray<Slot>> {
     MappedArray::of(map, at + SLOT, SLOTS)
 }
 
-/// Returns the parts of the memory for one direction, which begins at byte offset `at`: the ring,
-/// the sleep word of the receiver, and the lanes of the sender.
+/// Returns the parts of the memory for one direction of a link, which begins at byte offset `at` of
+/// the mapping. The parts are the ring, the word that identifies the receiver's sleeping thread,
+/// and the words in which the sender marks its copies (lanes). Returns `None` if they are not
+/// inside the mapping.
 fn direction(map: &Arc<Map>, at: usize) -> Option<(Ring, MappedValue<Line>, MappedArray<Line>)> {
     let ring = Memory {
         slots: slots(map, at)?,

@@ -25,7 +25,8 @@ use crate::sync::Line;
 /// A type whose values may be in memory that other processes write to.
 ///
 /// # Safety
-/// The type must consist of atomics alone, in the order of their declaration, without padding.
+/// The type must be an atomic, or an array or `repr(C)` structure of atomics, and must have no
+/// padding.
 pub(super) unsafe trait Plain: Sync {}
 
 // SAFETY: an atomic has no padding.
@@ -67,11 +68,12 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 /// Creates an in-memory file with the name `name` and a fixed length in bytes, and maps it for
-/// writing. If `keeps` is set, other processes cannot map the file for writing.
+/// writing. If `keeps` is set, only this process can write to the file: peers can map it only for
+/// reading.
 ///
 /// # Errors
-/// `EFBIG` if the length exceeds the process's file size limit. The length is checked before,
-/// because the kernel would end the process by the signal SIGXFSZ.
+/// `EFBIG` if the length exceeds the process's file size limit. Without this check, the kernel
+/// would end the process by a signal.
 pub(super) fn create(name: &str, length: usize, keeps: bool) -> io::Result<(Descriptor, Map)> {
     if length as u64 > crate::memory::file_size_limit() {
         return Err(io::Error::from_raw_os_error(libc::EFBIG));
@@ -95,10 +97,11 @@ pub(super) fn create(name: &str, length: usize, keeps: bool) -> io::Result<(Desc
 }
 
 /// Checks that the bytes `range` of `file` can be mapped and then accessed without a fault, even if
-/// other processes change or close the file.
+/// other processes change or close the file. Fails unless the file is in memory, is long enough,
+/// and has a seal against shortening.
 pub(super) fn check(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
-    /// `TMPFS_MAGIC` of `linux/magic.h`, the type of the file system that holds in-memory files. In
-    /// other file systems, a page may be unavailable when it is first accessed.
+    /// `TMPFS_MAGIC` of `linux/magic.h`, the type of the file system that holds in-memory files.
+    /// Files of other file systems are refused, because the first access to a page can fail.
     const TMPFS: i128 = 0x0102_1994;
     let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
     if i128::from(rustix::fs::fstatfs(file)?.f_type) != TMPFS {
@@ -180,9 +183,9 @@ impl Map {
         unsafe { copy::write(address, data) }.ok()
     }
 
-    /// Copies the memory ranges `pieces` of this process, one after the other, to the mapping from
-    /// `offset` on, in ascending order. Returns `None` if the bytes do not fit into the mapping, if
-    /// the mapping is read-only, or if a byte could not be copied.
+    /// Copies the memory ranges `pieces` of this process, one after the other, to this mapping from
+    /// byte `offset` on, in ascending order. Returns `None` if the bytes do not fit into the
+    /// mapping, if the mapping is read-only, or if a byte could not be copied.
     #[inline]
     pub(super) fn put(&self, offset: usize, pieces: &[Piece<'_>]) -> Option<()> {
         let length = Piece::total(pieces);
@@ -264,9 +267,9 @@ unsafe impl<T: Plain> Send for MappedArray<T> {}
 unsafe impl<T: Plain> Sync for MappedArray<T> {}
 
 impl<T: Plain> MappedArray<T> {
-    /// Returns the array of `count` values at byte `offset` of the mapping, or `None` if they are
-    /// not inside the mapping or not aligned. Values of a read-only mapping must only be loaded: a
-    /// store would fault.
+    /// Returns a view of the `count` values at byte `offset` of the mapping `map`. Returns `None`
+    /// if they are not inside the mapping or not aligned. Values of a read-only mapping must only
+    /// be loaded: a store would fault.
     pub(super) fn of(map: &Arc<Map>, offset: usize, count: usize) -> Option<Self> {
         let length = count.checked_mul(size_of::<T>())?;
         let start = ptr::with_exposed_provenance_mut::<T>(map.locate(offset, length)?);
@@ -294,8 +297,9 @@ impl<T> Deref for MappedArray<T> {
 pub(super) struct MappedValue<T>(MappedArray<T>);
 
 impl<T: Plain> MappedValue<T> {
-    /// Returns the value at byte `offset` of the mapping, or `None` if it is not inside the mapping
-    /// or not aligned. A value of a read-only mapping must only be loaded.
+    /// Returns a view of the value at byte `offset` of the mapping `map`. Returns `None` if it is
+    /// not inside the mapping or not aligned. A value of a read-only mapping must only be loaded: a
+    /// store would fault.
     pub(super) fn of(map: &Arc<Map>, offset: usize) -> Option<Self> {
         MappedArray::of(map, offset, 1).map(Self)
     }

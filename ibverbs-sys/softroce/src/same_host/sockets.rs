@@ -20,8 +20,8 @@ use rustix::net::{
 use super::admission::{HANDSHAKE_TIMEOUT, MAX_PENDING_HANDSHAKES};
 use crate::descriptor::Descriptor;
 
-/// Creates a Unix socket that listens on the abstract name for `address`, an address of this
-/// process.
+/// Creates the Unix socket on which this process listens for handshakes of processes that know it
+/// by `address`. The socket has an abstract name (a name without a file) that contains the address.
 pub(super) fn listen_at(address: SocketAddr) -> io::Result<Descriptor> {
     let socket = socket(SocketFlags::NONBLOCK)?;
     bind(&socket, &name(address)?)?;
@@ -72,7 +72,8 @@ fn socket(flags: SocketFlags) -> io::Result<Descriptor> {
     Ok(Descriptor::open(open)?)
 }
 
-/// Returns the abstract Unix name on which the process that has the address `address` listens.
+/// Returns the abstract name (a name without a file) of the Unix socket on which the process that
+/// has the address `address` listens for handshakes.
 fn name(address: SocketAddr) -> io::Result<SocketAddrUnix> {
     let name = format!("softroce/{address}");
     Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)

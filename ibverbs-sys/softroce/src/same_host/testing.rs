@@ -22,8 +22,8 @@ use crate::counters::Counters;
 use crate::descriptor::{Descriptor, Opening};
 use crate::memory::Arena;
 
-/// Returns the identity and resources that a simulated process with the address `address` passes to
-/// peers in a handshake.
+/// Returns the resources that a simulated process with the address `address` passes to peers in a
+/// handshake: its addresses, tables, memory and eventfds.
 pub(super) fn own_resources(address: SocketAddr) -> io::Result<ProcessResources> {
     let ip = match address.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -56,9 +56,9 @@ pub(super) fn links() -> io::Result<(Arc<Link>, Arc<Link>, Descriptor)> {
     Ok((here, there, file))
 }
 
-/// Creates a link (shared memory) to a simulated process that has the process ID `number`, the
-/// tables `tables` and the arena `arena`. Returns the link, and the simulated process's end of the
-/// connection.
+/// Creates a link (shared memory) to a simulated process that has the process ID `number`. `tables`
+/// is the file in which the simulated process publishes its regions, and `arena` is the file that
+/// contains them. Returns the link, and the simulated process's end of the connection.
 pub(super) fn link_to(
     tables: &Descriptor,
     arena: Descriptor,
@@ -97,7 +97,8 @@ fn process(number: Pid, socket: Descriptor) -> Process {
     }
 }
 
-/// Returns a description of this process as a peer that has the address `address`.
+/// Returns the description of a simulated peer that has the address `address`. Its tables, memory
+/// and eventfds are created in this process.
 fn peer(address: SocketAddr) -> io::Result<Peer> {
     let own = own_resources(address)?;
     let channels = (0..WakeEventfds::COUNT).map(|_| wake_eventfd());

@@ -17,7 +17,8 @@
 
 use crate::sync::{AtomicU8, AtomicU64, Ordering, fence};
 
-/// Shared word in which a process publishes to one peer which of its threads sleeps.
+/// Shared word in which a process publishes to one peer which of its threads sleeps: [`AWAKE`] for
+/// no thread, [`ENGINE`], or a value from [`FIRST_CHANNEL`] on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SleepWord<'a>(pub(super) &'a AtomicU64);
 
@@ -29,13 +30,13 @@ pub(super) enum Sleeper {
     Channel(usize),
 }
 
-/// Value of the shared word if no thread of the process sleeps, so that the peer wakes none.
+/// Value of a [`SleepWord`] if no thread of its process sleeps. The peer then wakes no thread.
 const AWAKE: u64 = 0;
-/// Value of the shared word if the engine (background thread) sleeps, so that the peer wakes the
-/// engine.
+/// Value of a [`SleepWord`] if the engine (background thread) of its process sleeps. The peer then
+/// wakes the engine.
 const ENGINE: u64 = 1;
-/// First value of the shared word for threads that wait at a completion channel. A sleeping thread
-/// at the channel whose eventfd has the index `i` is represented by this value plus `i`.
+/// First value of a [`SleepWord`] for threads that wait at a completion channel. If a thread waits
+/// at the channel whose eventfd has the index `i`, the value of the word is this value plus `i`.
 const FIRST_CHANNEL: u64 = 2;
 
 impl Sleeper {
@@ -48,9 +49,9 @@ impl Sleeper {
 }
 
 impl SleepWord<'_> {
-    /// Stores in the shared word that the thread `sleeper` is about to sleep, so that the peer
-    /// wakes it. The thread must then check for work once more. The engine (background thread) does
-    /// not replace a thread that waits at a channel.
+    /// Publishes in this word that the thread `sleeper` is about to sleep, so that the peer wakes
+    /// it. The thread must then check for work once more. If `sleeper` is the engine (background
+    /// thread), and the word names a thread that waits at a channel, the word stays unchanged.
     pub(super) fn store_sleeper(self, sleeper: Sleeper) {
         let order = Ordering::Relaxed;
         match sleeper {
@@ -62,8 +63,8 @@ impl SleepWord<'_> {
         fence(Ordering::SeqCst);
     }
 
-    /// Clears the shared word if it still names the thread `sleeper`, which is awake again and need
-    /// not be woken.
+    /// Clears this word if it still names the thread `sleeper`, so that the peer does not wake the
+    /// thread. Called when the thread is awake again.
     pub(super) fn end(self, sleeper: Sleeper) {
         let (word, order) = (sleeper.word(), Ordering::Relaxed);
         // The word is loaded first: usually the peer has woken the thread, and so has cleared the
@@ -73,16 +74,17 @@ impl SleepWord<'_> {
         }
     }
 
-    /// Clears the shared word if it names a thread that waits at a completion channel, so that the
-    /// peer does not wake that thread.
+    /// Clears this word if it names a thread that waits at a completion channel, so that the peer
+    /// does not wake that thread.
     pub(super) fn clear_channel(self) {
         let order = Ordering::Relaxed;
         let is_channel = |word| (word >= FIRST_CHANNEL).then_some(AWAKE);
         let _ = self.0.fetch_update(order, order, is_channel);
     }
 
-    /// Clears the shared word of a peer, and returns the thread of the peer that must be woken for
-    /// messages that this process has sent before. Returns `None` if no thread of the peer sleeps.
+    /// Returns the sleeping thread that is named in this word of a peer, or `None` if no thread of
+    /// the peer sleeps. The caller must wake this thread for messages that it has sent before. Also
+    /// clears the word, so that no second thread wakes the peer.
     #[must_use]
     pub(super) fn take_sleeper(self) -> Option<Sleeper> {
         fence(Ordering::SeqCst);
@@ -99,38 +101,43 @@ impl SleepWord<'_> {
     }
 }
 
-/// Flag that is set after the program has armed a completion queue with a non-blocking channel. The
-/// shared words then contain the channel's thread, although the thread may not wait. So the engine
-/// (background thread) checks for messages at intervals while the flag is set.
+/// Flag that is set after the program has armed a completion queue with a non-blocking channel,
+/// which means that it has requested an event. Peers then wake a thread of the program instead of
+/// the engine (background thread), although that thread may not wait yet. So the engine checks for
+/// messages at intervals while the flag is set.
 #[derive(Debug)]
 pub(super) struct Armed(AtomicU8);
 
-/// Value of [`Armed`] if no completion queue with a non-blocking channel is armed.
+/// Value of [`Armed`] if no completion queue with a non-blocking channel is armed, so that the
+/// engine (background thread) need not check for messages.
 const UNARMED: u8 = 0;
-/// Value of [`Armed`] if a queue was armed before the present interval began, and no queue was
-/// armed in the interval.
+/// Value of [`Armed`] if the program has armed a completion queue before the engine's last check
+/// for messages, and no queue since this check.
 const ARMED_BEFORE: u8 = 1;
-/// Value of [`Armed`] if a queue was armed in the present interval.
+/// Value of [`Armed`] if the program has armed a completion queue since the engine's last check for
+/// messages.
 const ARMED: u8 = 2;
 
 impl Armed {
     /// Records that the program has armed a completion queue with a non-blocking channel. The
-    /// caller must then store the channel in the shared words. If the result is `true`, the caller
-    /// must also wake the engine (background thread), which may be sleeping without a time limit.
+    /// caller must then publish the channel in the [`SleepWord`] of each peer. Returns `true` if no
+    /// queue was armed before. The caller must then also wake the engine (background thread), which
+    /// may be sleeping without a time limit.
     #[must_use]
     pub(super) fn arm(&self) -> bool {
         self.0.swap(ARMED, Ordering::SeqCst) == UNARMED
     }
 
-    /// Returns whether the flag is set, so that the engine (background thread) must check for
-    /// messages at intervals.
+    /// Returns whether the program has armed a completion queue, so that the engine (background
+    /// thread) must check for messages at intervals.
     pub(super) fn is_set(&self) -> bool {
         self.0.load(Ordering::SeqCst) != UNARMED
     }
 
-    /// Ends the present interval. Returns `true` if no queue was armed in the interval: the engine
-    /// (background thread) must then remove the channel from the shared words, and store its own
-    /// sleep in them before it sleeps.
+    /// Ends the interval between two checks for messages by the engine (background thread). Returns
+    /// `true` if the program has armed a queue before this interval and no queue in it. The engine
+    /// must then remove the channel from the [`SleepWord`] of each peer, and publish itself there
+    /// before it sleeps.
     #[must_use]
     pub(super) fn end_interval(&self) -> bool {
         let next = |state: u8| state.checked_sub(1);
@@ -218,8 +225,9 @@ mod models {
     const ENGINE: Sleeper = Sleeper::Engine;
     const CHANNEL: Sleeper = Sleeper::Channel(0);
 
-    /// Checks that either the thread that goes to sleep finds the work, or the thread that has
-    /// added the work finds that the other one sleeps.
+    /// Checks a thread that goes to sleep while another thread adds work for it. The first thread
+    /// must find the work before it sleeps, or the other thread must find that it has to wake the
+    /// first thread.
     #[test]
     fn no_message_is_missed_by_a_sleeping_thread() {
         for sleeper in [ENGINE, CHANNEL] {
@@ -294,9 +302,9 @@ mod models {
             assert!(sees || engine_sees || woken == Some(ENGINE));
         });
     }
-    /// Checks that no message is missed if the program arms a queue while the engine (background
-    /// thread) ends an interval and a message arrives: a thread finds the message or is woken, or
-    /// the engine looks at the end of its next interval.
+    /// Checks a message that arrives while the program arms a completion queue and the engine
+    /// (background thread) ends an interval between two checks for messages. A thread must find the
+    /// message or be woken, or the engine must check again at the end of its next interval.
     #[test]
     fn no_message_is_left_behind_by_an_armed_channel() {
         for was_armed in [false, true] {

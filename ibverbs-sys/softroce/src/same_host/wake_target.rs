@@ -20,7 +20,8 @@ use super::link::Link;
 use super::wake::{Armed, Sleeper};
 use crate::completion::WakeEventfd;
 
-/// State by which this process selects the thread that peer processes wake.
+/// State that determines which thread of this process is woken by peer processes: the engine
+/// (background thread), or a thread that waits at a completion channel.
 #[derive(Debug, Default)]
 pub(super) struct WakeTarget {
     /// Set while the engine sleeps.
@@ -33,12 +34,12 @@ pub(super) struct WakeTarget {
 }
 
 /// Interval at which the engine (background thread) checks for messages while peers wake a thread
-/// of the program that may not receive them. A message that this thread does not receive waits at
-/// most for this time.
+/// of the program instead. That thread may be busy with other work, so a message that arrives for
+/// it waits at most for this time.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A thread that waits at a completion channel, and that peer processes wake instead of the engine
-/// (background thread).
+/// A thread that waits at a completion channel. Peer processes wake this thread for new messages,
+/// and not the engine (background thread).
 pub(crate) struct Waiter<'a> {
     host_peers: &'a HostPeers,
     sleeper: Sleeper,
@@ -63,8 +64,8 @@ impl HostPeers {
         !links.iter().any(|link| link.is_waiting())
     }
 
-    /// Records the engine (background thread) as awake on all links (shared memory), so that no
-    /// peer wakes it.
+    /// Publishes to all peers that the engine (background thread) is awake, so that no peer sends a
+    /// wakeup for it.
     pub(crate) fn wake_up(&self) {
         self.wake_target
             .is_engine_asleep
@@ -74,10 +75,10 @@ impl HostPeers {
         }
     }
 
-    /// Makes each peer wake the thread that waits for the non-blocking channel with the eventfd
-    /// `wake_eventfd`, instead of the engine (background thread), for its next message. Sends
-    /// deferred wakeups of peers. Called when the program has armed a completion queue of the
-    /// channel, and before it polls the queue and waits.
+    /// Makes peers wake a thread of the program, and not the engine (background thread), when they
+    /// send the next message. The thread waits for the non-blocking completion channel with the
+    /// eventfd `wake_eventfd`. Called when the program has armed a queue of the channel (requested
+    /// an event), before it polls the queue and waits. Also wakes peers whose wakeup was deferred.
     pub(crate) fn arm_channel(&self, wake_eventfd: &WakeEventfd) {
         let Some(links) = self.links() else {
             return;
@@ -98,16 +99,16 @@ impl HostPeers {
         }
     }
 
-    /// Returns whether peers wake a thread of the program that may not receive their messages, so
-    /// that the engine (background thread) must check for messages at intervals of
+    /// Returns whether peers wake a thread of the program that is possibly not waiting for
+    /// messages. If so, the engine (background thread) must check for messages at intervals of
     /// [`CHECK_INTERVAL`].
     pub(crate) fn is_channel_armed(&self) -> bool {
         self.wake_target.armed.is_set()
     }
 
-    /// Ends an interval of [`CHECK_INTERVAL`] between two checks for messages. If the program has
-    /// armed no completion queue in the interval, peers wake the engine (background thread) again.
-    /// Only the engine calls this function.
+    /// Ends an interval of [`CHECK_INTERVAL`] between two checks for messages by the engine
+    /// (background thread), the only caller. If the program has armed no completion queue in the
+    /// interval, peers stop waking the program's thread.
     pub(crate) fn end_check(&self) {
         if self.wake_target.armed.end_interval() {
             for link in self.links().iter().flat_map(|links| links.iter()) {
@@ -116,9 +117,9 @@ impl HostPeers {
         }
     }
 
-    /// Makes peers wake the calling thread, by the eventfd of its completion channel. Returns
-    /// `None` if peers already wake another waiting thread, or if no memory is shared with other
-    /// processes.
+    /// Makes peers wake the calling thread by the eventfd of its completion channel, until
+    /// [`Waiter::leave`] is called. Returns `None` if peers already wake another waiting thread, or
+    /// if no memory is shared with other processes.
     pub(crate) fn become_wake_target(&self, wake_eventfd: &WakeEventfd) -> Option<Waiter<'_>> {
         let links = self.links()?;
         let is_kept = &self.wake_target.is_kept;
@@ -152,9 +153,9 @@ impl Waiter<'_> {
         (self.links.iter()).for_each(|link| link.wake_up(self.sleeper));
     }
 
-    /// Makes peers wake the engine (background thread) again instead of this thread. Returns `true`
-    /// if messages can be received or waiting messages can be sent, and no thread was woken for
-    /// them. The caller must then wake the engine.
+    /// Makes peers wake the engine (background thread) again instead of this thread, which no
+    /// longer waits. Returns `true` if messages can be received or waiting messages can be sent.
+    /// The caller must then wake the engine, because the peers may have sent no wakeup for them.
     pub(crate) fn leave(self) -> bool {
         self.wake_up();
         let HostPeers { wake_target, .. } = self.host_peers;

@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 use super::host_peers::{Accesses, HostPeers};
 use crate::proto::Withdrawal;
 
-/// Pending withdrawals of memory windows, at most one for each record of the table of regions.
+/// Memory windows that this process withdraws from its peers, and whose withdrawal waits for copies
+/// by the peers. Contains at most one withdrawal for each record of the table of regions.
 #[derive(Debug, Default)]
 pub(super) struct Withdrawals(Mutex<Vec<Pending>>);
 
@@ -47,8 +48,9 @@ impl Withdrawals {
         withdrawal
     }
 
-    /// Removes the pending withdrawal of the region or window with the record number `slot`, so
-    /// that its progress is no longer checked. Returns `false` if no withdrawal was pending.
+    /// Removes the pending withdrawal of the region or window with the number `slot` in the table
+    /// of regions, so that its progress is no longer checked. Returns `false` if no withdrawal was
+    /// pending.
     pub(super) fn remove(&self, slot: u32) -> bool {
         let mut all = self.0.lock();
         let known = all.iter().position(|pending| pending.slot == slot);

@@ -9,7 +9,8 @@ use super::random::Random;
 use super::stream::{Flow, Parameters, Stream};
 use super::world::{Happening, Notice, World};
 
-/// Parameters of one row of the table of shared links: the connections, the path and the queue.
+/// Parameters of one row of [`bottleneck_table`], which is a measurement of connections that share
+/// a link: the connections, the path and the queue.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     /// Number of connections, each from a node of its own.
@@ -20,7 +21,8 @@ struct Row {
     queue: u64,
 }
 
-/// Result of one row of the table of shared links: how the connections have shared the link.
+/// Result of one row of [`bottleneck_table`]: the bytes that each connection has transferred, and
+/// statistics of the link that the connections share.
 #[derive(Clone, Debug)]
 struct Shares {
     /// Number of bytes that each connection has transferred in the measured time, by the index of
@@ -30,10 +32,10 @@ struct Shares {
     retransmitted: u64,
 }
 
-/// Length in bytes of each message that the connections write.
+/// Length in bytes of each message that the measured connections write.
 const MESSAGE: u32 = 64 << 10;
 
-/// Number of messages of a connection that are in its send queue, so that the connection always has
+/// Number of messages that each measured connection keeps in its send queue, so that it always has
 /// data to send.
 const DEPTH: usize = 64;
 
@@ -142,7 +144,8 @@ impl Shares {
     }
 }
 
-/// Returns the shares of the connections of `row`, or `None` if a message fails.
+/// Simulates the connections of `row`, and returns the number of bytes that each has transferred on
+/// the link that they share. Returns `None` if a message fails.
 fn measure(row: &Row) -> Option<Shares> {
     let conditions = Conditions {
         latency: Duration::from_micros(row.round_trip / 2),
@@ -218,7 +221,8 @@ fn measure(row: &Row) -> Option<Shares> {
     })
 }
 
-/// Returns the statistics of the shared link, and the number of packets that were sent again.
+/// Returns the statistics of the link that all connections share, and the number of packets that
+/// the connections have sent again.
 fn totals(world: &mut World<'_>) -> (Load, u64) {
     let retransmitted = world.counters()[Counter::Retransmitted as usize];
     (world.network().load(LINK), retransmitted)

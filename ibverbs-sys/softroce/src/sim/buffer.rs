@@ -29,7 +29,8 @@ impl Buffer {
         Self::new(memory, random, length, |_, _| ())
     }
 
-    /// Creates a buffer that contains the bytes `message`.
+    /// Creates a buffer that contains the bytes `message`. The random numbers from `random`
+    /// determine how the bytes are divided into memory segments.
     pub(crate) fn containing(memory: &Memory, random: &mut Random, message: &[u8]) -> Self {
         Self::new(memory, random, message.len(), |offset, piece| {
             piece.copy_from_slice(&message[offset..offset + piece.len()]);
@@ -127,8 +128,8 @@ impl Buffer {
         Ok(())
     }
 
-    /// Deregisters the memory of the buffer at the end of its request, so that its keys become
-    /// invalid.
+    /// Deregisters the memory of this buffer, so that its keys become invalid. Called when the
+    /// request that uses the buffer has ended.
     pub(crate) fn release(self, memory: &Memory) {
         for segment in &self.segments {
             memory.deregister(segment.key);

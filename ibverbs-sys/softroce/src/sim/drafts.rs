@@ -11,8 +11,8 @@ use super::scenario::Scenario;
 use super::shared_words::{Change, WORDS};
 
 impl Scenario<'_> {
-    /// Creates a random request of the requester with the index `r`, which has a reliable service.
-    /// `id` is the ID of the request.
+    /// Prepares a random request of the simulated requester with the index `r`, which uses a
+    /// reliable service. `id` is the ID of the request.
     pub(super) fn draft_reliable(&mut self, r: usize, id: u64) -> Draft {
         let requester = &mut self.requesters[r];
         let pair = requester.partner.is_some();
@@ -34,8 +34,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Creates a send with the ID `id` of the requester with the index `r`. The send consumes a
-    /// receive of the peer, and has immediate data if `with_immediate` is set.
+    /// Prepares a send of the simulated requester with the index `r`. The send consumes a receive
+    /// of the peer, and has immediate data if `with_immediate` is set. `id` is the ID of the
+    /// request.
     fn draft_send(&mut self, r: usize, id: u64, with_immediate: bool) -> Draft {
         let immediate = with_immediate.then(|| immediate_of(id));
         let operation = SendOperation::Send {
@@ -62,9 +63,10 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Returns, in some random cases, the buffer of the read that requester `r` posted last, and
-    /// the bytes that the buffer will contain, so that a send transfers what the read has fetched.
-    /// Returns `None` otherwise.
+    /// Returns the buffer of the read that the simulated requester with the index `r` has posted
+    /// last, and the bytes that the buffer will contain. A send can then transfer these bytes.
+    /// Returns `None` in half of the cases, and if the last request is not a read or is too long
+    /// for a send.
     fn last_read(&mut self, r: usize) -> Option<(Rc<Buffer>, Rc<[u8]>)> {
         let requester = &mut self.requesters[r];
         let last = requester.posted.back()?;
@@ -78,8 +80,9 @@ impl Scenario<'_> {
         Some((buffer.clone(), bytes.clone()))
     }
 
-    /// Creates a send of requester `r` that invalidates a window of the peer, or a plain send if no
-    /// window is bound. `id` is the ID of the request.
+    /// Prepares a send of the simulated requester with the index `r` that invalidates a memory
+    /// window of the peer. Prepares a plain send if no window is bound. `id` is the ID of the
+    /// request.
     fn draft_send_invalidate(&mut self, r: usize, id: u64) -> Draft {
         let mut draft = self.draft_send(r, id, false);
         let requester = &mut self.requesters[r];
@@ -180,8 +183,8 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Creates an atomic operation on eight bytes of the target of requester `r` (memory of the
-    /// peer that only this requester changes).
+    /// Prepares an atomic operation of the simulated requester with the index `r`. The operation
+    /// changes eight bytes of the peer's memory that no other requester changes.
     fn draft_atomic(&mut self, r: usize) -> Draft {
         let (offset, remote, window) = self.random_location(r, 8, 8);
         let requester = &mut self.requesters[r];
@@ -220,8 +223,9 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Creates an atomic operation of requester `r` on a word at the peer's node that several
-    /// requesters change. `id` is the ID of the request.
+    /// Prepares an atomic operation of the simulated requester with the index `r`. The operation
+    /// changes a word of the peer's memory that other requesters also change. `id` is the ID of the
+    /// request.
     fn draft_shared(&mut self, r: usize, id: u64) -> Draft {
         let requester = &mut self.requesters[r];
         let word = requester.random.below(WORDS);
@@ -256,8 +260,9 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Creates a request of requester `r` that binds a memory window, which the peer's requester
-    /// may then use. Returns `None` if no window is free.
+    /// Prepares a request of the simulated requester with the index `r` that binds a memory window.
+    /// The peer may then access memory of this side through the window. Returns `None` if no window
+    /// is free.
     fn draft_bind(&mut self, r: usize) -> Option<Draft> {
         let partner = self.requesters[r].partner?;
         let random_key = self.requesters[r].random.range(0, 255) as u32;
@@ -290,8 +295,9 @@ impl Scenario<'_> {
         ))
     }
 
-    /// Creates a request of requester `r` that locally invalidates a memory window, which no
-    /// outstanding request of the peer's requester uses. Returns `None` if there is no such window.
+    /// Prepares a request of the simulated requester with the index `r` that invalidates a memory
+    /// window of this side. No outstanding request of the peer may use the window. Returns `None`
+    /// if there is no such window.
     fn draft_local_invalidate(&mut self, r: usize) -> Option<Draft> {
         let partner = self.requesters[r].partner?;
         let requester = &mut self.requesters[partner];
@@ -309,8 +315,8 @@ impl Scenario<'_> {
         ))
     }
 
-    /// Creates a random send or write of requester `r`, which has an unreliable connection. The
-    /// network may lose its packets. `id` is the ID of the request.
+    /// Prepares a random send or write of the simulated requester with the index `r`, which has an
+    /// unreliable connection: the network may lose its packets. `id` is the ID of the request.
     pub(super) fn draft_unreliable(&mut self, r: usize, id: u64) -> Draft {
         let random = &mut self.requesters[r].random;
         let with_immediate = random.percent(40);
@@ -342,8 +348,8 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Creates a datagram of requester `r` to the queue pair of the peer's requester. `id` is the
-    /// ID of the request.
+    /// Prepares a datagram of the simulated requester with the index `r` to the queue pair of its
+    /// peer. `id` is the ID of the request.
     pub(super) fn draft_datagram(&mut self, r: usize, id: u64) -> Draft {
         let length = self.draw_length(r);
         let with_immediate = self.requesters[r].random.percent(40);
@@ -377,13 +383,14 @@ impl Scenario<'_> {
 /// selects the queue pair's own key.
 pub(super) const QUEUE_KEY: u32 = 0x1234_5678;
 
-/// Returns the immediate data of the message with the ID `id`.
+/// Returns the immediate data of the message with the ID `id`, which is derived from the ID, so
+/// that the receiver's completion can be checked.
 fn immediate_of(id: u64) -> [u8; 4] {
     (id as u32).wrapping_mul(0x9e37_79b1).to_be_bytes()
 }
 
-/// Creates the model's record of the message with the ID `id`, which the peer must receive with
-/// this content, length and immediate data. `is_send` is `false` for a write.
+/// Creates the description of the message with the ID `id` that the peer must receive. The received
+/// message is later compared with it. `is_send` is `false` for a write.
 pub(super) fn expect(
     id: u64,
     content: Content,

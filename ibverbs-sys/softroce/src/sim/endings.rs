@@ -16,8 +16,9 @@ use super::schedule::Ending;
 /// Memory key that is never valid, neither as a local nor as a remote key.
 const NO_KEY: u32 = 0xdead_be00;
 
-/// Interval at which a requester checks whether its requests are still outstanding, before it posts
-/// a request that must fail because of a missing or unusable receive of the peer.
+/// Interval at which a simulated requester checks whether its requests have completed. Afterwards
+/// the requester posts a request for which the peer must have no usable receive. The earlier
+/// requests still need the peer's receives.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Scenario<'_> {
@@ -143,9 +144,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Discards the receives that the peer of requester `r` has posted, and calls `post`, which
-    /// posts other receives to the pool with the given index, for example one that is too short for
-    /// the message.
+    /// Discards the receives that the peer of the simulated requester with the index `r` has
+    /// posted. Then calls `post` with the index of the peer's receive pool, so that `post` can post
+    /// other receives, for example a receive that is too short for the message.
     fn replace_receives(&mut self, r: usize, post: impl FnOnce(&mut Self, usize)) {
         let Some(partner) = self.requesters[r].partner else {
             return;
@@ -197,8 +198,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Creates a write or a read of requester `r` at the memory `remote` of the peer, which has at
-    /// least five bytes and must fail with one of `statuses`. `id` is the ID of the request.
+    /// Prepares a write or a read of the simulated requester with the index `r`, of at least five
+    /// bytes of the peer's memory at `remote`. The request must fail with one of the completion
+    /// statuses `statuses`. `id` is the ID of the request.
     fn draft_plain(
         &mut self,
         r: usize,
@@ -243,8 +245,8 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Creates a send of requester `r` that must fail with a local protection error: the last ten
-    /// bytes of its message are in memory without a valid key.
+    /// Prepares a send of the simulated requester with the index `r` that must fail with a local
+    /// protection error. The last ten bytes of its message are in memory without a valid key.
     fn draft_bad_gather(&mut self, r: usize) -> Draft {
         let operation = SendOperation::Send {
             immediate: None,

@@ -130,8 +130,9 @@ impl Scenario<'_> {
         checked.map_err(|why| format!("what qp {number:#x} wrote: {why}"))
     }
 
-    /// Moves every queue pair to the error state. Checks that each remaining receive, and a request
-    /// that is posted in this state, are flushed once and in order.
+    /// Moves every queue pair of the simulation to the error state. Checks that each remaining
+    /// receive, and a request that is posted in this state, complete once and in order with the
+    /// status "flushed". The error describes the difference.
     fn flush_all(&mut self) -> Result<(), String> {
         for requester in &mut self.requesters {
             self.broken[requester.connection] = true;

@@ -47,8 +47,9 @@ impl Draft {
 }
 
 impl Scenario<'_> {
-    /// Posts requests of requester `r` until its send queue is full, no request is left, or the
-    /// requester pauses. If the schedule defines a request that must fail, it is the last request.
+    /// Posts requests of the simulated requester with the index `r` until its send queue is full,
+    /// all its requests are posted, or a random pause begins. A request that must fail, if the
+    /// connection has such a request, is posted last.
     pub(super) fn post_requests(&mut self, r: usize) -> Result<(), String> {
         loop {
             self.complete_unsignaled(r)?;
@@ -80,8 +81,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Posts the prepared request `draft` of requester `r` with the ID `id`, and records the effect
-    /// that the model must expect.
+    /// Posts the prepared request `draft` of the simulated requester with the index `r`, with the
+    /// ID `id`. Also records the expected effect of the request, which is checked after the request
+    /// has completed.
     pub(super) fn post(&mut self, r: usize, id: u64, draft: Draft) {
         let requester = &mut self.requesters[r];
         let connection = &self.schedule.connections[requester.connection];
@@ -162,8 +164,9 @@ impl Scenario<'_> {
         length as usize
     }
 
-    /// Sets the data of the request `draft` of requester `r` to `length` bytes of the message with
-    /// the ID `id`, inline or in registered memory.
+    /// Sets the data of the prepared request `draft` to the first `length` bytes of the message
+    /// with the ID `id`, inline or in registered memory. `r` is the index of the simulated
+    /// requester that will post the request.
     pub(super) fn set_message(&mut self, r: usize, draft: &mut Draft, id: u64, length: usize) {
         let requester = &mut self.requesters[r];
         let message = content::message(id, length);
@@ -178,8 +181,9 @@ impl Scenario<'_> {
         draft.buffer = Some(Rc::new(buffer));
     }
 
-    /// Allocates and registers `length` bytes of memory for the response to the request `draft` of
-    /// requester `r`.
+    /// Registers `length` zero bytes as the memory of the prepared request `draft`, for example for
+    /// the data that a read fetches. `r` is the index of the simulated requester that will post the
+    /// request.
     pub(super) fn set_response_memory(&mut self, r: usize, draft: &mut Draft, length: usize) {
         let requester = &mut self.requesters[r];
         let memory = self.world.memory(requester.place.node);

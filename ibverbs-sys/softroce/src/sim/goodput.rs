@@ -9,18 +9,20 @@ use super::random::Random;
 use super::stream::{Flow, Parameters, Stream};
 use super::world::{Happening, Notice, World};
 
-/// Loss rates of the columns of the goodput table, in lost packets per million: 0 to 10 percent.
+/// Loss rates of the columns of [`goodput_table`], in lost packets per million. 10,000 are 1
+/// percent.
 const LOSSES: [u32; 5] = [0, 1000, 10_000, 30_000, 100_000];
 
-/// Number of simulation seeds. Each value of the table is the average of one run per seed, so that
-/// a single unlucky loss has less effect.
+/// Number of simulations for each value of [`goodput_table`]. The value is their average. Each
+/// simulation has its own random seed, so a single unlucky loss has less effect.
 const SEEDS: u64 = 3;
 
 /// Maximum number of requests that are in the send queue at the same time, so that the connection
 /// always has data to send.
 const DEPTH: usize = 16;
 
-/// Parameters of one row of the goodput table: the messages, the path MTU and the limits.
+/// Parameters of one row of [`goodput_table`]: the messages, the path MTU, the limit on bytes that
+/// wait in a node, and the behavior of the peer.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     flow: Flow,
@@ -111,8 +113,9 @@ fn megabits(row: &Row, loss: u32) -> String {
     rate.to_string()
 }
 
-/// Returns the virtual time until all messages of `row` are complete at the loss rate `loss`, or
-/// `None` if a message fails. `seed` determines which packets are lost.
+/// Simulates the messages of `row` at the loss rate `loss`, and returns the virtual time until all
+/// of them are complete. Returns `None` if a message fails. `seed` determines which packets are
+/// lost.
 fn run(row: &Row, loss: u32, seed: u64) -> Option<Duration> {
     let conditions = Conditions {
         loss,

@@ -12,7 +12,8 @@ use super::world::{Happening, Notice, QpId};
 /// Posted receives of one receive queue, oldest first.
 pub(crate) type ReceiveQueue = VecDeque<ReceiveRequest>;
 
-/// Environment of a simulated queue pair during one call: the implementation of [`Host`].
+/// Resources that a simulated queue pair can use while one of its functions runs: the
+/// implementation of [`Host`].
 pub(crate) struct View<'a> {
     pub(crate) place: QpId,
     pub(crate) queue_pair: u32,

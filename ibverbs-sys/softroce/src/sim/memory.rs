@@ -103,8 +103,8 @@ impl Memory {
         matches!(table.entry(key), Some(entry) if matches!(entry.kind, Kind::Window(Some(_))))
     }
 
-    /// Copies bytes of the message that the scatter/gather list `list` describes, from byte
-    /// `offset` of the message on, to `out`.
+    /// Fills `out` with bytes of the message that the scatter/gather list `list` describes, from
+    /// byte `offset` of the message on.
     pub(crate) fn gather(
         &self,
         list: &[Segment],
@@ -183,8 +183,8 @@ impl Memory {
         bytes.map(work).ok_or(RemoteFault::Access)
     }
 
-    /// Binds a memory window, so that the peer of the queue pair with the number `queue_pair` may
-    /// use it.
+    /// Binds a memory window as `binding` describes. Afterwards, only the peer of the queue pair
+    /// with the number `queue_pair` may use the window's key.
     pub(crate) fn bind(&self, queue_pair: u32, binding: &WindowBinding) -> Result<(), LocalFault> {
         let mut table = self.table.borrow_mut();
         let end = binding.address.checked_add(binding.length);
@@ -248,7 +248,8 @@ impl Table {
         }
     }
 
-    /// Returns `count` bytes of a segment, from byte `skip` on, if the local key grants the rights
+    /// Returns `count` bytes of the memory range `segment`, from byte `skip` of the range on. Fails
+    /// if the bytes are not in a registered region, or if the local key does not grant the rights
     /// `access`.
     fn local(
         &mut self,
@@ -273,8 +274,9 @@ fn index(key: u32) -> usize {
     (key >> 8) as usize
 }
 
-/// Returns the memory ranges of `length` bytes of a message from byte `offset` on. Each is a
-/// segment, the number of bytes to skip in the segment, and the number of bytes to use.
+/// Returns the memory ranges that contain `length` bytes of a message, from byte `offset` of the
+/// message on. Each range is an entry of the scatter/gather list `list`, the number of bytes to
+/// skip in this entry, and the number of bytes to use.
 fn pieces(
     list: &[Segment],
     offset: u32,

@@ -8,8 +8,8 @@ use super::schedule::{Ending, Kind};
 use super::world::{Happening, QpId};
 
 impl Scenario<'_> {
-    /// Checks that the model expects the completion or event `what` of the queue pair at `place`,
-    /// and updates the model.
+    /// Checks that the completion or event `what` of the queue pair at the location `place` is
+    /// expected, and updates the expected state of the simulation.
     pub(super) fn check_happening(&mut self, place: QpId, what: Happening) -> Result<(), String> {
         let number = self.world.queue_pair(place).number();
         match what {
@@ -89,9 +89,10 @@ impl Scenario<'_> {
         }
     }
 
-    /// Checks the first failed completion of requester `r`. The failure is expected if the schedule
-    /// makes this request fail or allows exhausted retries, or if the connection has failed before;
-    /// any other failure is an error. Counts the connection as failed.
+    /// Checks the first failed completion of the simulated requester with the index `r`, and counts
+    /// its connection as failed. The failure is expected if the test makes this request fail, if
+    /// retries may be exhausted by lost packets, or if the connection has failed before. Any other
+    /// failure is an error.
     fn check_failure(&mut self, r: usize, completion: &Completion) -> Result<(), String> {
         let status = completion.status;
         // All earlier requests succeeded. Their effects are checked before the requester counts as
@@ -142,11 +143,11 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// Checks the time after which the retries of a connection were exhausted, on a network without
-    /// faults until the connection was cut. On such a network only timeouts consume retries. The
-    /// second timeout without a response takes the configured time, the third twice that time, and
-    /// each later one four times that time, which is the maximum (IBTA 9.7.6.1.3). The first
-    /// timeout may have begun before the cut.
+    /// Checks the time between the cut of a connection and its failure, if the network had no
+    /// faults before the cut. On such a network only timeouts consume retries. The second timeout
+    /// takes the configured time, the third twice that time, and each later one four times that
+    /// time (IBTA 9.7.6.1.3). The first timeout may have begun before the cut, so the check does
+    /// not require its time.
     fn check_retry_time(&self, connection: usize) -> Result<(), String> {
         let conditions = &self.schedule.conditions;
         let disturbed = conditions.loss + conditions.corrupt + conditions.reorder;
@@ -171,8 +172,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Treats the remaining unsignaled requests of requester `r` as successful if its queue pair
-    /// has no outstanding request. No completion reports the success of these requests.
+    /// Counts the remaining unsignaled requests of the simulated requester with the index `r` as
+    /// successful, if its queue pair has no outstanding request. No completion reports the success
+    /// of these requests.
     pub(super) fn complete_unsignaled(&mut self, r: usize) -> Result<(), String> {
         let requester = &self.requesters[r];
         let queue_pair = self.world.queue_pair(requester.place);
@@ -195,8 +197,8 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// Records that the request `posted` of requester `r` succeeded, and checks its effect: the
-    /// bytes in memory, or the message at the peer.
+    /// Records that the request `posted` of the simulated requester with the index `r` has
+    /// succeeded. Checks its effect: the bytes in memory, or the message at the peer.
     pub(super) fn check_success(&mut self, r: usize, posted: Posted) -> Result<(), String> {
         self.outcome.completed += 1;
         let id = posted.id;

@@ -70,7 +70,7 @@ pub(crate) enum Faults {
     Script(Conditions, BTreeMap<u64, Fate>),
 }
 
-/// State of a link: the connection by which one or more nodes send packets to the network.
+/// State of a simulated link, on which one or more nodes send their packets to the network.
 #[derive(Debug)]
 struct Link {
     /// Time at which the link will have transmitted its last packet.
@@ -80,7 +80,8 @@ struct Link {
     load: Load,
 }
 
-/// State of an access link: the connection of a single node to the queue of a shared link.
+/// State of an access link, on which a single simulated node sends its packets to the queue of a
+/// shared link.
 #[derive(Debug)]
 struct Access {
     bandwidth: u64,
@@ -127,7 +128,8 @@ impl Network {
         }
     }
 
-    /// Adds a simulated node to the network. The node sends its packets on a link of its own.
+    /// Adds a simulated node to the network. The node sends its packets on a new link that only
+    /// this node uses.
     pub(crate) fn add_node(&mut self) {
         let start = Time::default();
         self.link_of.push(self.links.len());
@@ -138,9 +140,9 @@ impl Network {
         });
     }
 
-    /// Makes the node `node` send its packets on the link of the node `other`, where all packets
-    /// wait in one queue. The node has an access link to the queue, which transmits `bandwidth`
-    /// bits per second and loses nothing.
+    /// Makes the node `node` send its packets on the link of the node `other`, so that the packets
+    /// of both nodes wait in one queue. The packets of `node` reach this queue on an access link,
+    /// which transmits `bandwidth` bits per second and loses nothing.
     pub(crate) fn share_link(&mut self, node: usize, other: usize, bandwidth: u64) {
         let access = Access {
             bandwidth,
@@ -171,8 +173,8 @@ impl Network {
     }
 
     /// Sends a packet of `bytes` bytes from the node `node` to the queue pair with the number
-    /// `queue_pair`. Returns the effect of the network, and the arrival time if the packet is not
-    /// lost.
+    /// `queue_pair`. Returns the [`Fate`] of the packet, for example lost or duplicated, and its
+    /// arrival time. The time has no meaning if the packet is lost.
     pub(crate) fn send(
         &mut self,
         now: Time,

@@ -4,9 +4,9 @@ use crate::proto::{Attributes, Sequence};
 use crate::transfer::RingMessage;
 use crate::wire::{Nak, Operation, Packet, Syndrome, Transport};
 
-/// Checker of the packets that one queue pair sends, for rules whose violation would not affect a
-/// completion. The checker may consider packets acknowledged that are not, but never the reverse,
-/// so every violation that it reports is real.
+/// Checker of the packets that one queue pair sends, for protocol rules whose violation would not
+/// affect a completion. In case of doubt, the checker counts a packet as acknowledged, so every
+/// violation that it reports is real.
 #[derive(Debug, Default)]
 pub(crate) struct PacketChecker {
     /// Outstanding requests, oldest first.
@@ -37,7 +37,8 @@ impl PacketChecker {
         *self = Self::default();
     }
 
-    /// Checks a packet that the queue pair sent. The error describes the violated rule.
+    /// Checks that a packet which the queue pair has sent obeys protocol rules such as the path MTU
+    /// and the order of sequence numbers. The error describes the violated rule.
     pub(crate) fn sent(
         &mut self,
         packet: &Packet<'_>,
@@ -78,8 +79,9 @@ impl PacketChecker {
         self.check_request(sequence, span, is_read_or_atomic, attributes)
     }
 
-    /// Checks a [`RingMessage`] (short message without packet headers) that the queue pair has
-    /// sent. The error describes the violated rule.
+    /// Checks that a [`RingMessage`] (short message without packet headers) which the queue pair
+    /// has sent obeys protocol rules such as the order of sequence numbers. The error describes the
+    /// violated rule.
     pub(crate) fn sent_ring_message(
         &mut self,
         ring_message: &RingMessage<'_>,
@@ -91,8 +93,9 @@ impl PacketChecker {
         }
     }
 
-    /// Checks a request that the queue pair has sent, and that uses the `span` sequence numbers
-    /// from `sequence` on.
+    /// Checks that the queue pair may send a new request: in the order of sequence numbers, within
+    /// the window, and not while its send queue is drained. The request uses the `span` sequence
+    /// numbers from `sequence` on.
     fn check_request(
         &mut self,
         sequence: Sequence,
@@ -142,14 +145,14 @@ impl PacketChecker {
         Ok(())
     }
 
-    /// Records whether the queue pair has reported that its send queue is drained. While `is` is
-    /// set, the queue pair must send no new request.
+    /// Records whether the send queue of the queue pair is drained: no request is outstanding, and
+    /// the queue pair must send no new request. `is` is `true` if the queue pair has reported this.
     pub(crate) fn set_drained(&mut self, is: bool) {
         self.drained = is;
     }
 
-    /// Records a packet that arrived at the queue pair: it may answer requests, or be a packet that
-    /// the queue pair has requested by a NAK.
+    /// Records a packet that has arrived at the queue pair. A response acknowledges requests of the
+    /// queue pair. A request may be the missing packet for which the queue pair has sent a NAK.
     pub(crate) fn arrived(&mut self, packet: &Packet<'_>) {
         let sequence = Sequence::new(packet.header.bth.sequence);
         if !packet.header.bth.opcode.is_response() {

@@ -87,7 +87,8 @@ impl Random {
 mod tests {
     use super::{Random, splitmix};
 
-    /// Checks that the generators return the values that their authors published.
+    /// Checks that both random number generators return the numbers that the authors of the
+    /// generators published.
     #[test]
     fn a_seed_always_gives_the_same_numbers() {
         let mut state = 1_234_567;

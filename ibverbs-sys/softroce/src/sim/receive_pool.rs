@@ -16,7 +16,7 @@ pub(crate) enum Queue {
     Shared { node: usize, number: usize },
 }
 
-/// Receives that the model posts to one receive queue, with their buffers.
+/// Receives that the simulation keeps posted to one receive queue, with their buffers.
 #[derive(Debug)]
 pub(crate) struct ReceivePool {
     pub(crate) queue: Queue,
@@ -60,7 +60,8 @@ impl ReceivePool {
         }
     }
 
-    /// Posts a receive with the ID `id` and a buffer of `length` bytes to the pool's queue.
+    /// Posts a receive with the ID `id` and a buffer of `length` bytes to the receive queue of this
+    /// pool.
     pub(crate) fn post(&mut self, world: &mut World<'_>, id: u64, length: usize) {
         let memory = world.memory(self.node());
         let buffer = Buffer::zeroed(memory, &mut self.random, length);
@@ -98,7 +99,8 @@ impl ReceivePool {
         }
     }
 
-    /// Removes all receives that have not completed, and prevents that further receives are posted.
+    /// Discards all receives of this pool that have not completed, and prevents that further
+    /// receives are posted.
     pub(crate) fn stop(&mut self, world: &mut World<'_>) {
         if let Queue::Own(place) = self.queue {
             world.drop_receives(place);
@@ -111,8 +113,9 @@ impl ReceivePool {
     }
 
     /// Removes the completed receive with the ID `id` from the pool, and returns its buffer.
-    /// Returns `None` if the memory of the receive had no valid key. Fails if the pool has no such
-    /// receive.
+    /// Returns `None` if the receive was posted by [`post_bad`](Self::post_bad), with an invalid
+    /// memory key. Fails if the pool has no such receive, or if a queue pair completes its receives
+    /// out of order.
     pub(crate) fn take(&mut self, id: u64) -> Result<Option<Buffer>, String> {
         let place = self.posted.iter().position(|(posted, _)| *posted == id);
         let place =

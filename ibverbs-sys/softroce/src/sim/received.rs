@@ -7,8 +7,9 @@ use super::schedule::Kind;
 use super::world::QpId;
 
 impl Scenario<'_> {
-    /// Checks the completion of a receive at the queue pair `place`: it must match the message that
-    /// was sent. `srq` is the shared receive queue of an XRC target.
+    /// Checks the completion of a receive at the queue pair with the location `place`. The
+    /// completion and the received bytes must match a message that the peer has sent. `srq` is the
+    /// number of the shared receive queue if the queue pair is an XRC target.
     pub(super) fn check_receive(
         &mut self,
         place: QpId,
@@ -126,9 +127,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Checks a write with immediate data when the receiver gets its completion: the bytes that the
-    /// requester `sender` wrote must be in the receiver's memory. `expected` is the message in the
-    /// model. Skips the check if another outstanding request may have overwritten the bytes.
+    /// Checks the received write with immediate data that `expected` describes: the bytes that the
+    /// requester with the index `sender` has written must be in the receiver's memory. Skips the
+    /// check if another outstanding request may have overwritten the bytes.
     fn check_immediate(&mut self, sender: usize, expected: &Expectation) -> Result<(), String> {
         let requester = &mut self.requesters[sender];
         let posted = requester.posted.iter().chain(&requester.undone);
@@ -161,8 +162,9 @@ impl Scenario<'_> {
         })
     }
 
-    /// Checks that the GRH of a datagram contains the addresses of the sender and the receiver.
-    /// Returns the GRH.
+    /// Checks the sender of a received datagram: the source queue pair must be that of the
+    /// requester with the index `sender`, and the GRH (global routing header) must contain the
+    /// addresses of both nodes. Returns the GRH.
     fn check_route(
         &self,
         place: QpId,

@@ -12,8 +12,8 @@ use super::shared_words::Change;
 use super::target_memory::TargetMemory;
 use super::world::QpId;
 
-/// One side of a connection as a requester in the model: its posted requests, and the messages that
-/// its peer must still receive.
+/// Expected state of one side of a simulated connection: the requests that this side has posted,
+/// and the messages that its peer must still receive.
 #[derive(Debug)]
 pub(crate) struct Requester {
     pub(crate) place: QpId,
@@ -69,7 +69,7 @@ pub(crate) struct Posted {
     pub(crate) window: Option<usize>,
 }
 
-/// Effect that the model expects if a request succeeds.
+/// Effect that a simulated request must have if it succeeds, for example the bytes in memory.
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// The peer receives a message with this content.
@@ -104,7 +104,7 @@ pub(crate) enum Effect {
     Fault(&'static [CompletionStatus]),
 }
 
-/// Content of a message, with which the model compares the received bytes.
+/// Content that a simulated message must have when the peer receives it.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
     /// Bytes that are derived from the message ID.
@@ -141,8 +141,8 @@ pub(crate) struct Expectation {
     pub(crate) fault: &'static [CompletionStatus],
 }
 
-/// A memory window that covers a range of a target (memory at the peer). The peer binds the window,
-/// and the requester uses its key.
+/// A memory window that the peer binds, so that a simulated requester can access a range of the
+/// peer's memory by the window's key.
 #[derive(Debug)]
 pub(crate) struct PeerWindow {
     pub(crate) state: WindowState,

@@ -6,8 +6,9 @@ use super::requester::{PeerWindow, WindowState};
 use super::scenario::Scenario;
 use super::schedule::{Ending, Kind};
 
-/// Range from which the number of requests that each requester posts after the reset is drawn. A
-/// few requests suffice to detect packets from before the reset.
+/// Range of the random number of requests that each requester posts after the simulation has reset
+/// its queue pair and connected it again. A few requests suffice to detect packets from before the
+/// reset.
 const REQUESTS_AFTER_RESET: Range<u64> = 5..20;
 
 impl Scenario<'_> {

@@ -12,7 +12,8 @@ use super::schedule::Schedule;
 use super::trace::Lines;
 use super::world::Traffic;
 
-/// Statistics of a run in which no rule was violated.
+/// Statistics of a successful run of a [`Schedule`]: a simulation in which the transport has
+/// violated no rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Number of posted requests.
@@ -71,8 +72,8 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 impl Schedule {
-    /// Runs the schedule, and checks every byte and every completion. If `lines` is given, passes a
-    /// trace of all packets to it.
+    /// Simulates the connections and requests of this schedule, and checks every byte and every
+    /// completion. If `lines` is given, passes a trace of all packets to it.
     pub fn run(&self, lines: Option<&mut Lines<'_>>) -> Result<Outcome, Failure> {
         let run = AssertUnwindSafe(|| match lines {
             Some(lines) => {
@@ -95,9 +96,9 @@ impl Schedule {
     }
 }
 
-/// Runs the schedules of the `count` seeds from `first` on, in parallel on all processors. Returns
-/// the sum of the statistics, or the failure with the lowest seed. After a failure, no further run
-/// is started.
+/// Simulates the schedules that the `count` seeds from `first` on determine, in parallel on all
+/// processors. Returns the sum of the statistics, or the failure with the lowest seed. After a
+/// failure, no further simulation is started.
 pub fn run_all(first: u64, count: u64) -> Result<Outcome, Failure> {
     let next = AtomicU64::new(first);
     let end = first.saturating_add(count);

@@ -14,7 +14,8 @@ use super::shared_words::SharedWords;
 use super::trace::Lines;
 use super::world::{Notice, QpId, World};
 
-/// State of a running [`Schedule`]: the simulated world, and the model that checks it.
+/// State of a running [`Schedule`]: the simulated world, and the state that the simulation expects
+/// of it.
 pub(super) struct Scenario<'t> {
     pub(super) schedule: &'t Schedule,
     pub(super) world: World<'t>,
@@ -38,8 +39,8 @@ pub(super) struct Scenario<'t> {
     pub(super) random: Random,
 }
 
-/// State of a queue pair in the model: the requesters and the receive pool that use it, and its
-/// events so far.
+/// Expected state of a simulated queue pair: the requesters that send on it or to it, its receives,
+/// and the events that it has raised so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ExpectedState {
     /// Index of the requester that posts to this queue pair.
@@ -54,7 +55,7 @@ pub(super) struct ExpectedState {
     pub(super) flushed_shared: u32,
 }
 
-/// Purpose of a wakeup that the model has scheduled: the action that is then due.
+/// Purpose of a wakeup that the simulation has scheduled for itself: the action that is then due.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Token {
     /// The requester with this index must continue posting.
@@ -180,7 +181,8 @@ impl<'t> Scenario<'t> {
         Ok(())
     }
 
-    /// Processes events, and passes notices to the model, until no event and no notice is left.
+    /// Processes simulated events until no event is left. Checks each notice (a completion, an
+    /// event of a queue pair, or a wakeup) that the events cause.
     pub(super) fn run_until_idle(&mut self) -> Result<(), String> {
         let mut notices = Vec::new();
         loop {
@@ -244,8 +246,8 @@ impl<'t> Scenario<'t> {
         Duration::from_nanos(self.random.magnitude(300_000))
     }
 
-    /// Posts a receive to the receive queue of the pool with the index `pool`, if fewer receives
-    /// are posted than the pool must keep posted.
+    /// Posts a receive to the queue of the [`ReceivePool`] with the index `pool`, if fewer than
+    /// [`depth`](ReceivePool::depth) receives are posted.
     pub(super) fn refill(&mut self, pool: usize) {
         let id = self.next_id();
         if let Queue::Own(place) = self.pools[pool].queue {
@@ -256,8 +258,8 @@ impl<'t> Scenario<'t> {
         self.pools[pool].refill(&mut self.world, id);
     }
 
-    /// Returns the number of the shared receive queue with the index `which` (of two) of the XRC
-    /// target to which requester `r` sends.
+    /// Returns the number of a shared receive queue of the XRC target to which the simulated
+    /// requester with the index `r` sends. The target has two such queues; `which` is 0 or 1.
     pub(super) fn xrc_queue(&self, r: usize, which: u32) -> u32 {
         let pools = self.xrc[&self.requesters[r].connection];
         match self.pools[pools[which as usize]].queue {
@@ -266,15 +268,16 @@ impl<'t> Scenario<'t> {
         }
     }
 
-    /// Returns the index of the receive pool that posts receives to the shared receive queue with
-    /// the number `number` of the node `node`, or `None` if there is none.
+    /// Returns the index of the [`ReceivePool`] for the shared receive queue with the number
+    /// `number` of the node `node`, or `None` if this queue has no pool.
     pub(super) fn shared_pool(&self, node: usize, number: u32) -> Option<usize> {
         let number = number as usize;
         let queue = Queue::Shared { node, number };
         self.pools.iter().position(|pool| pool.queue == queue)
     }
 
-    /// Returns the path from requester `r` to its peer, and the number of the peer's queue pair.
+    /// Returns the network path from the simulated requester with the index `r` to its peer, and
+    /// the number of the peer's queue pair.
     pub(super) fn path_of(&self, r: usize) -> (Path, u32) {
         let attributes = self.world.queue_pair(self.requesters[r].place).attributes();
         let partner = self.requesters[r].partner.unwrap_or(r);

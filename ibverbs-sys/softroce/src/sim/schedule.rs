@@ -36,7 +36,7 @@ pub struct Schedule {
     pub connections: Vec<Connection>,
 }
 
-/// Transport service of a simulated connection, which determines the kind of its two queue pairs.
+/// Transport service of a simulated connection: reliable, unreliable, datagram or XRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Two reliable connection queue pairs.
@@ -49,7 +49,7 @@ pub enum Kind {
     Extended,
 }
 
-/// Way in which the last request of a connection is made to fail.
+/// Way in which a simulation makes the last request of a connection fail, as a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// A write, read or atomic with a key that is not valid at the peer.
@@ -90,7 +90,7 @@ impl Ending {
     ];
 }
 
-/// Two connected queue pairs, and their requests.
+/// Two connected queue pairs of a simulation, their settings, and the requests that they post.
 #[derive(Clone, Debug)]
 pub struct Connection {
     /// Kind of the queue pairs.
@@ -146,7 +146,8 @@ const RNR_TIMERS_US: [u32; 32] = [
     327_680, 491_520,
 ];
 
-/// Returns the time for which a requester waits after an RNR NAK with the timer code `code`.
+/// Returns the time for which a requester waits after a NAK of a receiver that is not ready (RNR).
+/// The NAK contains the timer code `code`, which encodes this time.
 pub(crate) fn rnr_delay(code: u8) -> Duration {
     Duration::from_micros(RNR_TIMERS_US[usize::from(code & 31)].into())
 }
@@ -160,7 +161,8 @@ pub(crate) fn ack_delay(exponent: u32) -> Duration {
 const MEBIBYTE: u32 = 1 << 20;
 
 impl Schedule {
-    /// Generates the schedule that the seed `seed` determines.
+    /// Generates the random schedule of a simulation (the network, connections and requests) that
+    /// the seed `seed` determines.
     pub fn of_seed(seed: u64) -> Self {
         let mut random = Random::new(seed, 0);
         let class = random.range(0, 9);
@@ -298,7 +300,8 @@ impl Schedule {
         }
     }
 
-    /// Adds requests to the first connection until the schedule has at least `least` requests.
+    /// Adds requests to the first connection of this schedule, so that all connections together
+    /// post at least `least` requests.
     fn add_requests(&mut self, least: u32) {
         let posts = |connection: &Connection| match connection.kind {
             Kind::Extended => connection.requests[0],
@@ -346,8 +349,8 @@ fn conditions(random: &mut Random, class: u64) -> Conditions {
 }
 
 impl Connection {
-    /// Makes `ending` the way in which the last request of the connection fails, and adjusts the
-    /// other properties of the connection to it.
+    /// Makes the last request of this connection fail in the way `ending`. Also changes the
+    /// settings of receives and retries with which this failure would not occur.
     fn set_ending(&mut self, ending: Ending, random: &mut Random) {
         self.ending = Some(ending);
         if matches!(

@@ -24,7 +24,8 @@ impl Scenario<'_> {
     }
 
     /// Creates both queue pairs of the connection with the index `number`, and connects them.
-    /// `shared` has the indices of the shared receive queues' pools, by node.
+    /// `shared` contains, for each node with a shared receive queue, the index of the pool that
+    /// posts its receives. Creates this queue if a node needs it and has none.
     pub(super) fn connect(&mut self, number: usize, shared: &mut HashMap<usize, usize>) {
         let connection = &self.schedule.connections[number];
         let services = match connection.kind {
@@ -122,8 +123,9 @@ impl Scenario<'_> {
         self.pools.len() - 1
     }
 
-    /// Sets the attributes of the queue pair at `place`, one side of the connection with the index
-    /// `number`, and makes it ready to send to the queue pair at `peer`.
+    /// Connects one side of the connection with the index `number`: sets the attributes of its
+    /// queue pair, and makes it ready to send. `side` is 0 or 1, `place` is the location of this
+    /// queue pair, and `peer` is that of the other side.
     pub(super) fn set_up(&mut self, number: usize, side: usize, [place, peer]: [QpId; 2]) {
         let connection = &self.schedule.connections[number];
         let destination = self.world.queue_pair(peer).number();
@@ -219,8 +221,8 @@ impl Scenario<'_> {
     }
 }
 
-/// Number of bytes that a requester may send in large messages, besides one message of maximum
-/// length. The limit keeps the time of a run short.
+/// Number of bytes that each simulated requester may send in large messages, in addition to one
+/// message of maximum length. The limit keeps the time of a simulation short.
 const LARGE_MESSAGE_BYTES: u64 = 1 << 20;
 
 /// Returns the number of bytes that a receive needs for the longest message of the connection, with

@@ -35,7 +35,7 @@ struct Swapped {
     refused: Vec<u64>,
 }
 
-/// An atomic operation on one of the shared words.
+/// An atomic operation on one of the [`SharedWords`], which several requesters change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     Add {
@@ -58,8 +58,8 @@ impl Change {
         }
     }
 
-    /// Returns the value of the word after the operation, if the value before the operation was
-    /// `was`.
+    /// Returns the value of the word after this atomic operation, if the word had the value `was`
+    /// before.
     fn result(self, was: u64) -> u64 {
         match self {
             Self::Add { add, .. } => was + add,
@@ -68,8 +68,9 @@ impl Change {
         }
     }
 
-    /// Returns the value that the next swap should compare, if this swap found the value `was`.
-    /// Returns `None` for an addition.
+    /// Returns the value with which the next compare-and-swap should compare the word: its value
+    /// after this compare-and-swap, which has found `was`. Returns `None` if this operation is a
+    /// fetch-and-add.
     pub(crate) fn next_compare(self, was: u64) -> Option<u64> {
         matches!(self, Self::Swap { .. }).then(|| self.result(was))
     }
@@ -87,7 +88,8 @@ impl SharedWords {
         }
     }
 
-    /// Returns the address and the remote key of the word that the operation `change` changes.
+    /// Returns the address and the remote key of the word that the atomic operation `change`
+    /// changes.
     pub(crate) fn remote(&self, change: Change) -> Remote {
         let index = match change {
             Change::Add { word, .. } => word,
@@ -99,8 +101,9 @@ impl SharedWords {
         }
     }
 
-    /// Records that the operation `change` completed. `was` is its result: the previous value of
-    /// the word.
+    /// Records that the atomic operation `change` has completed, and has returned `was`, the
+    /// previous value of the word. Fails if a second compare-and-swap has replaced the same value,
+    /// because the new values are unique.
     pub(crate) fn record_completed(&mut self, change: Change, was: u64) -> Result<(), String> {
         match change {
             Change::Add { word, add } => self.added[word].done.push((was, add)),
@@ -120,8 +123,8 @@ impl SharedWords {
         Ok(())
     }
 
-    /// Records that the operation `change` failed. The operation may have been executed before the
-    /// failure.
+    /// Records that the atomic operation `change` has failed. The operation may have been executed
+    /// before the failure, so [`check`](Self::check) accepts both cases.
     pub(crate) fn record_failed(&mut self, change: Change) {
         match change {
             Change::Add { word, add } => self.added[word].maybe += add,
@@ -157,9 +160,9 @@ impl SharedWords {
 }
 
 impl Added {
-    /// Checks that the additions together lead from zero to the final value `end`: each found the
-    /// sum of the additions before it. Gaps are allowed only for failed additions, which may have
-    /// been executed.
+    /// Checks the fetch-and-add operations on this word, which must lead from zero to the final
+    /// value `end`. Each operation must have found the sum of the operations before it. Gaps are
+    /// allowed only for failed operations, which may have been executed.
     fn check(&self, end: u64) -> Result<(), String> {
         let mut done = self.done.clone();
         done.sort_unstable();
@@ -181,8 +184,9 @@ impl Added {
 }
 
 impl Swapped {
-    /// Checks that the swaps form a chain from zero to the final value `end`: each compared with
-    /// the new value of the previous swap.
+    /// Checks the compare-and-swap operations on this word, which must form a chain from zero to
+    /// the final value `end`. Each successful operation must have found the new value of the
+    /// previous one. Failed operations, which may have been executed, can fill gaps in the chain.
     fn check(&self, end: u64) -> Result<(), String> {
         let mut seen = vec![0];
         let mut done = 0;

@@ -41,7 +41,8 @@ pub(crate) struct Stream {
     posted: u64,
 }
 
-/// Address of the memory region of each end, to which the requests of the stream refer.
+/// Address of the memory region at each of the two nodes of a [`Stream`]. The requests refer to
+/// this address. The nodes have separate memory, so both can use the same address.
 const BASE: u64 = 0x10_0000;
 
 impl Stream {
@@ -100,17 +101,20 @@ impl Stream {
         }
     }
 
-    /// Returns the queue pair that sends the requests of the stream.
+    /// Returns the location of the queue pair that posts the requests of this [`Stream`] (transfer
+    /// of equal messages).
     pub(crate) fn requester(&self) -> QpId {
         self.ends[0]
     }
 
-    /// Returns the queue pair that receives and answers the requests of the stream.
+    /// Returns the location of the queue pair that receives and answers the requests of this
+    /// [`Stream`] (transfer of equal messages).
     pub(crate) fn responder(&self) -> QpId {
         self.ends[1]
     }
 
-    /// Returns the number of messages of the stream that were posted so far.
+    /// Returns the number of requests of this [`Stream`] (transfer of equal messages) that its
+    /// requester has posted so far.
     pub(crate) fn posted(&self) -> u64 {
         self.posted
     }
@@ -125,7 +129,8 @@ impl Stream {
         world.post_receive(self.ends[1], request);
     }
 
-    /// Posts the next message of the stream at the requester.
+    /// Posts the next message of this [`Stream`] (transfer of equal messages) to the send queue of
+    /// its requester.
     pub(crate) fn post(&mut self, world: &mut World<'_>) {
         self.posted += 1;
         let remote = Remote {

@@ -18,15 +18,16 @@ pub(crate) struct TargetMemory {
     committed: Vec<u8>,
 }
 
-/// A write that may or may not have been executed, as far as the model knows.
+/// A write to simulated memory that may or may not have been executed, for example because its
+/// request has failed.
 pub(crate) struct PossibleWrite<'a> {
     pub(crate) offset: usize,
     pub(crate) bytes: &'a [u8],
 }
 
 impl TargetMemory {
-    /// Registers `length` bytes of memory at the node with the index `node`. They contain the first
-    /// bytes of the message with the ID `id`.
+    /// Registers `length` bytes of memory at the node with the index `node`, from the address
+    /// `base` on. The memory contains the first bytes of the message with the ID `id`.
     pub(crate) fn new(node: usize, memory: &Memory, id: u64, base: u64, length: usize) -> Self {
         let access = AccessFlags::LOCAL_WRITE
             | AccessFlags::REMOTE_WRITE
@@ -47,39 +48,41 @@ impl TargetMemory {
         self.current.len()
     }
 
-    /// Returns the bytes that a read of the bytes `range` of this memory must fetch if the read is
-    /// posted now.
+    /// Returns the bytes that a read of the range `range` of this memory must fetch if the read is
+    /// posted now, after the requests that were posted before.
     pub(crate) fn read(&self, range: Range<usize>) -> &[u8] {
         &self.current[range]
     }
 
-    /// Returns the eight bytes at `offset` that are expected after all posted requests, as a number
-    /// in native byte order.
+    /// Returns the eight bytes that this memory must have at `offset` after all requests that were
+    /// posted so far, as a number in native byte order.
     pub(crate) fn number(&self, offset: usize) -> u64 {
         let mut eight = [0; 8];
         eight.copy_from_slice(&self.current[offset..offset + 8]);
         u64::from_ne_bytes(eight)
     }
 
-    /// Records that a request was posted that will write `bytes` to this memory, from `offset` on.
+    /// Updates the content that this memory must have after all posted requests. The new request
+    /// will write `bytes` to the memory, from `offset` on.
     pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) {
         self.current[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Records that a request has completed that wrote `bytes` to this memory, from `offset` on.
+    /// Updates the content that this memory must have after the completed requests. The request
+    /// that has just completed has written `bytes` to the memory, from `offset` on.
     pub(crate) fn commit(&mut self, offset: usize, bytes: &[u8]) {
         self.committed[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Makes the actual content of the memory the expected content, because some requests may or
-    /// may not have been executed.
+    /// Makes the actual content of the simulated memory `memory` the content that this object
+    /// expects. Necessary because some requests may or may not have been executed.
     pub(crate) fn adopt_content(&mut self, memory: &Memory) {
         memory.inspect(self.key, |found| self.committed.copy_from_slice(found));
         self.current.clone_from(&self.committed);
     }
 
-    /// Checks that the bytes `range` of a completed write are in memory. No request that was posted
-    /// later may write to `range`.
+    /// Checks that the range `range` of the memory contains the bytes of a completed write. The
+    /// caller must ensure that no request that was posted later may write to this range.
     pub(crate) fn check_written(&self, memory: &Memory, range: Range<usize>) -> Result<(), String> {
         let expected = &self.committed[range.clone()];
         memory.inspect(self.key, |found| {
@@ -90,8 +93,8 @@ impl TargetMemory {
         })
     }
 
-    /// Checks the whole content of the memory. The content must be the result of the completed
-    /// requests, except for bytes of the uncertain writes `maybe`.
+    /// Checks the whole content of the memory, which must be the result of the completed requests.
+    /// Each byte may also be that of a write in `maybe`, which may or may not have been executed.
     pub(crate) fn check(&self, memory: &Memory, maybe: &[PossibleWrite<'_>]) -> Result<(), String> {
         memory.inspect(self.key, |found| {
             if found == self.committed {

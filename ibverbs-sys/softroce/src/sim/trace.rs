@@ -7,7 +7,7 @@ use crate::wire::{Packet, Syndrome};
 use super::network::Fate;
 use super::world::Happening;
 
-/// Callback that a run calls with each line of a trace of its packets and completions.
+/// Callback to which a simulation passes each line of the trace of its packets and completions.
 pub type Lines<'a> = dyn FnMut(&str) + 'a;
 
 /// A time that is displayed in microseconds, for the first column of the trace.
@@ -20,7 +20,8 @@ impl fmt::Display for Micros {
     }
 }
 
-/// A packet that is displayed as a line of the trace.
+/// A packet that is displayed as a line of a simulation's trace: the queue pair, the sequence
+/// number, the operation and the other header fields.
 pub(crate) struct Line<'a>(pub(crate) &'a Packet<'a>);
 
 impl fmt::Display for Line<'_> {

@@ -109,7 +109,7 @@ where
     }
 
     /// Returns the first word of the slot (cache line of the ring) of the next message, or `None`
-    /// if the slot is not published.
+    /// if the producer has not completed the slot yet.
     #[inline]
     fn head(&self) -> Option<u64> {
         head_of(&self.memory.slots, self.position.slot)

@@ -42,9 +42,9 @@ pub(super) struct Slot([AtomicU64; 8]);
 /// Chunk of a ring: a cache line for payloads that do not fit into a slot.
 pub(super) type Chunk = [AtomicU64; CHUNK_WORDS];
 
-/// The two shared words of a ring. `released` is the position of the consumer, which the consumer
-/// writes. `starved` is the request of a producer that waits for space to be woken; both sides
-/// write this word.
+/// The two shared words of a ring. `released` is the position of the consumer, which only the
+/// consumer writes. `starved` is set by a producer that waits for free space, to request a wakeup;
+/// both sides write this word.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct ControlWords {
@@ -66,8 +66,9 @@ pub(super) const CHUNK: usize = 8 * CHUNK_WORDS;
 /// after it had claimed the slot.
 const NO_MESSAGE: u16 = 0;
 
-/// Shared memory of a ring (message queue): references to its slots (type `S`), its chunks (`C`)
-/// and its control words (`M`). The numbers of slots and of chunks must be powers of two.
+/// Shared memory of a ring (message queue): references to its slots (`S`, a cache line for each
+/// message), its chunks (`C`, cache lines for payloads that do not fit into a slot), and its
+/// control words (`M`). The numbers of slots and of chunks must be powers of two.
 #[derive(Debug)]
 pub(super) struct Memory<S, C, M> {
     pub(super) slots: S,
@@ -116,15 +117,16 @@ pub(super) fn is_published(slots: &[Slot], number: u32) -> bool {
 }
 
 /// Returns the first word of the slot (cache line of the ring) with the number `number`, or `None`
-/// if it is not published.
+/// if the producer has not completed this slot yet.
 #[inline]
 fn head_of(slots: &[Slot], number: u32) -> Option<u64> {
     let head = slots[number as usize & (slots.len() - 1)].0[0].load(Ordering::Acquire);
     (head as u32 == number.wrapping_add(1)).then_some(head)
 }
 
-/// Returns the first word of the slot (cache line of the ring) at `position`: the number of the
-/// slot plus one, the tag of the message, and the number of chunks.
+/// Returns the first word of the slot (cache line of the ring) at `position`. The low 32 bits are
+/// the number of the slot plus one, the next 16 bits are the number of chunks, and the high 16 bits
+/// are the tag of the message.
 fn head(position: Position, tag: u16, chunks: u16) -> u64 {
     u64::from(tag) << 48 | u64::from(chunks) << 32 | u64::from(position.slot.wrapping_add(1))
 }
@@ -138,8 +140,8 @@ where
         &self.slots[position.slot as usize & (self.slots.len() - 1)].0
     }
 
-    /// Returns `count` chunks (cache lines of payload) of the ring, beginning with the chunk
-    /// `from`. The chunks may wrap around the end of the memory.
+    /// Returns the memory for the payload of a message: `count` chunks (cache lines of payload) of
+    /// the ring, beginning with the chunk `from`. The chunks may wrap around the end of the memory.
     fn room(&self, from: u32, count: u16) -> MessageChunks<'_> {
         let (start, count) = (
             from as usize & (self.chunks.len() - 1),
@@ -168,13 +170,14 @@ impl<'a> MessageChunks<'a> {
         [self.first, self.second].map(|chunks| Piece::of_atomics(chunks.as_flattened()))
     }
 
-    /// Returns the total length in bytes of the chunks (cache lines of payload) of this message.
+    /// Returns the total size in bytes of the chunks (cache lines of payload) of this message. The
+    /// payload is shorter if it does not fill the last chunk.
     pub(super) fn length(&self) -> usize {
         (self.first.len() + self.second.len()) * CHUNK
     }
 
-    /// Copies `data` to the chunks (cache lines of payload) of the message. Bytes that do not fit
-    /// are dropped.
+    /// Copies `data` to the chunks (cache lines of payload) of the message. The caller must have
+    /// claimed enough chunks, because bytes that do not fit are dropped.
     pub(super) fn write(&self, data: &[u8]) {
         let chunks = self.first.iter().chain(self.second);
         for (words, bytes) in chunks.zip(data.chunks(CHUNK)) {

@@ -11,8 +11,8 @@ use loom::thread;
 use super::memory::memory;
 use super::*;
 
-/// Removes at most `times` messages from the ring, checks their payloads, and returns their
-/// numbers.
+/// Removes at most `times` messages from the ring, and checks their payloads. Returns the number
+/// that each message contains, in the order of the messages.
 fn take<S, C, M>(consumer: &mut Consumer<S, C, M>, times: usize) -> Vec<u64>
 where
     S: Deref<Target = [Slot]>,
@@ -81,7 +81,8 @@ fn each_message_of_two_producers_arrives_once() {
     });
 }
 
-/// Checks that a producer that requests a wakeup gets a wakeup, or finds free space immediately.
+/// Checks that the producer of a full ring that requests a wakeup gets a wakeup from the consumer,
+/// or finds free space immediately.
 #[test]
 fn a_waiting_producer_gets_a_wakeup_or_space() {
     loom::model(|| {

@@ -7,7 +7,8 @@ use crate::memory::prefetch_for_write;
 use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Number of slots between the next slot and the slot whose cache line [`Producer::prefetch`]
-/// requests. The consumer polls the next slot, and would take its cache line back.
+/// requests. A prefetch of the next slot itself would be useless: the consumer polls this slot, and
+/// so takes its cache line back.
 const PREFETCH_DISTANCE: u32 = 3;
 
 /// Reason why a message could not be sent on a ring.

@@ -23,8 +23,8 @@ pub(super) fn emit(source: Ipv6Addr, path: &Path, transport: &[u8], out: &mut Ve
     out.extend_from_slice(&headers.icrc(transport).to_le_bytes());
 }
 
-/// Parses a packet with its IP and UDP headers. Returns `None` if the ICRC shows that the bytes
-/// were changed.
+/// Parses a packet with its IP and UDP headers. Returns `None` if a header is malformed, or if the
+/// checksum (ICRC) shows that the bytes were changed.
 pub(super) fn accept(bytes: &[u8]) -> Option<(Headers, Packet<'_>)> {
     let (headers, rest) = Headers::parse(bytes)?;
     let (transport, found) = icrc::split(rest)?;
@@ -34,8 +34,8 @@ pub(super) fn accept(bytes: &[u8]) -> Option<(Headers, Packet<'_>)> {
     Some((headers, Packet::parse(transport).ok()?))
 }
 
-/// Flips up to three bits, or several bits within four bytes, as `how` selects. A 32-bit CRC
-/// detects each of these changes.
+/// Flips up to three bits, or several bits within four bytes. The random number `how` determines
+/// which bits. A 32-bit CRC detects each of these changes.
 pub(super) fn corrupt(bytes: &mut [u8], mut how: u64) {
     let bits = bytes.len() * 8;
     if how & 1 == 0 {

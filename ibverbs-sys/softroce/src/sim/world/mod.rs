@@ -32,7 +32,7 @@ pub(crate) enum Happening {
     Raised(Event),
 }
 
-/// Notice from the simulated world to the model that checks the run.
+/// Notice that the simulated world passes to the code that checks the simulation.
 #[derive(Debug)]
 pub(crate) enum Notice {
     /// A queue pair reported a completion or an event.
@@ -46,7 +46,8 @@ pub(crate) enum Notice {
 #[derive(Debug)]
 pub(crate) struct Breach(pub(crate) String);
 
-/// Statistics of the simulated network and of the events of a run.
+/// Numbers of the packets that a simulated network has transferred, lost and delayed, and of the
+/// simulated events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Number of packets that were sent.
@@ -110,8 +111,9 @@ struct Scheduled {
     what: EventKind,
 }
 
-/// Kind of a simulated event, with its parameters. The event queue requires an order of the kinds,
-/// but the order has no effect, because event numbers are unique.
+/// Kind of a simulated event, with its parameters. Events are processed in the order of their times
+/// and numbers. The order of the kinds is required by the event queue, but never decides, because
+/// each number is unique.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum EventKind {
     /// A packet of the node `from` arrives at the queue of a shared link, on its way to the queue
@@ -258,7 +260,8 @@ impl<'t> World<'t> {
         &mut self.nodes[place.node].slots[place.slot].queue_pair
     }
 
-    /// Removes all receives from the own receive queue of the queue pair at `place`.
+    /// Removes all receives from the receive queue that only the queue pair at the location `place`
+    /// uses. Receives of shared receive queues stay posted.
     pub(crate) fn drop_receives(&mut self, place: QpId) {
         self.nodes[place.node].slots[place.slot].receives.clear();
     }
@@ -326,13 +329,14 @@ impl<'t> World<'t> {
         }
     }
 
-    /// Schedules a [`Notice::Wake`] with the token `token`, which is due after `delay`.
+    /// Schedules a wakeup of the code that checks the simulation, after `delay`. The
+    /// [`Notice::Wake`] of this wakeup contains `token`, which identifies its purpose.
     pub(crate) fn wake_after(&mut self, delay: Duration, token: u64) {
         self.schedule(self.now + delay, EventKind::Wake { token });
     }
 
     /// Advances the virtual time to the next event, and processes this event. Returns `false` if no
-    /// event is left. Fails if a rule was violated.
+    /// event is left. Fails if a queue pair has violated a rule of the protocol.
     pub(crate) fn step(&mut self) -> Result<bool, Breach> {
         let Some(Reverse(event)) = self.events.pop() else {
             return Ok(false);
@@ -367,7 +371,8 @@ impl<'t> World<'t> {
         }
     }
 
-    /// Removes the notices that the simulated world has for the model, and appends them to `into`.
+    /// Removes all notices (completions, events and wakeups) that the simulated world has
+    /// collected, and appends them to `into`.
     pub(crate) fn take_notices(&mut self, into: &mut Vec<Notice>) {
         if self.lines.is_some() {
             for place in 0..self.notices.len() {

@@ -13,12 +13,13 @@ use crate::sim::trace::{self, Line, Micros};
 use crate::transfer::{self, MAX_SLOT_BYTES, RingMessage};
 use crate::wire::Packet;
 
-/// Simulated error of the coarse clock, three ticks of 4 ms. A queue pair that handles a
-/// [`RingMessage`] gets a time that is later than the real time by this value.
+/// Simulated error of the coarse system clock: three ticks of 4 ms. A queue pair that handles a
+/// [`RingMessage`] reads only the coarse clock, so the simulation adds this error to the time that
+/// it gets.
 const COARSE_CLOCK_ERROR: Duration = Duration::from_millis(12);
 
-/// Number of header bytes that the simulated network counts for a [`RingMessage`], which has no
-/// packet headers.
+/// Number of bytes that the simulated network adds to the length of each [`RingMessage`]. They
+/// stand for packet headers, which such a message does not have.
 const COUNTED_HEADER_BYTES: usize = 40;
 
 impl World<'_> {
@@ -227,8 +228,8 @@ impl World<'_> {
         written
     }
 
-    /// Sends one packet of the queue pair at `place` on `path`. `transport` has its bytes from BTH
-    /// to pad.
+    /// Sends one packet of the queue pair at the location `place` on the network path `path`.
+    /// `transport` contains the bytes of the packet from BTH to pad.
     fn send(&mut self, place: QpId, path: &Path, transport: &[u8]) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         let packet = match Packet::parse(transport) {
@@ -299,8 +300,9 @@ impl World<'_> {
         self.schedule(arrival, EventKind::Arrive { node, packet });
     }
 
-    /// Sends a request as a [`RingMessage`] (short message without packet headers) while the
-    /// request is posted. Returns `false` if the request is not suitable, or cannot be sent now.
+    /// Sends `request` of the queue pair at the location `place` at once, as a [`RingMessage`]
+    /// (short message without packet headers). Returns `false` if the request is not suitable, or
+    /// cannot be sent now.
     pub(super) fn post_ring_message(&mut self, place: QpId, request: &SendRequest) -> bool {
         let SendOperation::Send {
             immediate,

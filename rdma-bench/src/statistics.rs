@@ -6,8 +6,8 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 /// The number of slowest samples that the mean and the deviation of the latency leave out, as in
-/// perftest. The reported maximum is the fastest of these samples: the
-/// second-slowest of all samples.
+/// perftest. The reported maximum is the fastest of these samples: the second-slowest of all
+/// samples.
 const TAIL: usize = 2;
 
 /// The latency statistics of a run, in microseconds. If all samples were kept, some statistics

@@ -47,8 +47,8 @@ impl SecondQueuePair {
     }
 
     /// Creates and connects the second queue pair of a latency test, which carries other messages
-    /// during the test. It has the options of `builder`, which created the first queue pair.
-    /// Returns `None` if the test of `plan` has no second queue pair.
+    /// during the test. Both queue pairs are created with the options of `builder`. Returns `None`
+    /// if the test of `plan` has no second queue pair.
     pub(super) fn connect(
         role: Role,
         builder: &QueuePairBuilder,

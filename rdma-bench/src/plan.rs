@@ -74,7 +74,7 @@ pub enum Length {
 }
 
 impl Length {
-    /// Returns the number of messages to measure; `None` if the length is a duration.
+    /// Returns the number of messages that the test measures; `None` if its length is a duration.
     pub fn iterations(self) -> Option<usize> {
         match self {
             Self::Iterations(count) => Some(count),
@@ -139,7 +139,8 @@ impl Plan {
     /// room, so that tests with different numbers of regions access the same amount of memory.
     pub const REGION_MESSAGES: usize = 10_000;
 
-    /// Creates the plan of a test over rdma-core with perftest's defaults.
+    /// Creates the plan (the parameters) of a test over rdma-core. All parameters that are not
+    /// given have perftest's defaults.
     pub fn new(test: Test, sizes: Vec<usize>, length: Length) -> Self {
         Self {
             layer: Layer::Core,

@@ -59,8 +59,8 @@ impl Recorder {
         }
     }
 
-    /// Records the present time as the time of the next iteration of the test. Must be called
-    /// immediately before the iteration's request is posted.
+    /// Records that the next iteration of the latency test begins now. Must be called immediately
+    /// before the iteration's request is posted.
     #[inline]
     pub fn record(&mut self) {
         let now = Instant::now();

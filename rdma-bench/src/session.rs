@@ -51,8 +51,9 @@ impl Measured {
         latency(recorder, parts).map(Self::Latency)
     }
 
-    /// Returns the latencies that `recorder` recorded, each sample divided by `parts`, together
-    /// with `bulk`, the result for the other messages that were sent during the latency test.
+    /// Returns the result of a latency test during which other messages were sent. `recorder` has
+    /// the samples of the latency test, each of which is divided by `parts` (2 to report half of a
+    /// round trip). `bulk` is the result for the other messages.
     ///
     /// # Errors
     ///
@@ -77,7 +78,8 @@ fn latency(recorder: &Recorder, parts: u32) -> Result<Latency> {
 /// A connection between the two processes of a test. Each layer under test implements this trait
 /// for its connections, to measure its operations over them.
 pub trait Measure {
-    /// Returns the properties of the connection for the report.
+    /// Returns the properties of the connection, such as its device, which the report of the test
+    /// shows.
     fn properties(&self) -> &Properties;
 
     /// Runs the test with messages of `size` bytes, and returns the result. An implementation calls

@@ -7,7 +7,8 @@ use rdma_core::ConnectOptions;
 use crate::plan::Plan;
 use crate::test::{Metric, Test, Verb};
 
-/// The way in which tasks of rdma-async and rdma-rpc wait for completions.
+/// The way in which tasks of rdma-async and rdma-rpc wait for completions: by sleeping, by polling,
+/// or by both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completion {
     /// Tasks sleep until a completion event.
@@ -18,8 +19,8 @@ pub enum Completion {
     Busy,
 }
 
-/// The settings of one process of a test. The peer may have other settings, while both must have
-/// the same [`Plan`](crate::Plan).
+/// The settings of one process of a benchmark test. The peer may have other settings; the
+/// parameters on which both processes must agree are in the [`Plan`](crate::Plan).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The device's name; `None` for the device that `RDMA_DEVICE` selects, or the first usable
@@ -97,8 +98,9 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Message size in bytes above which every request of a bandwidth test is signaled by default,
-    /// as in perftest.
+    /// Message size in bytes above which every request of a bandwidth test is signaled (reports its
+    /// completion) by default, as in perftest. With smaller messages, only some requests are
+    /// signaled.
     const MODERATION_SIZE: usize = 8192;
     /// Number of iterations above which the peak bandwidth is not measured, as in perftest: the
     /// time to compute the peak grows with the square of the number of messages.
@@ -141,15 +143,15 @@ impl Settings {
         self.rx_depth.clamp(1, messages.max(1))
     }
 
-    /// Returns two numbers for the second queue pair of a latency test, on which other messages are
-    /// sent during the test: how many requests and how many receives are kept posted.
+    /// Returns the number of requests and the number of receives that are kept posted on the second
+    /// queue pair of a latency test. Other messages are sent on this queue pair during the test.
     pub fn beside_depths(&self) -> (usize, usize) {
         (self.tx_depth.max(1), self.rx_depth.max(1))
     }
 
     /// Returns the signaling interval N of a bandwidth test: every N-th request of a queue pair is
-    /// signaled. N is so small that a queue pair without room for another list of requests always
-    /// has a signaled request outstanding.
+    /// signaled (reports its completion). N is limited so that a full queue pair always has a
+    /// signaled request outstanding, whose completion makes room for further requests.
     pub fn moderation(&self, plan: &Plan) -> usize {
         let default = match plan.sizes.as_slice() {
             [size] if *size > Self::MODERATION_SIZE => 1,

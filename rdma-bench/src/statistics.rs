@@ -6,11 +6,13 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 /// The number of slowest samples that the mean and the deviation of the latency leave out, as in
-/// perftest. The reported maximum is the fastest of these samples.
+/// perftest. The reported maximum is the fastest of these samples: the second-slowest of all
+/// samples.
 const TAIL: usize = 2;
 
-/// The latency statistics of a run, with times in microseconds. If the samples were kept, some
-/// statistics leave out the slowest of them, as their fields say; otherwise, all operations count.
+/// The latency statistics of a run, in microseconds. If all samples were kept, some statistics
+/// leave out one or two of the slowest samples, as in perftest (see each field). Otherwise, all
+/// statistics include all operations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Number of operations that were measured.
@@ -69,9 +71,9 @@ impl Latency {
         })
     }
 
-    /// Computes the latency statistics from a histogram of the times between timestamps, in
-    /// nanoseconds, of a run that took `duration`. Each sample is divided by `parts`, as in
-    /// [`Self::from_times`]. Returns `None` if the histogram is empty.
+    /// Computes the latency statistics of a run that took `duration` from a histogram of the times
+    /// between timestamps, in nanoseconds. A latency is such a time divided by `parts`: by 2 if the
+    /// test reports half of a round trip. Returns `None` if the histogram is empty.
     pub fn from_histogram(
         histogram: &Histogram<u64>,
         duration: Duration,
@@ -111,7 +113,7 @@ pub fn median(sorted: &[f64]) -> f64 {
     sorted[(sorted.len() - 1) / 2]
 }
 
-/// The bandwidth statistics of a run.
+/// The bandwidth statistics of a run: its average and its peak message rate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Bandwidth {
     /// Number of messages that were measured.
@@ -136,10 +138,10 @@ impl Bandwidth {
         }
     }
 
-    /// Computes the average and the peak rate of a run from two times for each message: when the
-    /// message was posted, and when it completed. The peak is the best rate between the post of any
-    /// message and the completion of this or a later message. An unsignaled message counts as
-    /// completed when the next signaled message completes.
+    /// Computes the average and the peak rate of a run. `posted` and `completed` have the times at
+    /// which each message was posted and completed; an unsignaled message completes with the next
+    /// signaled message. The peak is the best rate of any successive messages, from the post of the
+    /// first to the completion of the last.
     pub fn from_times(posted: &[Instant], completed: &[Instant]) -> Self {
         let (Some(first), Some(last)) = (posted.first(), completed.last()) else {
             return Self::over(0, Duration::ZERO);
@@ -198,8 +200,8 @@ mod tests {
     }
 
     /// Checks that the statistics equal the summary that `ib_read_lat -n 20 -U` printed for these
-    /// samples, except the deviation, which that program truncated to whole microseconds. The value
-    /// of the slowest sample, the first, affects no statistic.
+    /// samples. Only the expected deviation is not from that summary, because perftest truncated it
+    /// to whole microseconds. The value of the slowest sample, the first, affects no statistic.
     #[test]
     fn perftests_samples_give_perftests_summary() {
         let samples = [

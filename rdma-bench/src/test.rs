@@ -103,7 +103,8 @@ impl Test {
         format!("ib_{self}")
     }
 
-    /// Returns whether this test reports half of the round trip of a message as its latency.
+    /// Returns whether this test reports half of the round trip of a message as its latency, as
+    /// perftest does for sends and writes.
     pub fn is_half_round_trip(self) -> bool {
         matches!(self.verb, Verb::Send | Verb::Write)
     }

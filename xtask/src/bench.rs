@@ -32,8 +32,8 @@ const KERNEL_DEVICE: &str = "rxe_0";
 /// method, a table.
 const SLOW_WHEN_EMULATED: &str = "pclmulqdq";
 
-/// The name of the environment variable from which the benchmark [`LIMITS`] reads the path of the
-/// program `attacker`, which sends forged packets to softroce.
+/// The name of the environment variable from which the benchmark `limits` reads the path of the
+/// program `attacker`. This program sends forged packets to softroce.
 const ATTACKER: &str = "RDMA_BENCH_ATTACKER";
 
 /// The name of the environment variable from which the benchmark [`LIMITS`] reads the path of the
@@ -43,11 +43,11 @@ const PEERS: &str = "RDMA_BENCH_PEERS";
 /// program is in a workspace of its own.
 const PEERS_MANIFEST: &str = "rdma-bench/peers/Cargo.toml";
 
-/// The name of the environment variable from which the benchmark [`LIMITS`] reads the directory of
-/// rdma-async's built examples.
+/// The name of the environment variable from which the benchmark `limits` reads the directory of
+/// rdma-async's built example programs, which the benchmark runs.
 const EXAMPLES: &str = "RDMA_BENCH_EXAMPLES";
-/// The name of the environment variable from which the benchmark [`LIMITS`] reads the path of the
-/// program that measures web servers over streams of rdma-async.
+/// The name of the environment variable from which the benchmark `limits` reads the path of a
+/// program. This program measures web servers over streams of rdma-async.
 const WEB: &str = "RDMA_BENCH_WEB";
 /// The path of the manifest (`Cargo.toml`) of the program that measures web servers. The program is
 /// in a workspace of its own.
@@ -71,17 +71,16 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Returns whether the options select comparisons of rdma-rpc with other RPC frameworks: the
-    /// comparisons whose names begin with F, and J7. The program that measures the other frameworks
-    /// must then be built.
+    /// Returns whether the options select comparisons of rdma-rpc with other RPC frameworks: F1, F2
+    /// and so on, or J7. The program that measures the other frameworks must then be built.
     fn compares_frameworks(&self) -> bool {
         let only = self.only.as_deref().unwrap_or_default();
         self.includes_rows(['F', 'f'])
             || ["J", "J7"].iter().any(|row| row.eq_ignore_ascii_case(only))
     }
 
-    /// Returns whether the options select comparisons of rdma-async, whose names begin with E. The
-    /// examples and the program for web servers must then be built.
+    /// Returns whether the options select comparisons of rdma-async: E1, E2 and so on. The examples
+    /// of rdma-async and the program that measures web servers must then be built.
     fn measures_streams(&self) -> bool {
         self.includes_rows(['E', 'e'])
     }
@@ -181,8 +180,8 @@ fn build_attacker() -> anyhow::Result<PathBuf> {
     Ok(attacker.context("cargo built no example `attacker`")?.path)
 }
 
-/// Builds the examples of rdma-async that the benchmark [`LIMITS`] runs, and returns their
-/// directory.
+/// Builds the example programs of rdma-async that the benchmark [`LIMITS`] measures, and returns
+/// their directory.
 fn build_examples() -> anyhow::Result<PathBuf> {
     let build = [
         "build",
@@ -199,8 +198,8 @@ fn build_examples() -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Builds the program that measures other RPC frameworks for the benchmark [`LIMITS`], and returns
-/// the path of the program.
+/// Builds the program that measures other RPC frameworks, with which the benchmark [`LIMITS`]
+/// compares rdma-rpc. Returns the path of the program.
 fn build_peers(shell: &Shell) -> anyhow::Result<PathBuf> {
     packages::install(shell, packages::PEERS)?;
     build_nested(PEERS_MANIFEST, "peers")
@@ -250,8 +249,9 @@ enum Part {
 }
 
 impl Part {
-    /// Returns the parts of the benchmarks that the options `options` select. The function
-    /// `of_rows` returns the parts that measure the comparisons with a given name.
+    /// Returns the parts of the benchmarks that the options `options` select. If the options select
+    /// comparisons by name (such as `F1`), calls the function `of_rows` with this name, which
+    /// returns the parts that measure these comparisons.
     fn selected(
         options: &Options,
         of_rows: impl FnOnce(&str) -> anyhow::Result<Vec<Self>>,
@@ -274,9 +274,9 @@ impl Part {
         }
     }
 
-    /// Returns the parts of the benchmarks that measure the comparisons in `listing`, a list that
-    /// the benchmark [`LIMITS`] printed. Each line has the name of a comparison and the machine
-    /// that measures it.
+    /// Returns the parts of the benchmarks that measure the comparisons in `listing`. Each line of
+    /// this list has the name of a comparison and the machine that measures the comparison: `host`,
+    /// or `guest` for the virtual machine. The benchmark [`LIMITS`] prints such a list.
     fn from_listing(listing: &str) -> anyhow::Result<Vec<Self>> {
         let mut parts = Vec::new();
         for line in listing.lines() {
@@ -328,8 +328,9 @@ impl Bench<'_> {
         rxe::run_here(environment::SOFTROCE, &requirements, &command)
     }
 
-    /// Runs the comparisons of the benchmark [`LIMITS`] that are measured in the virtual machine.
-    /// They compare softroce with the kernel's device. Returns the exit status of the benchmark.
+    /// Runs the comparisons of softroce with the kernel's Soft-RoCE device, in the virtual machine,
+    /// which has such a device. The comparisons are a part of the benchmark [`LIMITS`]; returns its
+    /// exit status.
     fn limits_in_guest(&self) -> anyhow::Result<u8> {
         let benchmark = self.benchmark(LIMITS)?;
         let mut command = self.command(benchmark);
@@ -397,9 +398,9 @@ impl Bench<'_> {
         command
     }
 
-    /// Returns the requirements for the machine that runs `benchmark`: `device`, which selects the
-    /// machine with the device, with the time limit, the directories and the environment variables
-    /// of the benchmark added.
+    /// Returns the requirements for running `benchmark`. `device` has the requirements for the
+    /// machine and its device; this function adds the time limit, the directories and the
+    /// environment variables of the benchmark.
     fn requirements(&self, benchmark: &Executable, device: Requirements) -> Requirements {
         let mut environment = self.preload.clone();
         environment.extend(cargo::environment_of(benchmark, &self.built));
@@ -433,8 +434,8 @@ mod tests {
     use super::{Options, Part, Target, has_written_since, is_row};
 
     /// Returns the parts of the benchmarks that the options with these values of `device`, `only`
-    /// and `arguments` select. `listing` is the list of comparisons that the benchmark
-    /// [`LIMITS`](super::LIMITS) would print.
+    /// and `arguments` select. `listing` replaces the list of comparisons that the benchmark
+    /// [`LIMITS`](super::LIMITS) prints for the name `only`.
     fn parts(
         device: Target,
         (only, listing): (Option<&str>, &str),

@@ -73,8 +73,8 @@ pub(crate) fn run(shell: &Shell, check: bool) -> anyhow::Result<()> {
 }
 
 /// Runs the build script of ibverbs-sys, which writes the generated files to the directory `out`.
-/// Cargo then checks the crate with the old bindings; that may fail although the new bindings have
-/// been written.
+/// An error may come from a later step: cargo then compiles the crate with the checked-in bindings,
+/// which may be too old to compile, although the new files are complete.
 fn generate(shell: &Shell, out: &Path) -> anyhow::Result<()> {
     let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let libclang = env::var("LIBCLANG_PATH").unwrap_or_else(|_| LIBCLANG.to_owned());

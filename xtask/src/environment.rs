@@ -9,7 +9,8 @@ use std::ffi::OsString;
 const CARGO_VARIABLES: &[&str] = &["CARGO", "RUST_RECURSION_COUNT", "OUT_DIR"];
 
 /// The prefixes of the variables by which cargo describes the package `xtask` to xtask itself.
-/// These variables are removed from the environment of the commands that xtask starts.
+/// xtask removes these variables from the environment of the commands that it starts, which did not
+/// have them without xtask.
 const CARGO_PREFIXES: &[&str] = &[
     "CARGO_PKG_",
     "CARGO_MANIFEST_",

@@ -53,8 +53,8 @@ pub(crate) const GUEST: &Group = &Group {
     purpose: "boot the QEMU guest with the kernel's Soft-RoCE device",
 };
 
-/// The package with the compiler for the schema of the Cap'n Proto service, which a benchmark
-/// compares with rdma-rpc.
+/// The Debian package with the Cap'n Proto compiler, which is needed to build a benchmark of other
+/// RPC frameworks.
 pub(crate) const PEERS: &Group = &Group {
     names: &["capnproto"],
     purpose: "build the RPC frameworks that rdma-rpc is compared with",
@@ -67,14 +67,14 @@ pub(crate) const DISSECTOR: &Group = &Group {
     purpose: "dissect the packets that tests capture",
 };
 
-/// The packages with the C programs that the tests run on softroce.
+/// The Debian packages with the C programs that the tests run on softroce.
 pub(crate) const PROGRAMS: &Group = &Group {
     names: &["ibverbs-utils", "perftest"],
     purpose: "run the usual C programs on softroce",
 };
 
-/// The package of perftest, whose C programs give the reference values for rdma-core and softroce
-/// in the benchmarks.
+/// The Debian package of perftest, whose C programs give the reference values for rdma-core and
+/// softroce in the benchmarks.
 pub(crate) const PERFTEST: &Group = &Group {
     names: &["perftest"],
     purpose: "compare the benchmarks with perftest",
@@ -99,12 +99,13 @@ pub(crate) const CALLGRIND: &Group = &Group {
     purpose: "count instructions",
 };
 
-/// The prefix of the names of packages that apt may remove to install another version of QEMU. If
-/// apt would remove any other package, nothing is installed.
+/// The prefix of the names of Debian packages that apt may remove when it installs another version
+/// of QEMU. If apt would remove any other package, nothing is installed.
 const REPLACEABLE: &str = "qemu-";
 
-/// For each package, a program that exists only if the contents of the package are installed, by
-/// dpkg or in another way.
+/// Pairs of a Debian package and a program in it. If the program exists, the contents of the
+/// package are installed, even if dpkg does not list the package, as after an installation from
+/// source code.
 const PROGRAM_OF: &[(&str, &str)] = &[
     ("binutils", "ar"),
     ("dapl2-utils", "dtest"),
@@ -127,8 +128,9 @@ const PROGRAM_OF: &[(&str, &str)] = &[
 /// directory with headers and libraries, if they are not in the usual places.
 const PREFIX: &str = "IBVERBS_SYS_PREFIX";
 
-/// Returns the packages in `wanted` whose contents are not installed, neither by dpkg nor in
-/// another way.
+/// Returns the Debian packages in `wanted` that are not installed. A package also counts as
+/// installed if dpkg does not list it but its contents exist, as after an installation from source
+/// code.
 pub(crate) fn missing(shell: &Shell, wanted: &[&'static str]) -> Vec<&'static str> {
     let format = "${binary:Package} ${Status}\\n";
     let known = cmd!(shell, "dpkg-query --show --showformat={format} {wanted...}");
@@ -143,7 +145,8 @@ pub(crate) fn missing(shell: &Shell, wanted: &[&'static str]) -> Vec<&'static st
     not_installed
 }
 
-/// Returns whether the contents of `package` are installed although dpkg does not list the package.
+/// Returns whether the contents of `package` are installed although dpkg does not list the package,
+/// as after an installation from source code. Such a package need not be installed.
 fn is_provided(shell: &Shell, package: &str) -> bool {
     if let "libibverbs-dev" | "librdmacm-dev" = package {
         let library = package.trim_end_matches("-dev");
@@ -168,8 +171,9 @@ pub(crate) fn install(shell: &Shell, group: &Group) -> anyhow::Result<()> {
     install_missing(shell, group, &missing)
 }
 
-/// Installs the missing packages of all `groups`, after printing a list of their names and
-/// purposes. Returns the groups that could not be installed, each with the error.
+/// Installs the missing Debian packages of all `groups`, after printing a list of their names and
+/// purposes. A group has all packages for one purpose. Returns the groups that could not be
+/// installed, each with the error.
 pub(crate) fn install_all(
     shell: &Shell,
     groups: &[&'static Group],

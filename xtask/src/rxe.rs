@@ -22,8 +22,8 @@ use crate::{environment, packages};
 /// headers.
 const MTU: u32 = 4200;
 
-/// The requirements of a command on the machine that runs the command, and the settings of the
-/// guest if the command runs in the guest.
+/// The requirements of a command on the machine that runs the command: this machine or a virtual
+/// machine (the guest). Includes the settings of the guest.
 #[derive(Clone, Debug)]
 pub(crate) struct Requirements {
     /// The RDMA device of this machine, of any kind, that the command must use.
@@ -74,8 +74,9 @@ impl Default for Requirements {
     }
 }
 
-/// Runs `command` on a machine that meets `requirements`, in the environment of xtask's caller.
-/// Returns the exit status of `command`.
+/// Runs `command` on a machine that meets `requirements`: this machine or the guest (a virtual
+/// machine). The command gets the environment variables of xtask's caller. Returns the exit status
+/// of `command`.
 pub(crate) fn run(
     shell: &Shell,
     requirements: &Requirements,
@@ -88,13 +89,14 @@ pub(crate) fn run(
     }
 }
 
-/// Returns whether a command with these requirements runs in the guest rather than on this machine.
+/// Returns whether a command with these requirements runs in the guest (a virtual machine) rather
+/// than on this machine.
 pub(crate) fn runs_in_guest(requirements: &Requirements) -> bool {
     matches!(device_here(requirements), Ok(None))
 }
 
 /// Returns the name of the device of this machine that a command with these requirements uses;
-/// `None` if the command must run in the guest.
+/// `None` if the command must run in the guest (a virtual machine).
 fn device_here(requirements: &Requirements) -> anyhow::Result<Option<String>> {
     if let Some(name) = &requirements.device {
         ensure!(

@@ -19,20 +19,20 @@ const TESTS: &[&str] = &["random_rounds", "holes", "scope", "dropped_futures"];
 /// (`mem::forget`), to show that forgetting them is safe.
 const LEAK_CHECKED: &[&str] = &["random_rounds", "dropped_futures"];
 
-/// Number of rounds of tests with random rounds: few, because each round is much slower under the
-/// sanitizer.
+/// Number of rounds of tests with random rounds, as the value of an environment variable. Few,
+/// because each round is much slower under AddressSanitizer.
 const ROUNDS: &str = "100";
 
-/// Number of operations, on each runtime, of the test that drops futures: few, because operations
-/// are much slower under the sanitizer.
+/// Number of operations of the test that drops futures, on each async runtime, as the value of an
+/// environment variable. Few, because operations are much slower under AddressSanitizer.
 const OPERATIONS: &str = "10000";
 
 /// Time limit of a test program. A program that takes longer counts as failed.
 const LIMIT: Duration = Duration::from_secs(1200);
 
-/// Builds the test programs `tests`, or the default programs if `tests` is empty, with the
-/// sanitizer, and runs all of them. Returns the exit status of the first program that failed, else
-/// 0.
+/// Builds test programs with AddressSanitizer, and runs all of them: the programs `tests`, or the
+/// default programs if `tests` is empty. Returns the exit status of the first program that failed,
+/// else 0.
 pub(crate) fn run(shell: &Shell, tests: &[String]) -> anyhow::Result<u8> {
     packages::install(shell, packages::BUILD)?;
     let usual: Vec<String>;

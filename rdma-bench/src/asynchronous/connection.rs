@@ -49,7 +49,7 @@ pub(super) struct Setup {
 
 impl Connection {
     /// Connects to the peer through rdma-async, and gives the peer access to the memory that the
-    /// test needs.
+    /// test of `plan` needs. Returns the connection, ready for the test.
     ///
     /// # Errors
     ///
@@ -89,9 +89,9 @@ impl Connection {
     }
 }
 
-/// Gives the peer access to memory of this process, and receives access to memory of the peer, each
-/// only if the test needs it. Returns the peer's memory; `None` if the test does not access memory
-/// of the peer.
+/// Exchanges access to memory with the peer before a test. In a test that accesses memory of one
+/// side only, the server gives access and the client receives it; `role` is the role of this
+/// process. Returns the peer's memory; `None` if this process does not access it.
 async fn exchange_memory(rdma: &Rdma, role: Role, plan: &Plan) -> Result<Option<RemoteMr>> {
     let both_ways = plan.test.verb == Verb::Write && plan.test.metric == Metric::Latency;
     if plan.test.verb == Verb::Send {
@@ -118,8 +118,8 @@ impl Setup {
         Ok(self.rdma.alloc_local_mr(layout(size)?)?)
     }
 
-    /// Returns a handle to the first `size` bytes of the peer's memory. Each operation in flight
-    /// needs a handle of its own.
+    /// Returns a new handle to the first `size` bytes of the peer's memory, on which an operation
+    /// works. Each operation in flight needs a handle of its own.
     pub(super) fn target(&self, size: usize) -> Result<RemoteMr> {
         match &self.remote {
             Some(remote) => Ok(RemoteMr::from_token(remote.token().slice(..size)?)),

@@ -27,8 +27,8 @@ struct Offer {
 /// Connects to the peer through rdma-async. Returns one connection for each queue pair of `plan`,
 /// all on one device, and the properties of the first connection for the report.
 ///
-/// The connections have the parameters of `builder`, to which this function adds the parameters
-/// that `plan` and `settings` determine.
+/// The caller sets some parameters of the connections in `builder`, such as queue depths. This
+/// function adds the device and the other parameters that `plan` and `settings` determine.
 pub(crate) fn establish(
     role: Role,
     (plan, settings): (&Plan, &Settings),

@@ -47,9 +47,9 @@ impl Progress {
     }
 }
 
-/// Runs the future `work` to completion, and returns its result. Meanwhile, checks that the peer is
-/// alive and that `progress` counts operations. Returns `None` if `ends_with_peer` is set and the
-/// peer finishes first.
+/// Runs the future `work`, such as the operations of a test, and returns its result. Meanwhile,
+/// checks periodically that the peer is alive and that the operation counter `progress` increases.
+/// If `ends_with_peer` is set, stops when the peer has finished the test, and returns `None`.
 ///
 /// # Errors
 ///
@@ -73,9 +73,9 @@ pub(crate) fn run<T>(
     })
 }
 
-/// Waits until the peer has finished, if this process ends with its peer; otherwise, does not
-/// return without an error. Fails if the peer has exited, or if `progress` counts no operation for
-/// too long. Runs beside the operations of a test.
+/// Checks the peer periodically while the operations of a test run. Fails if the peer has exited,
+/// or if the operation counter `progress` has not changed for too long. Returns when the peer has
+/// finished the test, but only if `watch` was created for a process that must then stop, too.
 async fn watch_peer(mut watch: Watch, progress: &Progress) -> Result<()> {
     let mut seen = progress.count();
     loop {

@@ -33,8 +33,8 @@ pub(super) async fn latency(setup: &Setup, size: usize, recorder: &mut Recorder)
     Ok(())
 }
 
-/// Sends the messages of a bandwidth test, each of `size` bytes. The number of concurrent sends is
-/// the depth of the test. `window` limits the number of sends, and measures the time.
+/// Sends the messages of a bandwidth test, each of `size` bytes. Keeps as many sends in flight as
+/// the depth of the test. `window` decides when the test ends, and measures the time.
 pub(super) async fn bandwidth(setup: &Setup, size: usize, window: &Window) -> Result<()> {
     let message = setup.allocate(size)?;
     let send = async || {

@@ -80,8 +80,9 @@ impl Window {
         }
     }
 
-    /// Records that an operation has completed. Reads the clock if the measured time may end with
-    /// this operation, and otherwise only after every [`PERIOD`] operations.
+    /// Records that an operation has completed, and updates the end of the measured time. Reading
+    /// the clock takes long, so most calls do not read it while a test with a fixed number of
+    /// operations still has operations to start.
     #[inline]
     pub(crate) fn complete(&self) {
         let done = self.done.get() + 1;
@@ -100,9 +101,9 @@ impl Window {
         self.last.set(now);
     }
 
-    /// Ends the measured time now. Called by a test with a pipeline after the last operation has
-    /// completed, because such a test calls [`Self::complete`] as soon as the pipeline accepts an
-    /// operation.
+    /// Ends the measured time of the test now. A test with a pipeline must call this function after
+    /// its last operation has completed. Such a test calls [`Self::complete`] earlier: as soon as
+    /// the pipeline has accepted an operation.
     pub(crate) fn end(&self) {
         self.last.set(Instant::now());
     }

@@ -6,7 +6,8 @@ use crate::error::Result;
 use crate::recorder::Recorder;
 use crate::session::Role;
 
-/// The immediate data of all writes that have immediate data. The receiver ignores the value.
+/// The value of the immediate data in every write that has immediate data. The test needs no
+/// particular value, because the receiver ignores it.
 const IMMEDIATE: u32 = 0;
 
 /// Measures half of the round trip of writes with immediate data: each process writes to the other,
@@ -66,8 +67,9 @@ pub(super) async fn bandwidth(setup: &Setup, size: usize, window: &Window) -> Re
     window.run_all((0..setup.depth).map(|_| write())).await
 }
 
-/// Receives the writes of a bandwidth test with immediate data. `window` measures the time from the
-/// first write to the last.
+/// Receives the writes of a bandwidth test with immediate data. Returns after the last write if the
+/// test has a fixed number of writes; otherwise, runs until the caller drops the future. `window`
+/// measures the time from the first write to the last.
 pub(super) async fn receive_all(setup: &Setup, window: &Window) -> Result<()> {
     while window.claim() {
         setup.rdma.receive_write_immediate().await?;

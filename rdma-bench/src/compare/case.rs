@@ -21,8 +21,8 @@ pub enum Effort {
 
 impl Effort {
     /// Returns the numbers of pairs of runs after which the results are compared with the goal. The
-    /// measurement ends when they show that the goal is met or missed, at the latest after the last
-    /// of these numbers.
+    /// measurement ends as soon as the results show that the goal is met or missed, at the latest
+    /// after the last of these numbers.
     pub(super) fn checks(self) -> &'static [usize] {
         match self {
             Self::Quick => &[3],
@@ -37,7 +37,8 @@ impl Effort {
         }
     }
 
-    /// Returns the number of messages of `size` bytes with which one run measures the latency or
+    /// Returns the number of messages that one run of a test sends at this level of effort. The
+    /// number depends on the message size `size`, and on whether the test measures the latency or
     /// the bandwidth (`metric`).
     fn iterations(self, metric: Metric, size: usize) -> usize {
         let most = match metric {

@@ -28,7 +28,8 @@ struct Process {
     complaints: Output,
 }
 
-/// The bytes read from a pipe so far, and the thread that reads them.
+/// The output of a child process: the bytes that were read from its pipe so far, and the thread
+/// that reads them.
 #[derive(Default)]
 struct Output {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -36,7 +37,8 @@ struct Output {
 }
 
 impl Output {
-    /// Starts a thread that reads `pipe`, an output of a child process, to its end.
+    /// Starts a thread that reads `pipe`, an output of a child process, to its end. [`Self::text`]
+    /// returns the part that was read so far.
     fn of(mut pipe: impl Read + Send + 'static) -> Self {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let shared = Arc::clone(&bytes);
@@ -54,7 +56,7 @@ impl Output {
         }
     }
 
-    /// Returns the bytes that were read from the pipe so far, as text.
+    /// Returns, as text, the part of the child process's output that was read so far.
     fn text(&self) -> String {
         let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&bytes).into_owned()
@@ -138,9 +140,9 @@ impl Process {
         })
     }
 
-    /// Starts a companion of this process: a second program that runs at the same time. The
-    /// function `companion` derives its command line from this process's output; waits until that
-    /// output suffices.
+    /// Starts a second program (a companion) that runs at the same time as this process. The
+    /// function `companion` returns its command line, which depends on the output of this process,
+    /// or `None` while that output is incomplete. Waits until the output is complete.
     fn run_beside(&mut self, companion: Companion<'_>) -> Result<Self> {
         let started = Instant::now();
         loop {
@@ -207,10 +209,11 @@ pub(super) fn run(
 /// from the client's output so far. Returns `None` while that output does not suffice.
 pub(crate) type Companion<'a> = &'a dyn Fn(&str) -> Option<Vec<OsString>>;
 
-/// Runs servers and a client until all have ended, and returns the client's output. Each server is
-/// given with the port on which it listens. The servers share one processor, on which the
-/// `companion`, if given, runs too, until the client ends. Fails if the programs take longer than
-/// `limit`. `name` is the program's name in errors.
+/// Runs servers and a client until all have ended, and returns the client's output. Each element of
+/// `servers` has a command line and the port on which the server listens. `companion` derives the
+/// command line of a further program from the client's output; that program runs until the client
+/// ends. The servers and the further program share one processor. Fails if the programs take longer
+/// than `limit`. `name` is the program's name in errors.
 pub(crate) fn run_with_servers(
     servers: &[(Vec<OsString>, u16)],
     client_args: &[OsString],

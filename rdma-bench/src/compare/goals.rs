@@ -20,9 +20,9 @@ impl Goal {
     /// The message sizes that have a goal, in bytes. Comparisons with other sizes have no verdict.
     pub(super) const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
 
-    /// Returns the goal of the test `case`: rdma-bench may be at most ten percent worse than
-    /// perftest, a margin that suffices on emulated processors, too. Returns `None` for a message
-    /// size without a goal.
+    /// Returns the goal of the test `case`: the latency or the bandwidth of rdma-bench may be at
+    /// most ten percent worse than that of perftest. This margin suffices on emulated processors,
+    /// too. Returns `None` for a message size without a goal.
     pub fn of(case: &Case) -> Option<Self> {
         Self::SIZES
             .contains(&case.size)

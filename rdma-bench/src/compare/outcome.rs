@@ -21,8 +21,8 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Returns the result of `rdma-bench` divided by the result of perftest; `None` if perftest did
-    /// not run.
+    /// Returns the result of `rdma-bench` (a latency or a message rate) divided by the result of
+    /// perftest; `None` if perftest did not run.
     pub fn ratio(&self) -> Option<f64> {
         self.perftest.map(|theirs| self.ours / theirs)
     }
@@ -44,7 +44,8 @@ impl Comparison {
     /// when the meaning of a field changes.
     pub const SCHEMA: &'static str = "rdma-bench/comparison/2";
 
-    /// Returns the median of the results of `rdma-bench`.
+    /// Returns the median of the latencies or message rates that `rdma-bench` measured in all pairs
+    /// of runs.
     pub fn ours(&self) -> f64 {
         middle(self.pairs.iter().map(|pair| pair.ours)).unwrap_or(f64::NAN)
     }
@@ -54,8 +55,9 @@ impl Comparison {
         middle(self.pairs.iter().filter_map(|pair| pair.perftest))
     }
 
-    /// Returns the median, the minimum and the maximum of the ratios of all pairs; `None` if
-    /// perftest did not run.
+    /// Returns the median, the minimum and the maximum of the ratios of all pairs of runs, in this
+    /// order. A ratio is the result of `rdma-bench` divided by the result of perftest. Returns
+    /// `None` if perftest did not run.
     pub fn ratio(&self) -> Option<(f64, f64, f64)> {
         let ratios = || self.pairs.iter().filter_map(Pair::ratio);
         let least = ratios().fold(f64::INFINITY, f64::min);
@@ -63,14 +65,17 @@ impl Comparison {
         Some((middle(ratios())?, least, most))
     }
 
-    /// Returns the median of the ratios with its 95 % confidence interval; `None` for fewer than
-    /// six pairs.
+    /// Returns the median of the ratios of all pairs of runs (the result of `rdma-bench` divided by
+    /// the result of perftest), with its 95 % confidence interval. Returns `None` for fewer than
+    /// six pairs, which are too few for such an interval.
     pub fn interval(&self) -> Option<Interval> {
         Interval::of(self.pairs.iter().filter_map(Pair::ratio))
     }
 
-    /// Returns whether the goal is *met*, *missed* or *undecided*. Returns `None` without a goal,
-    /// without results of perftest, and for fewer than six pairs.
+    /// Compares the goal with the confidence interval of the ratio (the result of `rdma-bench`
+    /// divided by the result of perftest). The verdict is *met* or *missed* if the whole interval
+    /// meets or misses the goal, else *undecided*. Returns `None` without a goal, without results
+    /// of perftest, and for fewer than six pairs of runs, which give no interval.
     pub fn verdict(&self) -> Option<Verdict> {
         let goal = limits::Goal::Ratio(self.goal?);
         Some(goal.verdict(&self.interval()?))

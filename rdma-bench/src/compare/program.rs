@@ -143,9 +143,9 @@ impl Program {
     }
 }
 
-/// Returns the typical latency, or the average message rate, from the line that perftest printed
-/// for the size of `case`. Returns `None` if that line has no valid number, as when perftest could
-/// not determine the processor's frequency.
+/// Returns the result in `printed`, the output of perftest, for messages of the size of `case`: the
+/// typical latency in microseconds, or the average number of messages per second. Returns `None` if
+/// the output has no valid number, as when perftest could not determine the processor's frequency.
 fn figure(case: &Case, printed: &str) -> Option<f64> {
     let columns = columns(case, printed)?;
     let figure = match case.test.metric {

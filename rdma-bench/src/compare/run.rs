@@ -74,8 +74,9 @@ pub fn compare(
     Ok(comparison)
 }
 
-/// Runs the server and the client of `program` with the options of `case` and the additional
-/// `options`. Repeats a run of perftest that fails, up to [`ATTEMPTS`] runs in total.
+/// Runs the server and the client of `program` (rdma-bench or perftest) for the test `case`, with
+/// the additional options `options`. Returns the measured result. Repeats a run of perftest that
+/// fails, up to [`ATTEMPTS`] runs in total.
 pub(crate) fn measure(
     program: &Program,
     case: &Case,

@@ -23,7 +23,8 @@ pub use watch::Watch;
 use crate::error::{Error, Result};
 use crate::statistics::Bandwidth;
 
-/// Maximum length of a message in bytes. A greater length means that the peer is another program.
+/// Maximum length in bytes of a message on the control connection. A greater length means that the
+/// peer is another program, which does not use this protocol.
 const MAX_MESSAGE: usize = 1 << 16;
 
 /// This process's end of the control connection: the TCP connection by which server and client
@@ -39,8 +40,8 @@ impl Control {
     /// failed. The failure of the peer may be the cause of the error.
     const PEER_FAILURE_WAIT: Duration = Duration::from_millis(200);
 
-    /// Creates a control connection from a connected stream. `timeout` limits each wait for the
-    /// peer.
+    /// Creates the control connection, on which server and client coordinate a test, from a
+    /// connected TCP stream. `timeout` limits each wait for the peer.
     ///
     /// # Errors
     ///
@@ -62,8 +63,8 @@ impl Control {
         self.timeout
     }
 
-    /// Returns the local IP address of the control connection. A server of rdma-async or rdma-rpc
-    /// also accepts the connections under test on this address.
+    /// Returns the IP address of this machine on the control connection. A server of rdma-async or
+    /// rdma-rpc listens on the same address for the connections under test.
     ///
     /// # Errors
     ///
@@ -152,8 +153,8 @@ impl Control {
         }
     }
 
-    /// Reports to the peer that this process failed because of `error`, unless the peer failed
-    /// first.
+    /// Reports to the peer that this process failed because of `error`. Sends nothing if `error`
+    /// says that the peer itself has failed or exited.
     pub fn fail(&mut self, error: &Error) {
         if !matches!(error, Error::Peer(_) | Error::PeerGone) {
             // If sending fails, the peer notices the closed connection.

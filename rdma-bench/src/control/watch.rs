@@ -49,16 +49,17 @@ impl Watch {
         })
     }
 
-    /// Records that a message or a completion has arrived, so that the time limit for the peer
-    /// starts anew.
+    /// Records that a message or a completion has arrived. The time limit for the arrival of the
+    /// next message or completion then starts anew.
     #[inline]
     pub fn busy(&mut self) {
         self.polls = 0;
         self.idle_since = None;
     }
 
-    /// Records an empty poll (without a message or completion). Returns `true` if the peer has
-    /// finished, so that this process must stop, too.
+    /// Records a poll that found no message and no completion; after many such polls, also checks
+    /// the peer. Returns `true` if this process must stop because the peer has finished, or `false`
+    /// to continue polling.
     ///
     /// # Errors
     ///

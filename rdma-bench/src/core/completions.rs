@@ -7,8 +7,8 @@ use rdma_core::{CompletionChannel, CompletionQueue, Context, WorkCompletion};
 use crate::control::Watch;
 use crate::error::{Error, Result};
 
-/// A completion queue, with a completion channel if this process waits for completion events
-/// instead of polling.
+/// A completion queue of a test over rdma-core. Has a completion channel, too, if this process
+/// waits for completion events instead of polling.
 #[derive(Debug)]
 pub(super) struct Completions {
     pub(super) queue: CompletionQueue,

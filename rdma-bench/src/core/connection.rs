@@ -52,7 +52,9 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Creates the queue pairs and connects them to the queue pairs of the peers.
+    /// Creates the queue pairs of the test that `plan` describes, and connects them to the queue
+    /// pairs of the peers. A client may have several servers as peers, each with a control
+    /// connection.
     ///
     /// # Errors
     ///
@@ -180,8 +182,9 @@ impl Connection {
         self.peers.len() * self.plan.queue_pairs
     }
 
-    /// Returns two memories of `size` bytes: memory of this process that the first peer may access,
-    /// and memory of the first peer that this process may access.
+    /// Returns two memories of `size` bytes: first, memory of this process that the peer may
+    /// access; second, memory of the peer that this process may access. If this process has several
+    /// peers, uses the first.
     pub(super) fn first_peer_memory(&self, size: usize) -> Result<(ExposedMemory, RemoteMemory)> {
         match (&*self.exposed, &*self.peers[0].regions) {
             ([exposed, ..], [remote, ..]) => Ok((exposed.slice(..size)?, remote.slice(..size)?)),
@@ -189,8 +192,8 @@ impl Connection {
         }
     }
 
-    /// Returns, for each queue pair, memory of `size` bytes of its peer, for the requests of the
-    /// queue pair.
+    /// Returns one memory of `size` bytes for each queue pair, in the order of the queue pairs. The
+    /// memory belongs to the queue pair's peer, and is the target of the queue pair's requests.
     pub(super) fn peer_memories(&self, size: usize) -> Result<Vec<RemoteMemory>> {
         let stride = memory::stride(&self.plan, self.plan.max_size());
         let mut targets = Vec::new();
@@ -302,8 +305,9 @@ fn other_servers(plan: &Plan, settings: &Settings, first: &Control) -> Result<Ve
     settings.further_servers.iter().map(connect).collect()
 }
 
-/// Returns the addresses of both ends of the first queue pair, this process's end first, for the
-/// report. `exposed` is the memory of this process that `peer` may access.
+/// Returns the addresses of both ends of the first queue pair for the report, this process's end
+/// first. An address consists of the queue pair number, the GID and other values, among them the
+/// memory that the other end may access: for this process, the first element of `exposed`.
 fn ends(plan: &Plan, peer: &Peer, exposed: &[ExposedMemory]) -> Result<[Address; 2]> {
     let queue_pair = &peer.queue_pairs[0];
     let remote = queue_pair

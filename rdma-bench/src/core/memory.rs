@@ -10,8 +10,9 @@ use crate::plan::{Memory, Plan};
 /// so that no two queue pairs access the same cache line.
 const CACHE_LINE: usize = 64;
 
-/// Allocates and registers `size` bytes of memory, and writes to all of it, as perftest does.
-/// Unwritten pages could all be the kernel's zero page, which is faster to read than other memory.
+/// Allocates and registers `size` bytes of memory of the kind `kind`, and writes to all of it, as
+/// perftest does. Otherwise, the kernel could use a single page of zeros for all pages, which is
+/// faster to read than other memory.
 pub(super) fn allocate(domain: &ProtectionDomain, kind: Memory, size: usize) -> Result<Buffer> {
     let mut memory = match kind {
         Memory::Device => domain.allocate(size)?,
@@ -62,8 +63,8 @@ pub(super) fn expose(
     Ok(regions)
 }
 
-/// Returns the memory of every message that has room in `regions`, the memory regions of this
-/// process. In each region, a message of `size` bytes begins at each multiple of `stride` bytes.
+/// Divides `regions`, the memory regions of this process, into pieces of `stride` bytes, one for
+/// each message. Returns the first `size` bytes of each piece, which hold a message.
 pub(super) fn messages(
     regions: &[ExposedMemory],
     stride: usize,

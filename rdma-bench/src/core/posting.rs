@@ -27,12 +27,12 @@ struct Sender<T: Send + 'static, F> {
     completed: usize,
 }
 
-/// Measures bandwidth: keeps up to `connection.depth` requests outstanding on every queue pair,
-/// until all requests have completed or the duration is over. `requests` has one function for each
-/// of [`Connection::queue_pairs`]; the function creates the requests of that queue pair.
+/// Measures bandwidth: posts requests on all queue pairs until all requests have completed or the
+/// duration is over. Keeps up to `connection.depth` requests outstanding on each queue pair.
 ///
-/// On each queue pair, every `connection.moderation`-th request is signaled, and so is the last
-/// request.
+/// `requests` has one function for each of [`Connection::queue_pairs`], which creates the requests
+/// of this queue pair. On each queue pair, every `connection.moderation`-th request is signaled,
+/// and so is the last.
 pub(super) fn run_bandwidth<T: Gather + 'static, F: FnMut() -> SendRequest<T>>(
     connection: &Connection,
     control: &mut Control,

@@ -19,7 +19,7 @@ pub(super) enum Receives {
     },
 }
 
-/// The receives of one queue pair, for queue pairs that share no receive queue.
+/// The posted receives of one queue pair that has a receive queue of its own.
 pub(super) struct QueueReceives {
     queue: ReceiveQueue<ExposedMemory>,
     /// The number of receives that this process has yet to post on the queue pair.
@@ -27,8 +27,9 @@ pub(super) struct QueueReceives {
 }
 
 impl Receives {
-    /// Posts the first receives of a test, for messages of `size` bytes. All receives of a queue
-    /// pair use the same memory, because the test does not read the messages.
+    /// Posts the first receives of a test, for messages of `size` bytes. Returns a value that posts
+    /// further receives when these have completed. All receives of a queue pair use the same
+    /// memory, because the test does not read the messages.
     pub(super) fn post(connection: &Connection, size: usize) -> Result<Self> {
         let depth = connection.receive_depth;
         let memory = connection.allocate_scratch(size)?;

@@ -23,7 +23,7 @@ use crate::settings::Settings;
 use crate::statistics::{Bandwidth, Bulk};
 
 /// This process's end of a second queue pair. While a latency test uses the first queue pair, the
-/// client sends messages on the second.
+/// client sends other messages on the second, so that the test measures the latency under load.
 #[derive(Debug)]
 pub(super) struct SecondQueuePair {
     queue_pair: QueuePair,
@@ -46,8 +46,9 @@ impl SecondQueuePair {
         }
     }
 
-    /// Creates the second queue pair with the options of `builder`, which created the first, and
-    /// connects it. Returns `None` if `plan` has no second queue pair.
+    /// Creates and connects the second queue pair of a latency test, which carries other messages
+    /// during the test. Both queue pairs are created with the options of `builder`. Returns `None`
+    /// if the test of `plan` has no second queue pair.
     pub(super) fn connect(
         role: Role,
         builder: &QueuePairBuilder,
@@ -89,9 +90,9 @@ pub(super) fn latency(
     }
 }
 
-/// Runs the client: sends the messages of the latency test, and messages on the second queue pair.
-/// The bandwidth counts only messages of the second queue pair that completed before the last
-/// answer, because later messages do not compete with the latency test.
+/// Runs the client of a latency test that also sends other messages on a second queue pair. Returns
+/// the latency, and the bandwidth of the second queue pair. The bandwidth leaves out messages that
+/// completed after the last answer of the latency test: they did not compete with that test.
 fn run_client(
     connection: &Connection,
     second: &SecondQueuePair,
@@ -143,9 +144,9 @@ fn run_client(
     Measured::beside(&exchange.recorder, 2, Bulk { size, bandwidth })
 }
 
-/// Runs the server: answers the messages of the latency test, and receives the messages of the
-/// second queue pair, until the client has finished. The bandwidth is that from the first message
-/// of the second queue pair to the last.
+/// Runs the server of a latency test: answers the messages of the test, and receives other messages
+/// on the second queue pair, until the client has finished. Returns the latency, and the bandwidth
+/// of the second queue pair from its first message to its last.
 fn run_server(
     connection: &Connection,
     second: &SecondQueuePair,
@@ -303,16 +304,16 @@ impl BulkSender {
     }
 }
 
-/// The server's end of the second queue pair. Keeps receives posted, and counts the messages that
-/// have arrived.
+/// The server's end of the second queue pair, on which messages arrive while a latency test uses
+/// the first. Keeps receives posted, and counts the messages that have arrived.
 struct BulkReceiver {
     queue: ReceiveQueue<ExposedMemory>,
     received: usize,
 }
 
 impl BulkReceiver {
-    /// Creates the receiver, and posts its receives on the second queue pair. All receives write to
-    /// the same memory.
+    /// Creates the server's end of the second queue pair, and posts its receives. All receives
+    /// write to the same memory, because the test does not read the messages.
     fn new(connection: &Connection, second: &SecondQueuePair) -> Result<Self> {
         let mut queue = second.queue_pair.receive_queue();
         let memory = connection.allocate_message(second.size)?;

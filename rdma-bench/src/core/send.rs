@@ -70,7 +70,8 @@ pub(super) fn ping_pong(
     Measured::latency(&recorder, 2)
 }
 
-/// Sends the messages of a bandwidth test, each of `size` bytes, and returns the bandwidth.
+/// Sends the messages of a bandwidth test, each of `size` bytes. Returns the bandwidth in messages
+/// per second.
 pub(super) fn send_all(
     connection: &Connection,
     size: usize,

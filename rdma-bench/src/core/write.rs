@@ -70,9 +70,10 @@ pub(super) fn latency(
     Measured::latency(&recorder, 2)
 }
 
-/// Polls until the byte at the offset `place` of `target`, the memory that the peer writes to, has
-/// the value `count`. Returns `false` if the peer finished first, so that this process must stop,
-/// too. `watch` checks that the peer is alive.
+/// Waits until a message of the peer has arrived in the memory `target`: polls the byte at the
+/// offset `place` until it has the value `count`, the peer's message counter. `watch` checks that
+/// the peer is alive. Returns `false` if the peer finished first, so that this process must stop,
+/// too.
 #[inline]
 fn arrived(target: &ExposedMemory, place: usize, count: u8, watch: &mut Watch) -> Result<bool> {
     while target.load_u8(place)? != count {
@@ -116,9 +117,10 @@ pub(super) fn bandwidth(
     run_bandwidth(connection, control, requests)
 }
 
-/// Measures the bandwidth of writes of `size` bytes to many addresses. The writes send the messages
-/// in this process's memory regions in turn, and write each message to the same position in the
-/// peer's regions.
+/// Measures the bandwidth of writes of `size` bytes to many addresses. Successive writes send
+/// successive messages of this process's memory regions, and begin again after the last. Each
+/// message is written to the same position in the peer's regions. `control` is the TCP connection
+/// on which client and server coordinate the test.
 fn scattered(connection: &Connection, size: usize, control: &mut Control) -> Result<Measured> {
     let stride = memory::stride(&connection.plan, size);
     let from = memory::messages(&connection.exposed, stride, size)?;

@@ -21,7 +21,8 @@ const BASE_PORT: u16 = 4791;
 /// pair number are the index of the device, and so select one of these ports.
 const PORT_STRIDE: u16 = 100;
 
-/// One end of the connection under test, parsed from the header that a test prints.
+/// One end of the connection that forged packets attack, read from the header that the program
+/// under test prints.
 struct Side {
     queue_pair: u32,
     packet_sequence: u32,
@@ -30,8 +31,8 @@ struct Side {
 
 impl Attack {
     /// Returns the command line that starts the program `attacker` (at the path `attacker`) against
-    /// the connection of a test. Reads the connection's addresses from `printed`, the output of the
-    /// test so far; returns `None` while the header is incomplete.
+    /// the connection of a running test. Reads the addresses of the connection from `printed`, the
+    /// output of the test so far. Returns `None` if the output does not have both addresses yet.
     pub(super) fn argv(self, attacker: &Path, printed: &str) -> Option<Vec<OsString>> {
         let mut argv: Vec<OsString> = ["env", "-u", "LD_PRELOAD"].map(OsString::from).to_vec();
         argv.push(attacker.into());

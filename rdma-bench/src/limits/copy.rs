@@ -13,13 +13,14 @@ use super::source::WITHOUT_PRELOAD;
 use crate::compare::ends::{free_port, run_with_servers};
 use crate::error::{Error, Result};
 
-/// Size in bytes of the copied file. The description of the comparison (row E13) states the same
-/// size.
+/// Size in bytes of the copied file. The description of the comparison `E13`, which uses this
+/// measurement, states the same size.
 const SIZE: u64 = 1 << 30;
 const NAME: &str = "rdma_cp";
 
-/// Copies a file from one process to another with the example `rdma_cp`, whose path is `program`.
-/// `args` are further options of both processes. Returns the number of copied bytes per second.
+/// Measures the rate at which `rdma_cp`, an example program of rdma-async, copies a file from one
+/// process to another. `program` is the path of the example, and `args` are further options of both
+/// processes. Returns the number of copied bytes per second.
 pub(super) fn measure(program: &Path, args: &[&str]) -> Result<Reading> {
     let refuse = |reason: String| Error::Program {
         program: NAME.into(),
@@ -48,8 +49,8 @@ pub(super) fn measure(program: &Path, args: &[&str]) -> Result<Reading> {
     })
 }
 
-/// A directory in memory for the copied file and its copy. The directory is removed when this value
-/// is dropped.
+/// A directory, if possible in memory, for the file that `rdma_cp` copies and for the copy. The
+/// directory is removed when this value is dropped.
 struct Files(PathBuf);
 
 impl Files {

@@ -21,10 +21,10 @@ const NETWORK_MTU: usize = 1500;
 /// The path MTU of the connections in bytes: the largest that fits into the MTU of the network.
 const PATH_MTU: &str = "1024";
 
-/// Runs `count` instances of [`PROGRAM`] at the same time, each with a client on one simulated host
-/// that writes messages of `size` bytes to a server on the other host. Returns the value of
-/// `statistic`: the typical value is the sum of the rates in messages per second; the counter
-/// `fairness` is the rate of the slowest client divided by the rate of the fastest.
+/// Runs `count` clients of [`PROGRAM`] at the same time on one simulated host. Each writes messages
+/// of `size` bytes to a server of its own on the other host. Returns the value that `statistic`
+/// selects: the sum of the clients' rates in messages per second, or, for the counter `fairness`,
+/// the lowest of these rates divided by the highest.
 pub(super) fn measure(
     network: &Network,
     count: usize,

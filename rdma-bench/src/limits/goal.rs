@@ -7,8 +7,8 @@ use super::interval::Interval;
 /// The upper or lower bound that a goal sets for a number.
 pub use crate::compare::Goal as Bound;
 
-/// The goal of a comparison: a bound for a number that is computed from the value under test (the
-/// figure) and, in most comparisons, a reference value (the yardstick).
+/// The goal of a comparison: a bound for a number that is computed from the measured value under
+/// test and, in most comparisons, from a measured reference value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
     /// Bounds the value under test divided by the reference value.
@@ -32,16 +32,16 @@ impl Goal {
         number.is_finite().then_some(number)
     }
 
-    /// Returns the bound that this goal sets.
+    /// Returns the bound of this goal: the maximum or the minimum that the goal allows.
     pub fn bound(self) -> Bound {
         match self {
             Self::Ratio(bound) | Self::Difference(bound) | Self::Value(bound) => bound,
         }
     }
 
-    /// Returns whether the goal is met, missed or undecided. `interval` is the confidence interval
-    /// of the number that the goal bounds: the goal is undecided if the bound is inside the
-    /// interval.
+    /// Returns whether this goal is met, missed or undecided. `interval` is the confidence interval
+    /// of the measured number that this goal bounds, such as a ratio. The goal is undecided if only
+    /// one end of the interval meets the bound.
     pub fn verdict(self, interval: &Interval) -> Verdict {
         let bound = self.bound();
         match [interval.low, interval.high].map(|end| bound.is_met(end)) {
@@ -61,8 +61,8 @@ impl Goal {
         }
     }
 
-    /// Returns this goal as a JSON object: the kind of the number that the goal bounds, and the
-    /// bound.
+    /// Returns this goal of a comparison as a JSON object: the kind of the number that the goal
+    /// bounds, such as `ratio`, and the bound.
     pub(super) fn document(self) -> Value {
         match self.bound() {
             Bound::AtMost(most) => json!({"of": self.name(), "at_most": most}),

@@ -4,14 +4,14 @@ use serde::Serialize;
 
 use crate::compare::outcome::middle;
 
-/// The median of independent values, with a confidence interval: the interval contains the true
+/// The median of independent values, with a confidence interval. The interval contains the true
 /// median (the median of the values' distribution) with a probability of at least 95 %, for every
 /// distribution.
 ///
-/// The interval goes from the k-th smallest to the k-th largest value. Each value is below the true
-/// median with a probability of one half, so the number of values below the true median has a
-/// binomial distribution. k is the largest number for which the interval misses the true median
-/// with a probability of at most 5 %.
+/// The interval goes from the k-th smallest to the k-th largest value. k is the largest number for
+/// which the interval misses the true median with a probability of at most 5 %. This probability
+/// follows from the binomial distribution, because each value is below the true median with a
+/// probability of one half.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Interval {
     /// The median of the values.
@@ -23,7 +23,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Minimum probability that an interval contains the true median.
+    /// Minimum probability with which the confidence interval of a median contains the true median.
     pub const CONFIDENCE: f64 = 0.95;
 
     /// Returns the median of `values` with its interval. Returns `None` for fewer than six values:
@@ -41,9 +41,10 @@ impl Interval {
     }
 }
 
-/// Returns the rank k that determines the confidence [`Interval`] of `count` values: the interval
-/// goes from the k-th smallest to the k-th largest value. Returns `None` if even the interval of
-/// all values does not reach [`Interval::CONFIDENCE`].
+/// Returns the rank k for the confidence [`Interval`] of the median of `count` values: the interval
+/// goes from the k-th smallest to the k-th largest value. Returns `None` for too few values: even
+/// the interval of all values would contain the true median with a probability below
+/// [`Interval::CONFIDENCE`].
 fn rank(count: usize) -> Option<usize> {
     // The probability that exactly `k` values are below the true median, and that at most `k` are.
     let mut exactly = 0.5_f64.powi(i32::try_from(count).ok()?);

@@ -15,8 +15,8 @@ use super::statistic::Statistic;
 use crate::compare::Network;
 use crate::error::{Error, Result};
 
-/// The effort that the judge spends on a comparison: the maximum number of pairs of measurements,
-/// the numbers of pairs after which the goal is checked, and the duration of a measurement.
+/// The number and the duration of the measurements of one comparison. Measurements come in pairs:
+/// one of the value under test, and one of the reference value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effort {
     /// The numbers of pairs after which the judge evaluates the goal, in rising order. The
@@ -31,28 +31,29 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// The effort that suffices to decide a goal: up to 31 pairs of measurements.
+    /// The effort that suffices to decide the goal of a comparison: up to 31 pairs of measurements
+    /// (one of the value under test, and one of the reference value).
     ///
-    /// After each number of pairs in `checks`, the judge computes the 95 % confidence interval, and
-    /// stops if the interval decides. Several checks make a wrong verdict more likely than a single
-    /// check: if the true median is exactly at the goal, the probability of the verdict *met* (or
-    /// *missed*) is 3.9 % with these five checks, 1.5 % with a single check after 31 pairs, and
-    /// 6.2 % with a check after every pair. So there are few checks, at fixed numbers of pairs.
+    /// After each number of pairs in `checks`, the measurement stops if the 95 % confidence
+    /// interval decides the goal. Each check adds a chance of a wrong verdict: if the true median
+    /// is exactly at the goal, the probability of the verdict *met* (or *missed*) is 1.5 % with a
+    /// single check after 31 pairs, 3.9 % with these five checks, and 6.2 % with a check after
+    /// every pair. So there are few checks, at fixed numbers of pairs.
     pub const FULL: Self = Self {
         checks: &[7, 11, 15, 23, 31],
         repeats: 10,
         time: Duration::from_millis(500),
     };
-    /// The effort of a quick run: three pairs. Three pairs show that a comparison can be measured,
-    /// but are too few to decide its goal.
+    /// The effort of a quick run: three pairs of measurements for each comparison. Three pairs show
+    /// that the comparison can be measured, but are too few to decide its goal.
     pub const QUICK: Self = Self {
         checks: &[3],
         repeats: 2,
         time: Duration::from_millis(100),
     };
 
-    /// Returns an effort with the same numbers of pairs, but with runs that last four times as
-    /// long, for a machine with emulated processors.
+    /// Returns the effort for a machine with emulated processors: as many pairs of measurements,
+    /// but each run of a program lasts four times as long.
     pub fn emulated(self) -> Self {
         Self {
             time: self.time * 4,
@@ -107,8 +108,8 @@ impl Programs {
     }
 }
 
-/// Returns `path`, the path of a program that only some comparisons need. Fails if `path` is
-/// `None`, which means that the program was not built. `name` is the name of the program in the
+/// Returns the path in `path`, which is the path of an optional benchmark program. Fails if `path`
+/// is `None`, which means that the program was not built. `name` is the name of the program in the
 /// error.
 fn built<'p>(name: &str, path: Option<&'p Path>) -> Result<&'p Path> {
     path.ok_or_else(|| Error::Program {
@@ -117,7 +118,7 @@ fn built<'p>(name: &str, path: Option<&'p Path>) -> Result<&'p Path> {
     })
 }
 
-/// The RDMA devices that the judge measures.
+/// The RDMA devices that the comparisons measure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Networks {
     /// The softroce device.
@@ -138,12 +139,14 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Duration of one measurement of the round trip of a cache line: short, because each pair of
-    /// measurements needs two such measurements.
+    /// Duration of one measurement of the time that a cache line takes between two processors and
+    /// back. Short, because one such measurement precedes and one follows each pair of measurements
+    /// of a comparison.
     const CACHE_LINE_TIME: Duration = Duration::from_millis(60);
 
-    /// Creates a judge that measures the devices `networks` with the programs `programs`. `effort`
-    /// determines how many measurements a comparison takes.
+    /// Creates a judge, which measures comparisons and decides whether their goals are met.
+    /// `programs` are the programs that measure, and `networks` are the measured devices. `effort`
+    /// sets the number and the duration of the measurements of each comparison.
     pub fn new(programs: Programs, networks: Networks, effort: Effort) -> Self {
         Self {
             programs,
@@ -170,9 +173,10 @@ impl Judge {
         measure_pairs(row, self.effort, |first| self.pair(row, first))
     }
 
-    /// Measures one pair: the value under test and the reference value of `row`, once each, between
-    /// two measurements of the cache line round trip. With `figure_first`, the value under test is
-    /// measured first.
+    /// Measures one pair of the comparison `row`: the value under test and the reference value,
+    /// once each. With `figure_first`, the value under test is measured first. Also measures the
+    /// round trip of a cache line before and after, which shows whether the processors of the test
+    /// share a cache.
     fn pair(&mut self, row: &Row, figure_first: bool) -> Result<Pair> {
         let before = self.cache_line_round_trip()?;
         let (own, mut yardsticks) = if figure_first {
@@ -201,8 +205,9 @@ impl Judge {
         })
     }
 
-    /// Measures the reference value of `row`, which is the sum of several numbers, and returns one
-    /// result for each number. Leaves out the cache line round trip, which [`Self::pair`] measures.
+    /// Measures the reference value of the comparison `row`, which is the sum of several numbers.
+    /// Returns one result for each number, except for the round trip time of a cache line, which
+    /// [`Self::pair`] measures.
     fn measure_yardstick(&mut self, row: &Row) -> Result<Vec<Reading>> {
         let measured = |term: &&Term| term.source != Source::CacheLine;
         let terms = row.yardstick.iter().filter(measured);
@@ -225,9 +230,9 @@ impl Judge {
         Ok(reading.figure)
     }
 
-    /// Returns the number of messages with which a run of the program `source` takes about as long
-    /// as the effort demands. Returns 0 if the program takes a duration instead. The first call for
-    /// a source runs the program once to find the number.
+    /// Returns the number of messages with which a run of the program `source` takes about the
+    /// duration that [`Effort::time`] sets. Returns 0 if the program is given a duration instead of
+    /// a number. The first call for a program runs it once to find the number.
     fn count(&mut self, source: &Source) -> Result<usize> {
         let Some((least, most)) = source.counts() else {
             return Ok(0);
@@ -255,12 +260,14 @@ impl Judge {
     }
 }
 
-/// Measures pairs (the value under test and the reference value) until the verdict after one of the
-/// numbers [`Effort::checks`] is *met* or *missed*, at the latest until the last of these numbers.
-/// The function `pair` measures one pair; with the argument `true`, which every other call has, it
-/// measures the value under test first. A pair during which a processor moved (see
-/// [`Pair::has_moved`]) is measured again; after [`Effort::repeats`] repetitions, such pairs count,
-/// too.
+/// Measures pairs of the comparison `row` (one value under test and one reference value), and
+/// returns the results. After each number of pairs in [`Effort::checks`], stops if the goal is met
+/// or missed.
+///
+/// The function `pair` measures one pair. For every other pair, its argument is `true`, and the
+/// value under test is measured first. A pair during which a processor moved (see
+/// [`Pair::has_moved`]) is left out and measured again; after [`Effort::repeats`] such repetitions,
+/// further such pairs count.
 fn measure_pairs(
     row: &Row,
     effort: Effort,
@@ -293,9 +300,10 @@ mod tests {
     use super::super::outcome::tests::{pair, row};
     use super::*;
 
-    /// Returns the result of measuring a comparison whose ratio must be at least 0.9. Each element
-    /// of `pairs` has the ratio of a pair, and the cache line round trips before and after the
-    /// pair.
+    /// Returns the result of a comparison whose ratio must be at least 0.9, from `pairs` instead of
+    /// from measurements. Each element of `pairs` has the ratio of a pair, and the round trip times
+    /// of a cache line before and after the pair in microseconds. `effort` determines when the
+    /// comparison ends.
     fn taken(effort: Effort, pairs: impl IntoIterator<Item = (f64, [f64; 2])>) -> Judged {
         let row = row("G1");
         let mut pairs = pairs.into_iter();
@@ -337,8 +345,9 @@ mod tests {
         assert_eq!(count(&even), (31, Verdict::Undecided));
     }
 
-    /// Returns the probability of the verdict *met* for a comparison whose true median is exactly
-    /// at the goal. `checks` are the numbers of pairs after which the goal is evaluated.
+    /// Returns the probability of a wrong verdict: of the verdict *met* for a comparison whose true
+    /// median is exactly at the goal. `checks` are the numbers of pairs of measurements after which
+    /// the goal is evaluated.
     fn false_verdict(checks: &[usize]) -> f64 {
         // At each index: the probability that this many pairs are above the goal and that no
         // evaluation has decided yet.

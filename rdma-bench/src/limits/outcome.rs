@@ -32,8 +32,10 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Creates a pair from two measured values, and computes the number that `goal` bounds. Returns
-    /// `None` if that number cannot be computed, as for a ratio with a reference value of 0.
+    /// Creates the result of a pair of measurements: the value under test `figure` and the
+    /// reference value `yardstick`. Computes from these values the number that `goal` bounds, such
+    /// as their ratio. Returns `None` if the number cannot be computed, as for a ratio with a
+    /// reference value of 0.
     pub(super) fn new(
         goal: Goal,
         figure: f64,
@@ -51,8 +53,9 @@ impl Pair {
         })
     }
 
-    /// Returns whether a virtual processor moved to another core during this pair of measurements:
-    /// the two processors shared a cache either only before or only after the pair.
+    /// Returns whether a virtual processor moved to another core during this pair of measurements.
+    /// In this case, the two processors of the test shared a cache only before the pair, or only
+    /// after it.
     pub fn has_moved(&self) -> bool {
         self.distances[0] != self.distances[1]
     }
@@ -75,7 +78,7 @@ impl Judged {
     /// when the meaning of a field changes.
     pub const SCHEMA: &'static str = "rdma-bench/limit/2";
 
-    /// Returns the median of the figures (the values under test) over all pairs of measurements.
+    /// Returns the median of all measurements of the value under test.
     pub fn figure(&self) -> f64 {
         middle(self.pairs.iter().map(|pair| pair.figure)).unwrap_or(f64::NAN)
     }
@@ -92,7 +95,8 @@ impl Judged {
         middle(self.judged()).unwrap_or(f64::NAN)
     }
 
-    /// Returns the confidence interval of [`Self::median`]; `None` for fewer than six pairs.
+    /// Returns the 95 % confidence interval of [`Self::median`]; `None` for fewer than six pairs of
+    /// measurements.
     pub fn interval(&self) -> Option<Interval> {
         Interval::of(self.judged())
     }
@@ -104,14 +108,16 @@ impl Judged {
         Some(self.row.goal.verdict(&interval))
     }
 
-    /// Returns the number of pairs that count although a processor moved during the measurement
-    /// (see [`Pair::has_moved`]).
+    /// Returns the number of pairs of measurements in this result during which a processor moved to
+    /// another core (see [`Pair::has_moved`]). Such a pair is normally measured again; it is part
+    /// of the result only after the maximum number of repetitions.
     pub fn moved_pairs(&self) -> usize {
         self.pairs.iter().filter(|pair| pair.has_moved()).count()
     }
 
-    /// Returns whether the two processors of the measurement shared a cache, derived from the
-    /// median of all measured cache line round trips.
+    /// Returns the distance of the two processors of the measurement: near if they shared a cache,
+    /// else far. Derived from the median of all measured times that a cache line took from one
+    /// processor to the other and back.
     pub fn distance(&self) -> Distance {
         let lines = self.pairs.iter().flat_map(|pair| pair.cache_line);
         Distance::of(middle(lines).unwrap_or(f64::NAN))

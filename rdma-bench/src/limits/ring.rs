@@ -8,11 +8,11 @@ use super::source::WITHOUT_PRELOAD;
 use crate::compare::ends::{free_port, run_group};
 use crate::error::{Error, Result};
 
-/// Number of processes that take part in the all-reduce. The reference value of the comparison (row
-/// E15) is measured with the same number of threads.
+/// Number of processes that take part in the measured all-reduce. The reference value of the
+/// comparison (`E15`) is measured with the same number of threads.
 const RANKS: usize = 4;
-/// Size in bytes of the vector that each process contributes, as in the reference value of the
-/// comparison (row E15).
+/// Size in bytes of the vector that each process contributes to the all-reduce. The reference value
+/// of the comparison (`E15`) is measured with the same size.
 const SIZE: usize = 64 << 20;
 /// Number of all-reduce operations in a run of the example. The example does not measure the first
 /// operation.

@@ -71,14 +71,14 @@ pub struct Term {
 }
 
 impl Term {
-    /// Creates a summand with the factor 1. The number is the typical one (the median of a time, or
-    /// the average of a rate) that `source` measures.
+    /// Creates one summand of a compared value: the typical number that `source` measures, with the
+    /// factor 1. The typical number is the median of a time, or the average of a rate.
     pub const fn of(source: Source) -> Self {
         Self::times(1.0, source)
     }
 
-    /// Creates a summand with the factor `times`. The number is the typical one (the median of a
-    /// time, or the average of a rate) that `source` measures.
+    /// Creates one summand of a compared value: the typical number that `source` measures, with the
+    /// factor `times`. The typical number is the median of a time, or the average of a rate.
     pub const fn times(times: f64, source: Source) -> Self {
         Self {
             times,
@@ -87,8 +87,9 @@ impl Term {
         }
     }
 
-    /// Returns this summand with another number of the program's result: `statistic` instead of the
-    /// typical number.
+    /// Returns this summand of a compared value with another number from the result of the program
+    /// that measures it. `statistic` selects the number, such as a percentile instead of the
+    /// median.
     pub const fn with(self, statistic: Statistic) -> Self {
         Self { statistic, ..self }
     }
@@ -113,7 +114,7 @@ impl fmt::Display for Term {
     }
 }
 
-/// The kind of a measured number.
+/// The kind of a measured number: a time, a rate or a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantity {
     /// A time in microseconds.
@@ -150,8 +151,8 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Returns the unit's name, and the factor that converts microseconds, messages per second or a
-    /// count to this unit.
+    /// Returns the name of this unit, and the factor that converts a measured number to this unit.
+    /// The measured number is a time in microseconds, a rate in messages per second, or a count.
     pub fn name_and_factor(self) -> (&'static str, f64) {
         match self {
             Self::Microseconds => ("usec", 1.0),

@@ -37,7 +37,7 @@ pub struct Run {
     attack: Option<Attack>,
 }
 
-/// The path of the messages between server and client.
+/// The network or transport that carries the messages of a test between server and client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Path {
     /// The path that softroce chooses between two processes of one machine.
@@ -54,8 +54,9 @@ impl Path {
     /// The environment variable, with its value, that makes softroce send all messages by UDP.
     const UDP: &'static str = "SOFTROCE_PATH=udp";
 
-    /// Returns the words that precede a program on its command line, so that its messages take this
-    /// path. The words are a call of `env` that sets environment variables.
+    /// Returns the words that precede a program on its command line, so that this network or
+    /// transport carries the program's messages. The words call `env` to change environment
+    /// variables; there are no words if no variable must be changed.
     fn prefix(self) -> &'static [&'static str] {
         match self {
             Self::Chosen => &[],
@@ -79,7 +80,8 @@ pub(super) struct Reading {
 
 impl Run {
     /// Creates a test that measures the latency or the bandwidth (`metric`) of the operation `verb`
-    /// with messages of `size` bytes. softroce chooses the path of the messages.
+    /// with messages of `size` bytes. The test runs on softroce between two processes of one
+    /// machine, unless `path` selects another network or transport.
     pub const fn new(verb: Verb, metric: Metric, size: usize) -> Self {
         Self {
             verb,
@@ -94,7 +96,7 @@ impl Run {
         }
     }
 
-    /// Returns this test with `path` as the path of the messages between server and client.
+    /// Returns this test with the network or transport `path` between server and client.
     pub const fn path(self, path: Path) -> Self {
         Self { path, ..self }
     }
@@ -134,8 +136,9 @@ impl Run {
         self.verb.is_call()
     }
 
-    /// Returns whether the test sends messages of another size while it measures latency. Only
-    /// rdma-core and rdma-rpc support this.
+    /// Returns whether this test sends messages of another size during a latency measurement, to
+    /// show the latency under load (option `--beside` of `rdma-bench`). Only rdma-core and rdma-rpc
+    /// support this.
     pub(super) fn has_messages_beside(self) -> bool {
         self.args.contains(&"--beside")
     }
@@ -149,7 +152,7 @@ impl Run {
     }
 
     /// Returns the minimum and the maximum number of messages in a run of this test. Between these
-    /// limits, the judge chooses the number of messages for which a run takes the intended time.
+    /// limits, the number of messages is chosen so that a run takes the intended time.
     pub(super) fn counts(self) -> (usize, usize) {
         match (self.metric, self.size) {
             (Metric::Latency, _) => (1000, 200_000),
@@ -158,8 +161,8 @@ impl Run {
         }
     }
 
-    /// Returns the time that one message of this test takes, divided by the latency that the test
-    /// reports: 2 if the test reports half of the round trip, else 1.
+    /// Returns the factor that converts the latency that this test reports to the time that one
+    /// message of the test takes: 2 if the test reports half of a round trip, else 1.
     pub(super) fn times_per_message(self) -> f64 {
         match self.verb {
             // The reported latency is half of a round trip.
@@ -175,8 +178,9 @@ impl Run {
         count.unwrap_or(1) * self.servers
     }
 
-    /// Runs the test with `program`, with about `count` messages, and returns the value of
-    /// `statistic` in the program's result.
+    /// Runs the test with `program` and about `count` messages. Returns the number that `statistic`
+    /// selects from the program's result, such as the median latency in microseconds or the average
+    /// number of messages per second.
     pub(super) fn measure(
         self,
         program: &Program,

@@ -22,8 +22,8 @@ use crate::compare::program::{Program, in_path};
 use crate::error::{Error, Result};
 use crate::plan::Layer;
 
-/// The source of a measured number: a program that the judge runs, with the arguments of its test.
-/// Both values of a comparison (the value under test and the reference value) have such sources.
+/// The source of a measured number: a benchmark program, with the arguments of its test. Both
+/// values of a comparison (the value under test and the reference value) have such sources.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Source {
     /// `rdma-bench` over a layer. rdma-rpc is the layer for tests of calls and of streamed items.
@@ -73,7 +73,8 @@ pub enum Source {
     CacheLine,
 }
 
-/// A program that measures the network of two simulated hosts without softroce.
+/// A program that measures the network of two simulated hosts without softroce, as a reference
+/// value for softroce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
     /// The program `yardstick`.
@@ -147,8 +148,8 @@ impl Source {
         }
     }
 
-    /// Returns the minimum and the maximum number of messages in a run of this program, between
-    /// which the judge chooses; `None` for a program that takes a duration instead.
+    /// Returns the minimum and the maximum number of messages in a run of this program, for which
+    /// the number of messages is chosen; `None` for a program that takes a duration instead.
     pub(super) fn counts(&self) -> Option<(usize, usize)> {
         match self {
             Self::Ours(_, run) | Self::Perftest(run) => Some(run.counts()),
@@ -182,7 +183,8 @@ impl Source {
         }
     }
 
-    /// Runs this program, and returns the value of `statistic` from its result. The run has `count`
+    /// Runs this program, and returns the number that `statistic` selects from its result, such as
+    /// the median time in microseconds or the average rate per second. The run has `count`
     /// messages, or the duration `time` if the program takes a duration.
     pub(super) fn measure(
         &self,
@@ -244,8 +246,9 @@ impl Source {
     }
 }
 
-/// Runs the server and the client of UCX's benchmark for the test `test`, and returns the value of
-/// `statistic`. The run has `count` messages of `size` bytes.
+/// Runs the server and the client of UCX's benchmark `ucx_perftest` for its test `test`. Returns
+/// the number that `statistic` selects from the result. The run has `count` messages of `size`
+/// bytes.
 fn ucx(test: &str, size: usize, count: usize, statistic: Statistic) -> Result<Reading> {
     if !in_path(ucx::PROGRAM) {
         return Err(Error::Program {
@@ -265,11 +268,13 @@ fn ucx(test: &str, size: usize, count: usize, statistic: Statistic) -> Result<Re
     })
 }
 
-/// The arguments that precede a program on its command line to run the program without softroce.
+/// The words that precede a program on its command line to run the program without softroce.
+/// Otherwise, the environment variable `LD_PRELOAD` loads softroce into the program.
 pub(super) const WITHOUT_PRELOAD: [&str; 3] = ["env", "-u", "LD_PRELOAD"];
 
-/// Runs the program `yardstick`, whose path is `program`, without softroce for the duration `time`.
-/// Returns the value of `statistic` from its result.
+/// Runs the program `yardstick`, which measures copies, system calls and sockets, without softroce
+/// for the duration `time`. `program` is its path, and `args` select the operation. Returns the
+/// number that `statistic` selects from the result.
 fn yardstick(
     program: &Path,
     args: &[&str],
@@ -283,9 +288,9 @@ fn yardstick(
     read_json(&name, statistic, &printed)
 }
 
-/// Runs the server and the client of `program` on two simulated hosts, without softroce, for the
-/// duration `time`. `mtu` is the MTU of the network in bytes. Returns the value of `statistic` from
-/// the client's result.
+/// Runs the server and the client of `program` on two simulated hosts for the duration `time`. The
+/// two processes measure the network of the hosts (with an MTU of `mtu` bytes), so softroce is not
+/// loaded into them. Returns the number that `statistic` selects from the client's result.
 fn on_hosts(
     (program, name): (&Path, &str),
     args: &[&str],
@@ -310,8 +315,9 @@ fn on_hosts(
     read_json(&name, statistic, &printed)
 }
 
-/// Runs the program `connections`, whose path is `program`, on one processor for the duration
-/// `time`. Returns the value of `statistic` from its result.
+/// Runs the program `connections`, which measures RDMA connections within one process, on one
+/// processor for the duration `time`. `program` is its path. Returns the number that `statistic`
+/// selects from the result.
 fn connections(
     program: &Path,
     args: &[&str],
@@ -355,8 +361,8 @@ fn timed_command(program: &Path, args: &[&str], time: Duration) -> Vec<OsString>
     line
 }
 
-/// Reads the value of `statistic` from `printed`, the JSON output of the program `name`
-/// (`yardstick`, `connections`, `streams` or `rdma-bench-peers`).
+/// Reads the number that `statistic` selects, such as a percentile, from `printed`: the JSON output
+/// of the program `name` (`yardstick`, `connections`, `streams` or `rdma-bench-peers`).
 fn read_json(name: &str, statistic: Statistic, printed: &str) -> Result<Reading> {
     let refuse = |reason: String| Error::Program {
         program: name.to_owned(),

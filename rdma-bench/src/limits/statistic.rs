@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde_json::Value;
 
-/// One of the numbers in the result of a program, such as the median or a percentile, which the
-/// judge compares.
+/// The number that a comparison takes from the result of a program, such as the median or a
+/// percentile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Statistic {
     /// The median of a latency, or the average of a rate.

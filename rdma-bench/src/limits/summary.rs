@@ -30,8 +30,8 @@ impl Summary {
         self.outcomes.push((*row, Outcome::Measured(verdict)));
     }
 
-    /// Adds the comparison `row`, whose measurement failed, to the summary. The run then counts as
-    /// failed.
+    /// Adds the comparison `row` to the summary as a comparison whose measurement failed. The whole
+    /// run of comparisons then counts as failed.
     pub fn not_measured(&mut self, row: &Row) {
         self.outcomes.push((*row, Outcome::NotMeasured));
     }
@@ -42,8 +42,8 @@ impl Summary {
         self.outcomes.push((*row, Outcome::Impossible));
     }
 
-    /// Returns whether every comparison that this system can measure was measured, and none missed
-    /// its goal.
+    /// Returns whether the run of comparisons succeeded: no measurement failed, and no comparison
+    /// missed its goal. Comparisons that this system cannot measure do not matter.
     pub fn is_success(&self) -> bool {
         let failures = [
             Outcome::Measured(Some(Verdict::Missed)),

@@ -18,9 +18,9 @@ pub(super) fn is_time(test: &str) -> bool {
     test.ends_with("_lat")
 }
 
-/// Returns the command line of `ucx_perftest` that server and client have in common. The two
-/// processes connect through the TCP port `port`. softroce is not preloaded, because UCX does not
-/// use the device under test.
+/// Returns the part of `ucx_perftest`'s command line that server and client have in common. The two
+/// processes connect through the TCP port `port`. The command line keeps softroce from being loaded
+/// by `LD_PRELOAD`, because UCX uses shared memory instead of softroce.
 pub(super) fn argv(port: u16) -> Vec<OsString> {
     let port = port.to_string();
     let argv = ["env", "-u", "LD_PRELOAD", TRANSPORTS, PROGRAM, "-p", &port];
@@ -28,7 +28,8 @@ pub(super) fn argv(port: u16) -> Vec<OsString> {
 }
 
 /// Returns the arguments of `ucx_perftest` that only the client has: the host, the test `test`, the
-/// message size `size`, the number of messages `iterations`, and the percentile for `statistic`.
+/// message size `size` and the number of messages `iterations`. If the test measures a time, a
+/// further argument selects the percentile that `statistic` stands for.
 pub(super) fn client_args(
     test: &str,
     size: usize,
@@ -57,8 +58,9 @@ pub(super) fn client_args(
     argv
 }
 
-/// Returns the value of `statistic` from `printed`, the output of the client of UCX's test `test`.
-/// The value is in microseconds or in messages per second.
+/// Returns the number that `statistic` selects from `printed`, the output of the client of UCX's
+/// test `test`. The number is in microseconds if the test measures a time, else in messages per
+/// second.
 pub(super) fn figure(test: &str, statistic: Statistic, printed: &str) -> Result<f64> {
     let wanted = match statistic.percentile() {
         Some(percentile) if is_time(test) => format!("{percentile}_percentile_lat"),

@@ -11,7 +11,8 @@ use crate::compare::{Case, Network, Program};
 use crate::error::{Error, Result};
 use crate::test::{Metric, Test};
 
-/// The measured values of one row of the overview.
+/// The measured latency and rate of one operation with one message size over one layer: a row of
+/// the overview table.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Figures {
     /// The median of the latency, in microseconds.

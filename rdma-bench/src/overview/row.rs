@@ -27,8 +27,8 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// All layers and programs that the overview shows, in the order of their lines for one
-    /// operation and message size in the table.
+    /// All layers and programs that the overview table shows. The lines for one operation and
+    /// message size have this order.
     const ALL: [Self; 6] = [
         Self::Core(Memory::Device),
         Self::Core(Memory::Malloc),
@@ -48,8 +48,8 @@ impl Subject {
         }
     }
 
-    /// Returns whether the overview shows the operation `verb` over this layer or program. Not
-    /// every layer has every operation.
+    /// Returns whether the overview table shows the operation `verb` over this layer (such as
+    /// rdma-core) or program (perftest). Not every layer has every operation.
     fn has(self, verb: Verb) -> bool {
         match self {
             Self::Rpc => verb.is_call(),
@@ -82,7 +82,8 @@ impl fmt::Display for Subject {
     }
 }
 
-/// A row of the overview: an operation with messages of one size over one layer or program.
+/// A row of the overview table: an operation with messages of one size, performed by one layer
+/// (such as rdma-core) or by perftest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
     /// The operation to measure.
@@ -93,8 +94,9 @@ pub struct Row {
     pub subject: Subject,
 }
 
-/// Returns all rows of the overview, in the order of the table. Includes rows of perftest if
-/// `with_perftest` is set.
+/// Returns all rows of the overview table, which shows the latency and the rate of operations over
+/// each layer. The rows are in the order of the table, and include perftest if `with_perftest` is
+/// set.
 pub fn rows(with_perftest: bool) -> Vec<Row> {
     let mut rows = Vec::new();
     let verbs = [

@@ -6,7 +6,7 @@ use super::figures::Figures;
 use super::row::{Row, bytes, verb_name};
 use crate::statistics::Bandwidth;
 
-/// The text below the table, which explains the columns.
+/// The text below the overview table, which explains the columns.
 pub const FOOTNOTES: &str = "\
 Latency: send and write, half of a round trip; read and fetch-and-add, from posting to completion; call,
 the whole round trip. Rate and bandwidth: one way, 128 operations in flight (64 calls). Memory: the
@@ -14,8 +14,9 @@ device's own, or malloc's. imm: writes with immediate data, which the receiver n
 rdma-async do here. Messages over rdma-async above 4 KiB are read by the receiver, not sent.
 ";
 
-/// Returns the overview as a text table with one line for each element of `rows`: a row and its
-/// measured values, or `None` if the row could not be measured.
+/// Returns the overview of the operations of all layers as a text table, with one line for each
+/// element of `rows`. An element has a row (operation, message size and layer) and its measured
+/// values; `None` if the row could not be measured.
 pub fn table(rows: &[(Row, Option<Figures>)]) -> String {
     let mut text = format!(
         "{:<14}{:>8}  {:<18}{:>12}{:>12}{:>12}{:>12}\n",

@@ -29,7 +29,7 @@ pub fn heading(metric: Metric, over_time: bool, units: Units) -> &'static str {
     }
 }
 
-/// Returns the result line of a latency test with messages of `size` bytes.
+/// Returns the result line of a latency test with messages of `size` bytes, in perftest's columns.
 pub fn latency(latency: &Latency, size: usize) -> String {
     if latency.duration.is_some() {
         return format!(
@@ -76,7 +76,8 @@ pub fn bandwidth(bandwidth: &Bandwidth, size: usize, units: Units) -> String {
     }
 }
 
-/// Writes the latency samples that `listing` selects to `out`, in microseconds.
+/// Writes the latency samples to `out`, one per line, in microseconds. With [`Listing::Sorted`],
+/// the samples are in ascending order without the slowest two, else in chronological order.
 ///
 /// # Errors
 ///

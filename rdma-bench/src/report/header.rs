@@ -112,9 +112,9 @@ impl Header {
         if self.shared_receives { "ON" } else { "OFF" }
     }
 
-    /// Returns the name and the value of the header line for a limit of the connection: the maximum
-    /// number of outstanding reads if the test uses reads or atomics, otherwise the maximum size of
-    /// inline data.
+    /// Returns the name and the value of the line in the report's header that shows a limit of the
+    /// connection. The limit is the maximum number of outstanding reads if the test uses reads or
+    /// atomics, else the maximum size of inline data.
     pub(super) fn limit(&self) -> (&'static str, usize) {
         match self.properties.ends[0].outstanding {
             Some(outstanding) => ("Outstand reads", usize::from(outstanding)),
@@ -200,8 +200,9 @@ pub(super) mod tests {
         Header::new(&plan, &Settings::default(), role, &properties)
     }
 
-    /// Checks that the header equals the lines that `ib_read_bw` printed, except for two additional
-    /// lines (layer and memory) and two missing lines about the C library.
+    /// Checks that the header equals the lines that perftest's `ib_read_bw` printed, with two
+    /// exceptions. Two lines, about the layer and the memory of the test, are additional; two lines
+    /// of perftest, about the C library, are missing.
     #[test]
     fn the_header_is_perftests() {
         let text = header(Verb::Read, Metric::Bandwidth, Role::Client).to_string();

@@ -11,8 +11,9 @@ use crate::statistics::Bandwidth;
 /// the meaning of a field changes.
 pub const SCHEMA: &str = "rdma-bench/result/1";
 
-/// Returns a JSON object with `measured`, the results for messages of `size` bytes. Bandwidths are
-/// given in `units`. Returns `None` if this process measured nothing.
+/// Returns the results `measured` for messages of `size` bytes as a JSON object with perftest's
+/// keys. `units` is the unit of its bandwidths. Returns `None` if this process measured
+/// nothing.
 pub fn row(measured: &Measured, size: usize, units: Units) -> Option<Value> {
     match measured {
         Measured::Nothing => None,

@@ -17,7 +17,7 @@ pub enum Units {
     Gigabits,
 }
 
-/// The latency samples that a report lists before its summary.
+/// A selection of the latency samples that a report lists, one per line, before its summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Listing {
     /// No samples.

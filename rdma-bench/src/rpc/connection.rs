@@ -24,17 +24,20 @@ use crate::test::{Metric, Verb};
 /// headers of requests and responses.
 const OVERHEAD: usize = 4096;
 
-/// The RPC service that the tests call.
+/// The RPC service that the tests call. Its methods return bytes, return bulk memory, and send a
+/// stream of items.
 #[rdma_rpc::service]
 trait Bench {
     /// Returns `bytes` unchanged.
     #[rpc(raw)]
     async fn echo(&self, bytes: Payload) -> Result<Payload, ()>;
 
-    /// Reads the bulk memory `bulk`, and returns its bytes as bulk memory.
+    /// Reads the bytes of the caller's bulk memory `bulk`, and returns them to the caller as bulk
+    /// memory of the server.
     async fn bulk(&self, bulk: Bulk) -> Result<Bulk, ()>;
 
-    /// Sends items of `size` bytes until the caller closes the stream.
+    /// Sends items of `size` bytes on the stream `items` until the caller drops its end of the
+    /// stream, and then succeeds. Fails only if `size` is not a valid size.
     async fn items(&self, size: u64, items: Sender<Payload>) -> Result<(), ()>;
 }
 
@@ -167,8 +170,8 @@ async fn latency(
     Ok(())
 }
 
-/// Measures the rate of calls, with `depth` calls outstanding on each connection. `window` ends the
-/// test and measures the rate.
+/// Measures the rate of calls, with `depth` calls outstanding on each connection. `window` decides
+/// when the test ends, counts the calls and measures the time.
 async fn bandwidth(
     clients: &[BenchClient],
     size: usize,
@@ -190,7 +193,8 @@ async fn bandwidth(
     window.run_all(loops.map(call)).await
 }
 
-/// A caller of the RPC method `bulk`, with the memory that all its calls use.
+/// A caller of the method `bulk` of the server's RPC service, which copies bulk memory to the
+/// server and back. All calls use the same memory of this process.
 struct BulkCaller<'c> {
     client: &'c BenchClient,
     /// The memory that a call lends to the server as its argument.
@@ -227,8 +231,9 @@ impl<'c> BulkCaller<'c> {
     }
 }
 
-/// Measures the latency of calls while bulk memory of `beside` bytes is transferred on the same
-/// connection by one call after the other. Returns the rate of these transfers.
+/// Measures the latency of calls while other calls, one after the other, transfer bulk memory of
+/// `beside` bytes on the same connection. Records the latency in `recorder`, and returns the rate
+/// of the bulk transfers.
 async fn latency_beside(
     client: &BenchClient,
     (size, beside): (usize, usize),
@@ -257,9 +262,9 @@ async fn latency_beside(
     Ok(Bandwidth::over(count, last - begun))
 }
 
-/// Measures the rate of calls with bulk memory of `size` bytes, with `depth` calls outstanding.
-/// Each call lends memory to the server, and reads the result into memory. All measured calls reuse
-/// memory of earlier calls.
+/// Measures the rate of calls that transfer bulk memory of `size` bytes to the server and back,
+/// with `depth` calls outstanding. `window` decides when the test ends, and measures the time. The
+/// memory for these transfers is registered before the measured time.
 async fn bulks(client: &BenchClient, size: usize, depth: usize, window: &Window) -> Result<()> {
     let mut callers = (0..depth)
         .map(|_| BulkCaller::new(client, size))
@@ -279,8 +284,8 @@ async fn bulks(client: &BenchClient, size: usize, depth: usize, window: &Window)
     window.run_all(callers.iter_mut().map(call)).await
 }
 
-/// Measures the rate at which the items of one stream arrive, each of `size` bytes. `window` ends
-/// the test and measures the rate.
+/// Measures the rate at which the items of one stream arrive, each of `size` bytes. `window`
+/// decides when the test ends, counts the items and measures the time.
 async fn items(client: &BenchClient, size: usize, window: &Window) -> Result<()> {
     let mut items = client.items(size as u64).await?;
     window.begin();

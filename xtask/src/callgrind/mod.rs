@@ -36,30 +36,32 @@ use crate::{environment, packages, project, softroce};
 
 /// The package that contains the two programs whose instructions are counted.
 const PACKAGE: &str = "rdma-bench";
-/// The name of two directories: the directory of the C program, below the package, and the
-/// directory of the results, below the target directory.
+/// The name of two directories: inside the package `rdma-bench`, the directory of the C program;
+/// inside the target directory, the directory of the results.
 const DIRECTORY: &str = "callgrind";
-/// The name of both programs whose instructions are counted: an example in Rust and a source file
-/// in C.
+/// The name of the two programs whose instructions are counted and compared: an example in Rust,
+/// which uses rdma-core, and a source file in C.
 const PROGRAM: &str = "posting";
 
 /// The goal: maximum number of instructions by which a post and its poll over rdma-core may exceed
 /// a post and its poll in the C program.
 const GOAL: f64 = 30.0;
 
-/// Average number of calls of a library function per request up to which these calls are ignored.
-/// Such rare calls do not belong to the requests: they happen once in a run, or in empty polls.
+/// Maximum average number of calls per request with which a library function is ignored. Such rare
+/// calls do not belong to the requests: they happen once in a run, or in empty polls.
 const NEGLIGIBLE: f64 = 0.05;
 
-/// Number of requests in the shorter of two runs. The longer run has twice as many, so that the
-/// difference of both is the cost of this number of requests.
+/// Number of requests that a program posts in the shorter of two runs. The longer run has twice as
+/// many, so that the difference of both runs is the cost of this number of requests, without the
+/// cost of the program's start.
 const COUNT: u64 = 2000;
 
 /// Maximum average number of empty polls (polls that find no completion) per request. A run with
 /// more empty polls is repeated, because their cost is subtracted only approximately.
 const MAX_EMPTY_POLLS: f64 = 0.02;
 
-/// Maximum number of runs to get one with at most [`MAX_EMPTY_POLLS`] empty polls per request.
+/// Maximum number of times that a program is run to get a run with few empty polls (at most
+/// [`MAX_EMPTY_POLLS`] per request). After that, the last run counts.
 const MAX_RUNS: usize = 10;
 
 /// Time limit of one run of a program under callgrind. A run that takes longer counts as failed.
@@ -73,20 +75,20 @@ const OPERATIONS: [(&str, u32); 4] = [("send", 2), ("write", 1), ("read", 1), ("
 /// which is subtracted from the costs of the other operations.
 const IDLE: &str = "idle";
 
-/// The names of all [`OPERATIONS`]. Used in [`WAYS`] for the ways of posting whose cost is measured
-/// for every operation.
+/// The names of all [`OPERATIONS`]. Used in [`WAYS`] for each interface or queue pair type of
+/// rdma-core that is measured with every operation.
 const ALL: &[&str] = &["send", "write", "read", "atomic"];
-/// The names of the operations send and write. Used in [`WAYS`] for the ways of posting that
-/// support neither reads nor atomic operations.
+/// The names of the operations send and write. Used in [`WAYS`] for each interface or queue pair
+/// type of rdma-core that supports neither reads nor atomic operations.
 const SENDS_WRITES: &[&str] = &["send", "write"];
-/// The name of the operation send. Used in [`WAYS`] for the ways of posting that support only
-/// sends, or that differ from another way only in sends.
+/// The name of the operation send. Used in [`WAYS`] for each interface or queue pair type of
+/// rdma-core that supports only sends, or whose other operations cost the same as another way.
 const SENDS: &[&str] = &["send"];
 
-/// The ways in which the Rust program posts requests over rdma-core. Each entry has the name of the
-/// way, whether the way must meet [`GOAL`], and the operations whose cost is measured. The C
-/// program posts the same structs for all ways, with at most one more flag or address, which costs
-/// next to nothing.
+/// The ways in which the Rust program posts requests: the interfaces and queue pair types of
+/// rdma-core. Each entry has the name of the way, whether the way must meet [`GOAL`], and the
+/// operations whose cost is measured. All ways are compared with the same C program: in C, they
+/// differ by at most one flag or address, which costs next to nothing.
 const WAYS: [(&str, bool, &[&str]); 8] = [
     ("owned", true, ALL),
     ("scope", true, ALL),
@@ -98,8 +100,8 @@ const WAYS: [(&str, bool, &[&str]); 8] = [
     ("concurrent", false, ALL),
 ];
 
-/// The average cost of one request: the number of instructions, of polls, and of calls of library
-/// functions.
+/// The average cost of posting and polling one request: the number of instructions, of polls, and
+/// of calls of library functions.
 #[derive(Clone, Debug, Default)]
 struct Cost {
     /// Average number of instructions outside of the device's library.
@@ -112,23 +114,24 @@ struct Cost {
     calls: BTreeMap<String, f64>,
 }
 
-/// A program whose instructions are counted. For the Rust program, `way` is the name of one of the
-/// [`WAYS`] of posting requests. For the C program, `way` is `None`.
+/// A program whose instructions are counted: the Rust program or the C program. For the Rust
+/// program, `way` is the way in which it posts requests: a name in [`WAYS`]. For the C program,
+/// `way` is `None`.
 struct Subject {
     program: PathBuf,
     way: Option<&'static str>,
 }
 
-/// The parts that all measured runs of both programs have in common: the device's library, the
-/// environment variables that select the device, and the directory for profiles.
+/// The environment in which the Rust program and the C program run: the device's library, the
+/// environment variables that select the device, and the directory for the measured profiles.
 struct Bench {
     library: PathBuf,
     environment: Vec<(OsString, OsString)>,
     results: PathBuf,
 }
 
-/// Builds both programs, counts their instructions, and prints a table. Returns the exit status: 0
-/// if every goal is met, else 1.
+/// Builds a program over rdma-core and its counterpart in C, counts the instructions of both, and
+/// prints a table. Returns the exit status: 0 if every goal is met, else 1.
 pub(crate) fn run(shell: &Shell) -> anyhow::Result<u8> {
     packages::install(shell, packages::BUILD)?;
     packages::install(shell, packages::CALLGRIND)?;
@@ -182,9 +185,10 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<u8> {
     Ok(u8::from(missed > 0))
 }
 
-/// Prints a line of the table: the cost `c` of a request in the C program, and the cost `rust` of
-/// the request over rdma-core. `posts` is the number of posts in a request, from which the goal is
-/// computed, or `None` if there is no goal. Returns `false` if the goal is missed.
+/// Prints the line of the table for the operation `operation` and the way of posting `way`. `c` and
+/// `rust` are the costs of a request in the C program and in the Rust program. `posts` is the
+/// number of posts in a request, to which the goal is proportional; `None` if there is no goal.
+/// Returns `false` if the goal is missed.
 fn line((operation, way): (&str, &str), c: &Cost, rust: &Cost, posts: Option<u32>) -> bool {
     let difference = rust.outside - c.outside;
     let calls: Vec<_> = rust
@@ -236,9 +240,9 @@ impl Bench {
         Ok(program.canonicalize()?)
     }
 
-    /// Measures the average cost of one request in the program `subject`. `operation` is the name
-    /// of the request's kind, such as "send"; `polls` is the number of polls that such a request
-    /// needs.
+    /// Measures the average cost of one request in the program `subject`. `operation` is the kind
+    /// of the request, such as "send". `polls` is the number of polls that find the completions of
+    /// such a request; runs with many further polls are repeated.
     fn cost(&self, subject: &Subject, operation: &str, polls: u32) -> anyhow::Result<Cost> {
         let less = self.repeat(subject, operation, COUNT, polls)?;
         let more = self.repeat(subject, operation, 2 * COUNT, polls)?;
@@ -256,9 +260,10 @@ impl Bench {
         })
     }
 
-    /// Runs the program `subject` with `count` requests until a run has few empty polls, and
-    /// returns the profile (the counted instructions) of that run. A request of the kind
-    /// `operation` needs `polls` polls. After [`MAX_RUNS`] runs, returns the last profile.
+    /// Runs the program `subject` with `count` requests of the kind `operation`, and returns the
+    /// profile (the counted instructions). A request needs `polls` polls; further polls are empty
+    /// and distort the profile, so a run with too many of them is repeated. After [`MAX_RUNS`]
+    /// runs, returns the last profile.
     fn repeat(
         &self,
         subject: &Subject,
@@ -316,9 +321,9 @@ impl Bench {
 }
 
 impl Cost {
-    /// Returns this cost without the instructions of empty polls. A request needs `polls` polls;
-    /// each poll beyond them is empty and costs `idle`, the measured cost of polling an empty
-    /// queue.
+    /// Returns this cost of a request without the instructions of empty polls (polls that find no
+    /// completion). The request needs `polls` polls; all further polls were empty. `idle` is the
+    /// measured cost of an empty poll.
     fn net(self, idle: &Self, polls: u32) -> Self {
         let in_vain = self.polls - f64::from(polls);
         Self {

@@ -11,8 +11,8 @@ use super::qemu::Accelerator;
 use super::session::{CommandEnd, Guest};
 use crate::project;
 
-/// Time limit of the trial boot. Under KVM, a boot takes a second; one that takes longer than this
-/// limit is stuck.
+/// Time limit of the trial boot, which shows whether KVM works on this machine. Under KVM, a boot
+/// takes a second; one that takes longer than this limit is stuck.
 const TRIAL_LIMIT: Duration = Duration::from_secs(15);
 
 /// Returns KVM if KVM works on this host, else emulation.

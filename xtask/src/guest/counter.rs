@@ -4,15 +4,15 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Duration of the measurement. The error of a single reading of the counter is about a millionth
-/// of this duration.
+/// Duration of the measurement of the time-stamp counter's frequency. The error of a single reading
+/// of the counter is about a millionth of this duration.
 const MEASUREMENT: Duration = Duration::from_millis(100);
 
-/// Returns the frequency of this machine's time-stamp counter in kHz.
+/// Returns the frequency of this machine's time-stamp counter in kHz. The kernel of an emulated
+/// virtual machine (the guest) gets this frequency as a parameter.
 ///
-/// An emulated guest's kernel gets this frequency as a parameter. By default, a guest measures the
-/// frequency against another clock when it boots. On a busy host, which interrupts the guest during
-/// that measurement, the result was wrong by a factor of 2.5, and so were all clocks of the guest.
+/// Without the parameter, a guest measures the frequency when it boots. On a host that was busy at
+/// that time, the result was wrong by a factor of 2.5, and so were all clocks of the guest.
 pub(crate) fn kilohertz() -> u64 {
     let (begin, first) = reading();
     thread::sleep(MEASUREMENT);
@@ -39,8 +39,8 @@ fn ticks() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// Returns 0 in place of the time-stamp counter on architectures other than x86-64, on which no
-/// guest runs.
+/// Returns 0 in place of the time-stamp counter on architectures other than x86-64. The counter is
+/// needed only for the virtual machine (the guest), which runs only on x86-64.
 #[cfg(not(target_arch = "x86_64"))]
 fn ticks() -> u64 {
     0

@@ -21,8 +21,8 @@ impl Archive {
         self.entry(path, mode::DIRECTORY, &[]);
     }
 
-    /// Adds a regular file with the path `path` and the content `contents` to the archive. All
-    /// users may read and execute the file.
+    /// Adds a regular file with the path `path` and the content `contents` to this cpio archive.
+    /// All users may read and execute the file.
     pub(crate) fn file(&mut self, path: &str, contents: &[u8]) {
         self.entry(path, mode::PROGRAM, contents);
     }

@@ -15,7 +15,8 @@ use super::modules;
 /// The paths where Debian's package busybox-static installs a static busybox.
 const BUSYBOX: [&str; 2] = ["/usr/bin/busybox", "/bin/busybox"];
 
-/// The busybox commands that `init.sh` uses. The archive has a link to busybox for each.
+/// The busybox commands that the guest's script `init.sh` uses. The guest's initial root file
+/// system has a link to busybox for each command.
 const APPLETS: &[&str] = &[
     "cp",
     "insmod",

@@ -5,7 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The Soft-RoCE devices that the guest creates before it runs the command.
+/// A choice of the Soft-RoCE devices that the guest (the virtual machine) creates before it runs
+/// the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GuestDevices {
     /// No Soft-RoCE devices. Soft-RoCE's kernel modules are not loaded either.
@@ -54,8 +55,8 @@ impl Job {
         config
     }
 
-    /// Returns shell code that calls the function `share` of the guest's script for each shared
-    /// directory, to mount the directory.
+    /// Returns shell code that mounts the shared directories in the guest. For each directory, the
+    /// code calls the function `share`, which the guest's script `init.sh` defines.
     pub(crate) fn share_calls(&self) -> Vec<u8> {
         let mut calls = Vec::new();
         for (index, directory) in self.shares.iter().enumerate() {
@@ -66,8 +67,8 @@ impl Job {
         calls
     }
 
-    /// Returns a shell script that executes the command of this job in its directory and with its
-    /// environment.
+    /// Returns a shell script for the guest that executes the command of this job, in the working
+    /// directory and with the environment variables of the job.
     pub(crate) fn script(&self) -> Vec<u8> {
         let mut script = b"cd ".to_vec();
         quote(self.directory.as_os_str(), &mut script);

@@ -17,8 +17,8 @@ pub(crate) const TRANSPORT: &[&str] = &[
 ];
 
 /// The kernel modules of a Soft-RoCE device, in the order in which the guest loads them.
-/// `crc32_generic` is the first: rdma_rxe requests crc32 by name from the crypto layer, and the
-/// guest has no program that loads modules on the kernel's request.
+/// `crc32_generic` is loaded explicitly: rdma_rxe requests crc32 from the crypto layer only when it
+/// runs, and the guest has no program that loads modules on the kernel's request.
 pub(crate) const SOFT_ROCE: &[&str] = &[
     "crc32_generic",
     "dummy",
@@ -100,7 +100,8 @@ impl Table {
 }
 
 /// Returns the contents of the module `file` without signature, debug information and type
-/// information, which is a third of the size. The result is cached in the directory `kept`.
+/// information. The result has about a third of the size of the module, and is cached in the
+/// directory `kept`.
 pub(crate) fn stripped(shell: &Shell, file: &Path, kept: &Path) -> anyhow::Result<Vec<u8>> {
     let name = name_of(file.to_str().context("a module's path is not UTF-8")?);
     let result = kept.join(format!("{name}.ko"));

@@ -33,7 +33,7 @@ const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet panic=-1 cryptomgr.notests 
                                  rcupdate.rcu_expedited=1 mitigations=off nokaslr \
                                  random.trust_cpu=on tsc=reliable";
 
-/// The mechanism that executes the guest's instructions.
+/// The mechanism that executes the guest's instructions: KVM or emulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accelerator {
     /// KVM: the host's processor, through `/dev/kvm`.
@@ -86,7 +86,8 @@ pub(crate) struct Qemu {
     child: Child,
 }
 
-/// The host's ends of the connections with the guest.
+/// The host's ends of the connections with the guest: sockets that are connected to the guest's
+/// ports, and the error output of QEMU.
 #[derive(Debug)]
 pub(crate) struct Ports {
     /// The output of the guest's kernel and of its first process.

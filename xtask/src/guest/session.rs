@@ -196,9 +196,9 @@ fn report_status(port: UnixStream, events: mpsc::Sender<Event>) {
     });
 }
 
-/// Starts a thread that copies an output of the command from `port` to `out`, an output of this
-/// process, up to the text `mark`. If copying fails, as when `out` is closed, the thread sends
-/// [`Event::OutputClosed`] to `events`.
+/// Starts a thread that copies an output of the command in the guest to `out`, an output of this
+/// process, up to the text `mark`. `port` is the connection with the guest that carries the output.
+/// If copying fails, as when `out` is closed, the thread sends [`Event::OutputClosed`] to `events`.
 fn forward(
     port: UnixStream,
     out: impl Write + Send + 'static,

@@ -12,15 +12,16 @@ use crate::project;
 /// The crates for which known bugs are stored as patches, relative to the root of the workspace.
 const CRATES: [&str; 2] = ["ibverbs-sys/softroce", "rdma-core"];
 
-/// The directory with the patch files of a crate's bugs, relative to the crate.
+/// The directory with the patch files of a crate's known bugs, relative to the crate. Tests must
+/// fail when such a patch is applied.
 const PATCHES: &str = "tests/planted";
 
 /// The text with which the second line of a bug's patch file begins. The name of the test that must
 /// detect the bug follows.
 const PREFIX: &str = "Caught by: ";
 
-/// The words that name the simulation (softroce's transport on a simulated network) in the second
-/// line of a bug's patch file.
+/// The words by which the second line of a bug's patch file names the simulation (softroce's
+/// transport on a simulated network) as the test that must detect the bug.
 const SIMULATION: &str = "the simulation";
 
 /// A known bug, stored as a patch, with the test that must detect it.
@@ -41,7 +42,8 @@ pub(super) struct Bug {
     path: PathBuf,
 }
 
-/// A test that must detect a bug.
+/// A test that must fail while a known bug is applied to the code: the simulation, or a test that
+/// cargo runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Test {
     /// Random schedules (sequences of events) of softroce's transport on a simulated network.
@@ -62,8 +64,8 @@ pub(super) struct CargoTest {
 }
 
 impl Bug {
-    /// Applies the bug's patch to the copy of the workspace at `workspace`. If `only_check` is set,
-    /// only checks that the patch can be applied.
+    /// Applies the patch of this known bug to the copy of the workspace at `workspace`. If
+    /// `only_check` is set, only checks that the patch can be applied.
     pub(super) fn apply(&self, workspace: &Path, only_check: bool) -> anyhow::Result<()> {
         let directory = workspace.join(self.package);
         let mut command = Command::new("git");
@@ -92,7 +94,7 @@ impl Bug {
     }
 }
 
-/// Returns all bugs that are stored in the workspace, sorted by crate and name.
+/// Returns all known bugs that are stored as patches in the workspace, sorted by crate and name.
 pub(super) fn all() -> anyhow::Result<Vec<Bug>> {
     let mut bugs = Vec::new();
     for package in CRATES {
@@ -111,8 +113,8 @@ pub(super) fn all() -> anyhow::Result<Vec<Bug>> {
     Ok(bugs)
 }
 
-/// Returns the bugs in `all` whose names are in `names`. Returns all bugs if `names` is empty.
-/// Fails if no bug has one of the names.
+/// Returns the bugs in `all` whose names are in `names`, or all bugs if `names` is empty. Fails if
+/// `names` has a name that no bug has.
 pub(super) fn chosen(all: Vec<Bug>, names: &[String]) -> anyhow::Result<Vec<Bug>> {
     if let Some(unknown) = names
         .iter()
@@ -233,7 +235,7 @@ mod tests {
     }
 
     /// Returns whether a Rust source file below the directory `directory` contains at least one of
-    /// `texts`. Used to check that the tests that bugs name exist.
+    /// `texts`. Used to check that each test that a bug's patch file names exists.
     fn contains(directory: &Path, texts: &[String]) -> bool {
         fs::read_dir(directory).unwrap().any(|entry| {
             let path = entry.unwrap().path();

@@ -11,7 +11,8 @@ use xshell::Shell;
 use self::workspace_copy::{Verdict, WorkspaceCopy};
 use crate::packages;
 
-/// The options of `cargo xtask plant`.
+/// The options of `cargo xtask plant`, which applies known bugs to the code, and checks that tests
+/// detect them.
 #[derive(Debug)]
 pub(crate) struct Options {
     /// The names of the bugs to apply; empty for all bugs.

@@ -12,8 +12,8 @@ use super::mirror::mirror;
 use crate::limit::{ProcessGroup, exit_code};
 use crate::{cargo, environment, project};
 
-/// Names of files and directories that are not copied, because the tests do not need them: the git
-/// repository and build results.
+/// Names of files and directories that the copy of the workspace leaves out, because the tests do
+/// not need them: the git repository and build results.
 const LEFT_OUT: &[&str] = &[".git", "target"];
 
 /// Time limit of the simulation with all its schedules. A simulation that takes longer counts as a
@@ -23,7 +23,8 @@ const SIMULATION_LIMIT: Duration = Duration::from_secs(1200);
 /// Time limit of one test. A test that takes longer counts as a detected bug.
 const TEST_LIMIT: Duration = Duration::from_secs(300);
 
-/// Compiler flags that disable warnings: with a bug applied, code may be unused.
+/// Compiler flags that disable warnings in the copy of the workspace. A known bug that is applied
+/// to the copy may make code unused.
 const FLAGS: &str = "-Awarnings";
 
 /// The environment variable that gives cargo compiler flags.
@@ -47,8 +48,9 @@ pub(super) struct WorkspaceCopy {
 }
 
 impl WorkspaceCopy {
-    /// Creates the paths of a copy whose simulation runs `schedules` random schedules (sequences of
-    /// events). Copies nothing yet.
+    /// Creates the description of a copy of the workspace, to which known bugs are applied. Copies
+    /// nothing yet. `schedules` is the number of random schedules (sequences of events) in a run of
+    /// the simulation.
     pub(super) fn new(schedules: u64) -> Self {
         let place = project::target().join("planted");
         Self {
@@ -59,7 +61,8 @@ impl WorkspaceCopy {
         }
     }
 
-    /// Checks that the tests of `bugs` pass without a bug. Runs each test once.
+    /// Checks that the tests that must detect `bugs` pass as long as no bug is applied to the code.
+    /// Runs each test once.
     pub(super) fn check_tests(&self, bugs: &[Bug]) -> anyhow::Result<()> {
         self.restore()?;
         let mut checked: Vec<&Test> = Vec::new();
@@ -88,8 +91,8 @@ impl WorkspaceCopy {
             .with_context(|| format!("with the bug {}", bug.name))
     }
 
-    /// Removes the applied bug from the copy of the workspace: copies each file again that differs
-    /// from the original.
+    /// Restores the copy of the workspace, to which a known bug was applied: copies each file again
+    /// that differs from the original.
     fn restore(&self) -> anyhow::Result<()> {
         mirror(project::root(), &self.copy, LEFT_OUT)
             .with_context(|| format!("copying the workspace to {}", self.copy.display()))
@@ -103,7 +106,8 @@ impl WorkspaceCopy {
     }
 
     /// Builds the copy of the workspace and runs the simulation (softroce's transport on a
-    /// simulated network). Returns whether the simulation detected the bug.
+    /// simulated network). Returns whether the simulation detected the bug that is applied to the
+    /// copy.
     fn simulate(&self) -> anyhow::Result<Verdict> {
         let manifest = self.copy.join("Cargo.toml");
         let arguments = [
@@ -142,7 +146,8 @@ impl WorkspaceCopy {
         }
     }
 
-    /// Builds the copy of the workspace and runs `test`. Returns whether the test detected the bug.
+    /// Builds the copy of the workspace and runs `test`. Returns whether the test detected the bug
+    /// that is applied to the copy.
     fn run_cargo(&self, test: &CargoTest) -> anyhow::Result<Verdict> {
         let flags = test
             .environment

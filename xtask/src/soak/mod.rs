@@ -17,7 +17,7 @@ use self::repeated::Repeated;
 use crate::cargo::{self, Executable};
 use crate::{environment, fuzz, packages};
 
-/// The options of `cargo xtask soak`.
+/// The options of `cargo xtask soak`, which runs random tests for a given time to find rare bugs.
 #[derive(Debug)]
 pub(crate) struct Options {
     /// The name of the soak test to run; `None` for all soak tests.
@@ -394,7 +394,7 @@ fn block_store(_: &Shell, time: Duration) -> anyhow::Result<u8> {
 }
 
 /// Builds the test program `name` as `cargo xtask test` does. Returns the test program, and all
-/// executables that were built.
+/// executables of the same build, whose paths the test program may need.
 fn test_program(name: &str) -> anyhow::Result<(Executable, Vec<Executable>)> {
     let built = cargo::build(&["test", "--workspace", "--no-run", "--test", name])?;
     let program = find(&built, name)?.clone();

@@ -12,8 +12,8 @@ use crate::cargo::{self, Executable};
 use crate::limit::{ProcessGroup, TIMED_OUT, exit_code};
 use crate::{environment, project};
 
-/// Time for which the last run may continue after the given time is over, before it is killed: it
-/// may be slower than earlier runs, or hang.
+/// Time for which the last run of a soak test may continue after the time of the soak test is over,
+/// before the run is killed. The last run may be slower than earlier runs, or hang.
 const MAX_OVERRUN: Duration = Duration::from_secs(120);
 
 /// The parameters of a soak test that runs a test program again and again. Each run of the program
@@ -31,9 +31,9 @@ pub(crate) struct Repeated {
 }
 
 impl Repeated {
-    /// Runs commands until `time` is over or a run fails. The function `command` returns the
-    /// command for a seed and a number of repetitions, with the command line by which a user
-    /// repeats the run. Returns 0, or the exit status of the run that failed.
+    /// Runs commands until `time` is over or a run fails. The function `command` gets a seed and a
+    /// number of repetitions, and returns the command of the next run with the command line that a
+    /// user enters to repeat this run. Returns 0, or the exit status of the run that failed.
     pub(crate) fn run(
         &self,
         time: Duration,
@@ -103,7 +103,8 @@ pub(crate) fn command(executable: &Executable, built: &[Executable]) -> Command 
     command
 }
 
-/// Returns a random seed that no earlier run has used: the microseconds of the clock.
+/// Returns a new random seed: the time in microseconds, which differs from the time of every
+/// earlier run.
 pub(crate) fn new_seed() -> u64 {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     now.as_secs() * 1_000_000 + u64::from(now.subsec_micros())

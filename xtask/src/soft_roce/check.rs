@@ -14,8 +14,8 @@ use super::{gid, kernel_module};
 use crate::guest::kernel::Kernel;
 use crate::packages;
 
-/// The minimum limit of locked memory, in bytes, with which the check succeeds. All registered
-/// memory counts towards the limit.
+/// The minimum limit of locked memory, in bytes, that `cargo xtask softroce-setup --check` accepts.
+/// All registered memory counts towards the limit.
 const ENOUGH_MEMLOCK: u64 = 64 << 20;
 
 /// A line of the report: one requirement, and whether the machine meets it.
@@ -101,7 +101,7 @@ pub(crate) fn check(shell: &Shell) -> anyhow::Result<u8> {
 }
 
 /// Checks that softroce can run, for which UDP must work on the loopback interface. Returns the
-/// line of the report.
+/// result as a line of the report.
 fn softroce() -> Finding {
     let state = match UdpSocket::bind(("127.0.0.1", 0)) {
         Ok(_) => Ok("UDP on the loopback network".to_owned()),
@@ -174,9 +174,9 @@ fn gids(devices: &[Device]) -> Finding {
     )
 }
 
-/// Checks whether this user may open the device nodes by which programs use `devices`, and returns
-/// the line of the report. Tries all nodes, because the number of a node does not identify its
-/// device.
+/// Checks that this user may open the device nodes in `/dev/infiniband`, through which programs use
+/// the RDMA devices `devices`. Returns the result as a line of the report. Checks all nodes,
+/// because the number of a node does not identify its device.
 fn nodes(devices: &[Device]) -> Finding {
     let nodes = std::fs::read_dir("/dev/infiniband")
         .into_iter()

@@ -106,8 +106,9 @@ pub(crate) fn wait_usable(device: &str, netdev: &str, limit: Duration) -> Option
     }
 }
 
-/// Returns the usable addresses of `netdev`. `text` has the lines of `/proc/net/if_inet6`: address,
-/// interface number, prefix length, scope, flags, interface.
+/// Returns the IPv6 addresses of `netdev` that can be used: the kernel has checked that they are
+/// not duplicates. `text` has the lines of `/proc/net/if_inet6`: address, interface number, prefix
+/// length, scope, flags, interface.
 fn ready_addresses(text: &str, netdev: &str) -> Vec<Ipv6Addr> {
     const DUPLICATE: u32 = 0x08;
     const TENTATIVE: u32 = 0x40;

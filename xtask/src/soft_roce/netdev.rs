@@ -15,7 +15,8 @@ const DUMMY: &str = "softroce0";
 /// The IPv4 address of the dummy network device, with the length of its prefix. The GID of the
 /// Soft-RoCE device is derived from this address.
 const DUMMY_ADDRESS: &str = "10.77.0.1/24";
-/// The MTU of the dummy network device in bytes: RoCE's largest path MTU and room for headers.
+/// The MTU in bytes of the dummy network device that xtask creates for a Soft-RoCE device, as an
+/// argument of `ip`. Has room for RoCE's largest path MTU and headers.
 const MTU: &str = "4200";
 
 /// Returns whether this machine has a network device with the name `name`.

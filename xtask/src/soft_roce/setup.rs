@@ -16,8 +16,8 @@ use crate::rxe::{self, Requirements};
 /// seconds.
 const GID_LIMIT: Duration = Duration::from_secs(10);
 
-/// The description of the kernel's Soft-RoCE device that `cargo xtask softroce-setup` must provide,
-/// from the options of that command.
+/// The options of `cargo xtask softroce-setup`, which describe the kernel's Soft-RoCE device that
+/// the command must provide.
 #[derive(Debug, Default)]
 pub(crate) struct Request {
     /// The network device that the Soft-RoCE device uses; `None` for the network device of the

@@ -70,9 +70,9 @@ impl Results {
         self.in_failures = line == "failures:";
     }
 
-    /// Completes [`ignored`](Self::ignored) after the last line of the output. A closing line may
-    /// count more ignored tests than there were lines for ignored tests; the difference is added
-    /// with the reason [`NO_REASON`].
+    /// Completes the counts of ignored tests after the last line of the output. If the output's
+    /// summary counts more ignored tests than the output lists, adds the difference to
+    /// [`ignored`](Self::ignored) with the reason [`NO_REASON`].
     pub(crate) fn complete(&mut self) {
         let known: u64 = self.ignored.values().sum();
         let all = self.counts.map_or(0, |counts| counts.ignored);

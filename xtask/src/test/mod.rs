@@ -39,11 +39,12 @@ use crate::cargo::{self, Executable};
 use crate::rxe::{self, Requirements};
 use crate::{packages, project, softroce};
 
-/// Time limit for all tests together on a device of the kernel. After this time, the tests that
-/// still run are killed.
+/// Time limit for all tests together on a device other than softroce, such as the kernel's
+/// Soft-RoCE. After this time, the tests that still run are killed.
 const DEVICE_LIMIT: Duration = Duration::from_secs(40 * 60);
 
-/// Runs the selected tests, prints the report, and returns the exit status.
+/// Runs the selected tests, prints the report, and returns the exit status: 1 if the report has a
+/// failure, else 0.
 pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
     let mut installed = Installed::default();
     let places = Place::all(selection);
@@ -119,9 +120,9 @@ pub(crate) fn run_plan(plan: &Path, outcomes: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the test programs of all packages, even if only some are selected: when a single package
-/// is built, cargo selects other features of the dependencies, so a test that is repeated alone
-/// would run in a different program.
+/// Builds the test programs of all packages, even if only some are selected. For a single package,
+/// cargo would select other features of the dependencies, and a test that is repeated alone would
+/// run in a different program.
 fn build(selection: &Selection, installed: &Installed) -> anyhow::Result<Vec<Executable>> {
     let built = cargo::build(&["test", "--workspace", "--no-run"]);
     let mut built = match installed.problem(packages::BUILD) {
@@ -217,8 +218,9 @@ fn run_at(
 }
 
 /// Runs `programs` in a separate process, on a machine that meets `requirements`: this machine or
-/// the guest. The files of the run are in `directory`. Returns the outcomes of the programs. Adds a
-/// message to `problems` if the process ended with an error after a program had started.
+/// the guest (a virtual machine). The files of the run are in `directory`. Returns the outcomes of
+/// the programs. If the process fails after a program has started, adds a message to `problems`; if
+/// it fails earlier, returns the error.
 fn run_remotely(
     shell: &Shell,
     requirements: Requirements,
@@ -276,7 +278,7 @@ fn run_remotely(
         .collect()
 }
 
-/// Returns a failure as the outcome of `program`, which was not started or did not run to its end.
+/// Returns the outcome of `program`, which was not started or did not run to its end: a failure.
 /// Prints the output that the program wrote to its file in `directory`, if there is any.
 fn unfinished(program: &Program, directory: &Path) -> anyhow::Result<Outcome> {
     let log = log(program, directory);
@@ -322,7 +324,8 @@ fn log(program: &Program, directory: &Path) -> PathBuf {
     directory.join(format!("{}.log", program.name.replace(['/', ' '], "-")))
 }
 
-/// A directory for the files of this run. The directory is removed when this value is dropped.
+/// A directory for the files of one run of `cargo xtask test`. The directory is removed when this
+/// value is dropped.
 struct RunDirectory(PathBuf);
 
 impl RunDirectory {

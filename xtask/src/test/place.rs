@@ -21,11 +21,13 @@ const PROGRAM_LIMIT: Duration = Duration::from_secs(900);
 /// form of [`Program::name`]: the package, a space, and the cargo target.
 pub(crate) const C_PROGRAMS: &str = "softroce c_programs";
 
-/// The name of the test program that runs programs of other projects on softroce.
+/// The name of the test program that runs programs of other projects (UCX, Open MPI, uDAPL) on
+/// softroce.
 pub(crate) const FOREIGN: &str = "softroce-preload foreign";
 
-/// The name of the test program that runs the commands shown in the documentation. Some commands
-/// need the programs in [`packages::PROGRAMS`] and [`packages::FOREIGN`].
+/// The name of the test program that runs the commands shown in the documentation of the workspace.
+/// The name consists of the package, a space, and the cargo target. Some commands need the programs
+/// in [`packages::PROGRAMS`] and [`packages::FOREIGN`].
 const DOCUMENTATION: &str = "xtask documentation";
 
 /// The name of the test program with softroce's unit tests. Some of these tests capture packets.
@@ -60,8 +62,8 @@ impl Place {
         }
     }
 
-    /// Returns the name of the directory for the files (such as outputs) of the tests at this
-    /// place, which is the host or a device.
+    /// Returns the name of the directory for the files, such as outputs, of the tests that run at
+    /// this place: the host or a device.
     pub(crate) fn directory(&self) -> String {
         match self {
             Self::Host => "host".to_owned(),
@@ -95,8 +97,8 @@ impl Place {
     }
 
     /// Returns the test programs of `selection` that run at this place (the host or a device),
-    /// sorted by name. `built` has all built executables; `matches` remembers which programs have
-    /// tests that the filter selects.
+    /// sorted by name. `built` has all built executables. `matches` is a cache, kept between calls,
+    /// of the programs that have tests with the selected names.
     pub(crate) fn programs(
         &self,
         selection: &Selection,
@@ -133,9 +135,8 @@ impl fmt::Display for Place {
     }
 }
 
-/// A map from the path of a test program to whether the program has a test that the option
-/// `--filter` selects. The map is filled as needed, so that the tests of each program are listed
-/// only once.
+/// A cache that shows which test programs have a test that the option `--filter` selects, by the
+/// path of the program. Filled as needed, so that the tests of each program are listed only once.
 #[derive(Debug, Default)]
 pub(crate) struct Matches(HashMap<OsString, bool>);
 

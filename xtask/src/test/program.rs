@@ -74,7 +74,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the names of the package and of the cargo target, which [`Self::name`] contains.
+    /// Returns the names of the package and of the cargo target of the test program. [`Self::name`]
+    /// contains both, separated by a space.
     pub(crate) fn package_and_program(&self) -> (&str, &str) {
         self.name.split_once(' ').unwrap_or(("", &self.name))
     }
@@ -113,8 +114,8 @@ impl Program {
         judge(&self.name, ended, results, seconds)
     }
 
-    /// Returns whether the program has a test that its arguments select. The program only lists its
-    /// tests.
+    /// Returns whether the program has a test that its arguments select. Runs the program to list
+    /// these tests, but runs none of them.
     pub(crate) fn has_selected_tests(&self) -> anyhow::Result<bool> {
         let mut command = self.prepare()?;
         command.arg("--list").stderr(Stdio::null());
@@ -135,8 +136,8 @@ impl Program {
         Ok(listed(&text).next().is_some())
     }
 
-    /// Returns the command that runs this test program, with a pipe as standard output, so that
-    /// xtask can read the results.
+    /// Returns the command that starts this test program, to run or to list its tests. Standard
+    /// output is a pipe, from which xtask reads.
     fn prepare(&self) -> anyhow::Result<Command> {
         let (file, arguments) = self.command.split_first().context("no command")?;
         let mut command = Command::new(file);
@@ -151,8 +152,9 @@ impl Program {
         Ok(command)
     }
 
-    /// Runs the program. Returns its exit status (`None` if it was killed at its time limit), and
-    /// its results (`None` if its output was still open after [`DRAIN_LIMIT`]).
+    /// Runs the program, and writes its output to the file `log`. Returns its exit status (`None`
+    /// if it was killed at its time limit), and its results (`None` if its output was still open
+    /// after [`DRAIN_LIMIT`]).
     fn observe(&self, log: File) -> anyhow::Result<(Option<ExitStatus>, Option<Results>)> {
         let mut command = self.prepare()?;
         // Standard error goes directly to the log: in the pipe, it could split the lines with

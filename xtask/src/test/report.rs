@@ -19,7 +19,8 @@ pub(crate) struct PlaceResults {
 }
 
 impl PlaceResults {
-    /// Returns the numbers of tests at this place, summed over all programs.
+    /// Returns the numbers of tests that passed, failed and were ignored at this place (the host or
+    /// a device), summed over all programs.
     pub(crate) fn total(&self) -> Counts {
         let mut total = Counts::default();
         for outcome in &self.outcomes {
@@ -28,20 +29,21 @@ impl PlaceResults {
         total
     }
 
-    /// Returns whether a test passed or failed at this place, so that at least one was not ignored.
+    /// Returns whether at least one test at this place (the host or a device) passed or failed,
+    /// rather than being ignored.
     pub(crate) fn has_run(&self) -> bool {
         let total = self.total();
         total.passed + total.failed > 0
     }
 
-    /// Returns whether a test of this place passed, failed or was ignored, so that the place had at
-    /// least one test. If no place had a test, the user selected a test that does not exist.
+    /// Returns whether this place (the host or a device) had at least one test, even an ignored
+    /// one. If no place had a test, the user selected a test that does not exist.
     pub(crate) fn has_tests(&self) -> bool {
         self.has_run() || self.total().ignored > 0
     }
 
     /// Returns the `cargo xtask test` command that repeats the test program of `outcome` at this
-    /// place, or only its test `test` if a test is given.
+    /// place (the host or a device). If `test` is given, the command repeats only this test.
     fn repeat(&self, outcome: &Outcome, test: Option<&str>) -> String {
         let (package, program) = outcome.package_and_program();
         let mut command = "cargo xtask test".to_owned();

@@ -6,8 +6,8 @@ use super::quick;
 use super::target::{Target, XTASK};
 use crate::cargo::{Executable, Kind};
 
-/// The name by which the option `--program` selects the examples in the documentation, which
-/// rustdoc builds and runs.
+/// The name of the examples in the documentation (which rustdoc builds and runs) in the option
+/// `--program` of `cargo xtask test`.
 pub(crate) const DOC_TESTS: &str = "doc-tests";
 
 /// The tests that a run includes, by machine, package, program and name.
@@ -32,13 +32,14 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// Returns whether this selection restricts the tests by name, so that a device may have no
-    /// test to run.
+    /// Returns whether this selection of tests is restricted by names of packages, programs or
+    /// tests. A device may then have no test to run.
     pub(crate) fn is_by_name(&self) -> bool {
         !self.packages.is_empty() || !self.programs.is_empty() || self.filter.is_some()
     }
 
-    /// Returns the arguments by which a test program runs only the tests of this selection.
+    /// Returns the arguments with which a test program runs only the tests that the options
+    /// `--filter` and `--exact` select.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = OsString> {
         let exact = self.exact && self.filter.is_some();
         let filter = self.filter.iter().map(OsString::from);
@@ -52,7 +53,7 @@ impl Selection {
         self.host && needs_none && self.has(executable)
     }
 
-    /// Returns whether this selection runs `executable` on `device`.
+    /// Returns whether this selection of tests includes the test program `executable` on `device`.
     pub(crate) fn is_on_device(&self, executable: &Executable, device: &Target) -> bool {
         self.device
             && executable.kind == Kind::IntegrationTest
@@ -60,8 +61,8 @@ impl Selection {
             && self.has(executable)
     }
 
-    /// Returns whether a test run with this selection includes the examples in the documentation,
-    /// which rustdoc builds and runs.
+    /// Returns whether this selection of tests includes the examples in the documentation, which
+    /// rustdoc builds and runs.
     pub(crate) fn has_doc_tests(&self) -> bool {
         self.host && !self.quick && self.has_program(DOC_TESTS)
     }

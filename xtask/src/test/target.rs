@@ -7,8 +7,8 @@ use crate::environment;
 use crate::rxe::Requirements;
 use crate::soft_roce::device;
 
-/// A device on which tests and benchmarks run. softroce with a fixed path of its messages counts as
-/// a device of its own.
+/// A device on which tests and benchmarks run. softroce counts as several devices, which differ in
+/// how messages are sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// softroce, the user-space device, with its own choice of how messages are sent.
@@ -32,16 +32,17 @@ pub(crate) enum Target {
 /// The name of softroce's package, whose test programs run on softroce only.
 const SOFTROCE: &str = "softroce";
 
-/// The name of the package with softroce's library for other programs. It has no interface for
-/// Rust.
+/// The name of the package that builds softroce as a library for other programs, which load the
+/// library by `LD_PRELOAD`. The package has no interface for Rust.
 pub(crate) const SOFTROCE_PRELOAD: &str = "softroce-preload";
 
 /// The name of the package `xtask`. Its integration tests need no device, and run only on the host.
 pub(crate) const XTASK: &str = "xtask";
 
 /// The test programs, each with its package, that also run on [`Target::Packets`] and
-/// [`Target::Shared`], which fix the path of messages. Together, these programs send every kind of
-/// message, and make messages succeed and fail in every possible way.
+/// [`Target::Shared`]: softroce that is forced to send messages as packets, or through shared
+/// memory. Together, these programs send every kind of message, and make messages succeed and fail
+/// in every possible way.
 const ON_ALL_PATHS: [(&str, &str); 4] = [
     ("ibverbs-sys", "conformance"),
     (SOFTROCE, "direct"),
@@ -64,16 +65,16 @@ const BETWEEN_HOSTS: [(&str, &str); 10] = [
     ("rdma-rpc", "programs"),
 ];
 
-/// The test program of softroce that exchanges packets with the kernel's Soft-RoCE, and so needs
-/// both.
+/// The test program of softroce that exchanges packets with the kernel's Soft-RoCE, and so needs a
+/// machine with both devices.
 const INTEROP: &str = "interop";
 
 /// The package that runs programs of other projects over the streams of rdma-async. The package is
 /// in a workspace of its own.
 pub(crate) const PROGRAMS_OVER_STREAMS: &str = "rdma-async-interop";
 
-/// The test program, in several packages, that checks errors of the compiler. Its result does not
-/// depend on the device, and the guest has no compiler.
+/// The test program, in several packages, that checks errors of the compiler. Left out in the guest
+/// (a virtual machine), which has no compiler; the result does not depend on the device.
 const COMPILE_FAIL: &str = "compile_fail";
 
 impl Target {
@@ -130,9 +131,9 @@ impl Target {
         }
     }
 
-    /// Returns whether the test program `test` of `package` runs on this device. Test programs of
-    /// softroce run on softroce only, test programs of `xtask` on no device, and programs of other
-    /// projects not in the guest.
+    /// Returns whether the test program `test` of the package `package` runs on this device. Test
+    /// programs of softroce run only on softroce, and test programs of `xtask` on no device. The
+    /// kernel's device leaves out checks of compiler errors and programs of other projects.
     pub(crate) fn has_test(&self, package: &str, test: &str) -> bool {
         if package == XTASK {
             return false;
@@ -151,8 +152,9 @@ impl Target {
         }
     }
 
-    /// Returns the requirements for running tests or benchmarks in a separate process, on this
-    /// machine or in the guest; `None` if this process runs them on this machine.
+    /// Returns the requirements for the machine (this machine or the guest) on which a separate
+    /// process runs tests or benchmarks on this device. Returns `None` if no separate process is
+    /// needed.
     pub(crate) fn requirements(&self) -> Option<Requirements> {
         let usual = Requirements::default();
         match self {

@@ -153,7 +153,8 @@ impl MeasuredConnection {
         })
     }
 
-    /// Performs [`BATCH`] writes, one after the other, and returns the time that they took.
+    /// Performs [`BATCH`] RDMA writes to the peer's memory, one after the other. Returns the time
+    /// that all of them took together.
     async fn batch(&self) -> anyhow::Result<Duration> {
         let mut remote = RemoteMr::from_token(self.granted.token());
         let begun = Instant::now();

@@ -70,8 +70,9 @@ impl Samples {
         self.begun.elapsed()
     }
 
-    /// Returns the result of the measurement as JSON: the mean number of operations per second over
-    /// all samples.
+    /// Returns the result of the measurement as JSON: the number of operations per second, computed
+    /// from the mean of all samples. A sample is the average time of an operation among those
+    /// measured together.
     pub(crate) fn overall_rate(self) -> Value {
         let mean = self.samples.iter().sum::<f64>() / self.samples.len() as f64;
         json!({

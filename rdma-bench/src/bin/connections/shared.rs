@@ -20,7 +20,7 @@ use crate::result::Samples;
 
 /// Size in bytes of the value that the measured reads return.
 const VALUE_SIZE: usize = 64;
-/// Size in bytes of the memory to which access is granted.
+/// Size in bytes of the memory that a peer may access during a measured grant of access.
 const GRANTED_SIZE: usize = 4096;
 /// Number of operations that one sample measures together, so that the time to read the clock does
 /// not matter.
@@ -83,8 +83,8 @@ pub(crate) fn published_reads(updated: bool, time: Duration) -> anyhow::Result<V
     })
 }
 
-/// Updates the published value `value` without pause until another thread sets `is_over`, and
-/// returns `value`.
+/// Updates the published value `value` again and again, so that the reads of another thread meet
+/// concurrent updates. Stops when that thread sets `is_over`, and returns `value`.
 fn update(mut value: Published, is_over: &AtomicBool) -> Published {
     let mut number = 0_u8;
     while !is_over.load(Ordering::Relaxed) {
@@ -118,8 +118,9 @@ pub(crate) fn async_grant(time: Duration) -> anyhow::Result<Value> {
     })
 }
 
-/// Measures the time to bind a memory window of type 2 to [`GRANTED_SIZE`] bytes and to invalidate
-/// the window by rdma-core, for about `time`. Returns the result as JSON.
+/// Measures how long rdma-core takes to grant a peer access to [`GRANTED_SIZE`] bytes and to revoke
+/// it: to bind a memory window of type 2, and to invalidate the window. Measures for about `time`,
+/// and returns the result as JSON.
 pub(crate) fn core_grant(time: Duration) -> anyhow::Result<Value> {
     let domain = Context::open_default()?.protection_domain()?;
     let (left, _right) = core_pair(&domain)?;

@@ -18,7 +18,7 @@ use tokio::runtime::Builder;
 
 use self::transfer::{Stream, measure, serve};
 
-/// Measures streams of bytes between two processes.
+/// Measures streams of bytes between two processes, over RDMA or over TCP.
 #[derive(Debug, Clone, Parser)]
 struct CommandLine {
     /// Quantity to measure.

@@ -27,9 +27,9 @@ pub(crate) trait ByteStream: AsyncRead + AsyncWrite {}
 
 impl<T: AsyncRead + AsyncWrite> ByteStream for T {}
 
-/// Runs the server's side of a measurement of `what` with writes of `size` bytes. In a bandwidth
-/// test, reads all bytes and then sends one byte back; in a latency test, sends back the bytes of
-/// each write.
+/// Runs the server's side of a measurement of `what` on `stream`. In a bandwidth test, reads at
+/// most `size` bytes at a time until the client ends the stream, and then sends one byte back. In a
+/// latency test, sends each message of `size` bytes back, until the client closes the stream.
 pub(crate) async fn serve(stream: &mut Stream, what: Quantity, size: usize) -> anyhow::Result<()> {
     let mut room = vec![0; size];
     match what {

@@ -10,7 +10,8 @@ use anyhow::ensure;
 
 use super::Measured;
 
-/// Number of elements that a thread copies at once, before it adds the copies to its own elements.
+/// Number of vector elements that a thread copies at once, before it adds the copies to its own
+/// elements.
 const PIECE: usize = 1 << 16;
 
 /// Measures the time in which `ranks` threads, each with a vector of `size` bytes, perform the

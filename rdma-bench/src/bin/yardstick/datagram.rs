@@ -17,8 +17,9 @@ use super::udp::round_trips;
 /// ended, so that the checks hardly delay the polls.
 const POLLS_PER_CHECK: u32 = 1024;
 
-/// Runs the server on the TCP and UDP port `port`: returns each datagram of a client, of up to
-/// `size` bytes, to the client, until the client closes its TCP connection.
+/// Runs the server of the measurement on the UDP port `port`: sends each datagram of the client, of
+/// up to `size` bytes, back to it. Returns when the client closes its TCP connection, for which the
+/// server first waits on the TCP port `port`.
 pub(crate) fn serve(port: u16, size: usize) -> anyhow::Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).context("binding the socket")?;
     socket.set_nonblocking(true)?;

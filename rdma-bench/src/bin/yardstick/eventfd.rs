@@ -56,8 +56,10 @@ pub(crate) fn measure_tasks(time: Duration) -> anyhow::Result<Measured> {
     Measured::time(samples)
 }
 
-/// Runs the second process of [`measure`], which answers every wakeup with a wakeup. The two
-/// eventfds are its standard input and output.
+/// Runs the second process of [`measure`], which wakes the first process whenever the first process
+/// wakes it. Its standard input is the eventfd by which the first process wakes it; its standard
+/// output is the eventfd of the first process. The memory `shared` shows the first process that
+/// this process is ready.
 pub(crate) fn answer(shared: &Shared) -> anyhow::Result<()> {
     let (there, back) = (io::stdin(), io::stdout());
     shared.store(word::READY, 1);
@@ -84,8 +86,9 @@ fn eventfd(flags: EventfdFlags) -> anyhow::Result<OwnedFd> {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | flags).context("creating an eventfd")
 }
 
-/// Starts the second process of a measurement with the task `role`, and waits until the process is
-/// ready. The eventfd `there` wakes the second process; the eventfd `back` wakes this process.
+/// Starts the second process of a measurement, which performs the task `role`, and waits until the
+/// process is ready. This process wakes the second process by the eventfd `there`, and is woken by
+/// the eventfd `back`.
 fn start(role: Role, there: &OwnedFd, back: &OwnedFd) -> anyhow::Result<Other> {
     let ends = [there.try_clone()?, back.try_clone()?].map(Stdio::from);
     let mut other = Other::start(role, 0, ends)?;

@@ -30,7 +30,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 use other::Other;
 use result::Measured;
 
-/// Measures one operation of this machine without RDMA.
+/// Measures one operation of this machine without RDMA, such as a copy, a system call or a
+/// datagram.
 #[derive(Debug, Parser)]
 struct CommandLine {
     #[command(subcommand)]

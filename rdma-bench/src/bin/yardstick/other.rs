@@ -13,22 +13,25 @@ use crate::system::Shared;
 /// Maximum time that either process of a measurement waits for the other. After this time, the
 /// measurement fails.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Number of polls between two reads of the clock: reading the clock takes long compared with a
-/// poll.
+/// Number of polls of a condition between two reads of the clock: reading the clock takes long
+/// compared with a poll.
 const POLLS: u32 = 1 << 14;
 
 /// Indices of the words of the shared memory. Each word has its own cache lines.
 pub(crate) mod word {
-    /// Index of the word that the second process sets to a value other than 0 when it is ready: its
-    /// UDP port, the address of its memory, or 1.
+    /// Index of the word by which the second process reports that it is ready. The process sets the
+    /// word to a value other than 0: its UDP port, the address of its memory, or 1 if the first
+    /// process needs no such value.
     pub(crate) const READY: usize = 0;
-    /// Index of the word in which the first process stores its UDP port or counts its writes,
-    /// depending on the measurement.
+    /// Index of the word that the first process writes: its UDP port if the processes exchange
+    /// datagrams, or the number of its writes if it writes to a ring in shared memory.
     pub(crate) const PORT: usize = 1;
-    /// Index of the word that both processes increment in turn, or in which the second process
-    /// counts the bytes or writes that it has received, depending on the measurement.
+    /// Index of the word of the measured exchange. In the measurement of a cache line's round trip,
+    /// both processes increment the word in turn. In other measurements, the second process counts
+    /// in it the bytes or writes that it has received.
     pub(crate) const LINE: usize = 2;
-    /// Number of atomic words at the start of the shared memory.
+    /// Number of atomic words at the start of the shared memory, by which the two processes of a
+    /// measurement coordinate.
     pub(crate) const COUNT: usize = 3;
 }
 
@@ -41,15 +44,15 @@ pub(crate) struct Other {
 }
 
 impl Other {
-    /// Starts the second process of a measurement with the task `role`, for operations of `size`
-    /// bytes. `ends` become the standard input and output of the second process, for instance two
-    /// eventfds.
+    /// Starts this program again as the second process of a measurement. `role` is the task of the
+    /// second process, and `size` is the number of bytes of an operation. `ends` become its
+    /// standard input and output, for instance two eventfds.
     pub(crate) fn start(role: Role, size: usize, ends: [Stdio; 2]) -> anyhow::Result<Self> {
         Self::start_with(role, size, ends, 0)
     }
 
-    /// Starts the second process as [`Self::start`] does, with additional shared memory of `bytes`
-    /// bytes behind the words.
+    /// Starts the second process as [`Self::start`] does. The memory that both processes share has
+    /// `bytes` additional bytes after the [`word::COUNT`] atomic words at its start.
     pub(crate) fn start_with(
         role: Role,
         size: usize,
@@ -74,13 +77,13 @@ impl Other {
         &self.shared
     }
 
-    /// Returns the process ID of the second process.
+    /// Returns the process ID of the second process of the measurement.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits until the second process has set the word [`word::READY`], and returns the value of
-    /// the word.
+    /// Waits until the second process of the measurement is ready: until it has set the shared word
+    /// [`word::READY`] to a value other than 0. Returns this value, for instance its UDP port.
     pub(crate) fn ready(&mut self) -> anyhow::Result<u64> {
         let begun = Instant::now();
         loop {

@@ -56,7 +56,8 @@ impl Measured {
         })
     }
 
-    /// Returns the result of the measurement as one line of JSON, which the program prints.
+    /// Returns this result of a measurement as one line of JSON, which the program `yardstick`
+    /// prints.
     pub(crate) fn line(&self) -> String {
         let document = match *self {
             Self::Rate { count, per_second } => json!({

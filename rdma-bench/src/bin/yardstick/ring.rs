@@ -8,8 +8,8 @@ use super::other::{spin, word};
 use super::system::Shared;
 use super::{Measured, Other, Role};
 
-/// Number of writes that fit into the ring: several, so that both processes can copy at the same
-/// time.
+/// Number of writes that fit into the shared memory (the ring). More than one, so that one process
+/// can copy bytes into the ring while the other copies bytes out.
 const DEPTH: u64 = 16;
 
 /// Measures writes through a ring in shared memory: copies writes of `size` bytes into the ring for
@@ -52,7 +52,7 @@ fn wait_until_read(shared: &Shared, count: u64) -> anyhow::Result<()> {
 }
 
 /// Returns the offset in bytes, from the start of the ring, of the write with the number `number`.
-/// Each write has `size` bytes.
+/// Each write has `size` bytes; after [`DEPTH`] writes, the offsets begin again from 0.
 fn offset(number: u64, size: usize) -> usize {
     (number % DEPTH) as usize * size
 }

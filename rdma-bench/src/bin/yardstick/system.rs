@@ -89,8 +89,9 @@ impl Shared {
         self.word(number).store(value, Ordering::Release);
     }
 
-    /// Copies `bytes` into this memory, `offset` bytes behind its first `words` words. No other
-    /// thread or process may access that part at the same time.
+    /// Copies `bytes` into this memory. `offset` is the position of the first byte, counted from
+    /// the end of the first `words` words. No other thread or process may access the target at the
+    /// same time.
     #[inline]
     pub(crate) fn copy_in(&self, words: usize, offset: usize, bytes: &[u8]) {
         let start = self.part(words, offset, bytes.len());
@@ -101,8 +102,9 @@ impl Shared {
         }
     }
 
-    /// Fills `bytes` from this memory, starting `offset` bytes behind its first `words` words. No
-    /// other thread or process may access that part at the same time.
+    /// Copies bytes from this memory to `bytes`. `offset` is the position of the first byte,
+    /// counted from the end of the first `words` words. No other thread or process may access the
+    /// source at the same time.
     #[inline]
     pub(crate) fn copy_out(&self, words: usize, offset: usize, bytes: &mut [u8]) {
         let start = self.part(words, offset, bytes.len());
@@ -116,8 +118,9 @@ impl Shared {
         }
     }
 
-    /// Returns the offset in this memory of the byte at `offset` behind the first `words` words.
-    /// Panics if fewer than `len` bytes follow.
+    /// Converts the position `offset`, counted from the end of the first `words` words, to an
+    /// offset from the start of this memory. Panics if this memory has fewer than `len` bytes from
+    /// there on.
     fn part(&self, words: usize, offset: usize, len: usize) -> usize {
         let start = words * LINE + offset;
         assert!(start + len <= self.len, "no such part of the shared memory");
@@ -173,7 +176,7 @@ pub(crate) fn write_remote(process: u32, address: u64, bytes: &[u8]) -> io::Resu
     }
 }
 
-/// An option of a UDP socket.
+/// An option of a UDP socket that makes one system call transfer several datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UdpOption {
     /// Option that makes the kernel split sent data into datagrams of the given number of bytes

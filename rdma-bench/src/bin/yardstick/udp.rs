@@ -24,7 +24,7 @@ const MAX_LEN: usize = 65_507;
 /// no more.
 const MAX_SEGMENTS: usize = 64;
 
-/// Path of datagrams through the kernel.
+/// The way in which datagrams pass between a process and the kernel: one or many per system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum KernelPath {
     /// A single datagram per system call, on both sides.
@@ -33,8 +33,8 @@ pub(crate) enum KernelPath {
     Gso,
 }
 
-/// Measures the round trip of a datagram of `size` bytes to a second process and back for about
-/// `time`.
+/// Measures the time that a datagram of `size` bytes takes to a second process and back. The
+/// measurement lasts for about `time`.
 pub(crate) fn ping(size: usize, time: Duration) -> anyhow::Result<Measured> {
     ensure!(size <= MAX_LEN, "a datagram has at most {MAX_LEN} bytes");
     let (_other, socket) = connected(Role::Echo, size)?;
@@ -61,8 +61,8 @@ pub(crate) fn round_trips(
     Measured::time(samples)
 }
 
-/// Runs the second process of [`ping`], which returns each datagram of `size` bytes to its sender.
-/// `shared` is the memory that both processes share, for the UDP ports.
+/// Runs the second process of [`ping`], which sends each datagram of `size` bytes back. The two
+/// processes exchange their UDP ports through the shared memory `shared`.
 pub(crate) fn echo(shared: &Shared, size: usize) -> anyhow::Result<()> {
     let socket = answering(shared, KernelPath::Sendto)?;
     let mut room = vec![0_u8; size];
@@ -72,8 +72,9 @@ pub(crate) fn echo(shared: &Shared, size: usize) -> anyhow::Result<()> {
     }
 }
 
-/// Measures the rate of datagrams of `size` bytes to another process for about `time`. Sends only
-/// as many datagrams ahead as fit into the receive buffer, so no datagram is lost.
+/// Measures for about `time` the rate at which a second process receives datagrams of `size` bytes.
+/// `by` selects one or many datagrams per system call. Sends only as many datagrams ahead as fit
+/// into the receive buffer, so no datagram is lost.
 pub(crate) fn pump(size: usize, by: KernelPath, time: Duration) -> anyhow::Result<Measured> {
     ensure!(size <= MAX_LEN, "a datagram has at most {MAX_LEN} bytes");
     let role = match by {
@@ -116,8 +117,8 @@ fn received(shared: &Shared, size: usize) -> u64 {
 }
 
 /// Returns the maximum number of datagrams of `size` bytes in flight, for a receive buffer of
-/// `room` bytes. A quarter of the buffer stays free. The kernel counts the memory that a datagram
-/// occupies, not the bytes of its payload.
+/// `room` bytes. Like the kernel, counts the memory that a datagram occupies, which depends on
+/// `by`, instead of the bytes of its payload. A quarter of the buffer stays free.
 fn window(by: KernelPath, size: usize, room: usize) -> usize {
     let room = room / 4 * 3;
     match by {
@@ -133,8 +134,8 @@ fn window(by: KernelPath, size: usize, room: usize) -> usize {
     }
 }
 
-/// Runs the second process of [`pump`], which receives datagrams and counts their bytes in
-/// `shared`, the memory that both processes share.
+/// Runs the second process of [`pump`], which receives datagrams and counts their bytes in the
+/// shared memory `shared`. `by` selects one or many datagrams per system call.
 pub(crate) fn sink(shared: &Shared, by: KernelPath) -> anyhow::Result<()> {
     let socket = answering(shared, by)?;
     let mut room = vec![0_u8; 1 << 16];
@@ -175,8 +176,9 @@ fn connected(role: Role, size: usize) -> anyhow::Result<(Other, UdpSocket)> {
     Ok((other, socket))
 }
 
-/// Creates the UDP socket of the second process, and connects it to the socket of the first
-/// process.
+/// Creates the UDP socket of the second process of a measurement, and connects it to the socket of
+/// the first process. The two processes exchange their ports through the shared memory `shared`.
+/// `by` selects one or many datagrams per system call.
 fn answering(shared: &Shared, by: KernelPath) -> anyhow::Result<UdpSocket> {
     let socket = socket()?;
     if by == KernelPath::Gso {

@@ -37,28 +37,28 @@ macro_rules! async_beside_core {
     };
 }
 
-/// Returns the term (one summand of a row's value) that measures the rate of 8-byte writes over
-/// rdma-async while softroce delays every packet by 20 us. `args` are further arguments of
-/// `rdma-bench`.
+/// Returns the measurement, for a comparison, of the rate of 8-byte writes over rdma-async while
+/// softroce delays every packet by 20 us. `args` are further arguments of `rdma-bench`, which
+/// measures the rate.
 const fn rate_with_latency(args: &'static [&'static str]) -> Term {
     let run = Run::new(Write, Bandwidth, 8).with(args);
     of_async(run.with_variables(&["SOFTROCE_LATENCY=20us"]))
 }
 
-/// Returns the term (one summand of a row's value) that measures streams of bytes: a run of the
-/// program `streams` with the arguments `args`, which also choose RDMA or TCP.
+/// Returns the measurement, for a comparison, of a stream of bytes by the program `streams`. `args`
+/// are the arguments of the program, which select the measured quantity, and RDMA or TCP.
 const fn streams(args: &'static [&'static str]) -> Term {
     Term::of(Source::Streams(args))
 }
 
-/// Returns the term (one summand of a row's value) that measures a web server: a run of the program
-/// `web` with the arguments `args`, which also choose RDMA or TCP.
+/// Returns the measurement, for a comparison, of a web server by the program `web`. `args` are the
+/// arguments of the program, which also select RDMA or TCP.
 const fn web(args: &'static [&'static str]) -> Term {
     Term::of(Source::Web(args))
 }
 
-/// The arguments of `rdma-bench` with which one pipeline of rdma-async keeps 64 operations
-/// outstanding.
+/// The arguments of `rdma-bench` for a test of rdma-async in which one pipeline keeps 64 operations
+/// outstanding and polls without sleeping.
 const PIPELINE_64: &[&str] = &["-t", "64", "--completion", "busy", "--pipeline"];
 
 /// The arguments of `streams` for the bandwidth of writes of 64 KiB over RDMA.

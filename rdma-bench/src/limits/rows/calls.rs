@@ -19,14 +19,14 @@ const fn peer(args: &'static [&'static str]) -> Term {
     Term::of(Source::Peer(args))
 }
 
-/// Returns the term (one summand of a row's value) that measures the rate of RPC calls with an
-/// argument and a result of 32 bytes. `args` are further arguments of `rdma-bench`.
+/// Returns the measurement, for a comparison, of the rate of RPC calls with an argument and a
+/// result of 32 bytes. `args` are further arguments of `rdma-bench`, which measures the rate.
 const fn echo_rate(args: &'static [&'static str]) -> Term {
     of_rpc(Run::new(Echo, Bandwidth, 32).with(args))
 }
 
-/// The term (one summand of a row's value) that measures the latency of RPC calls of 32 bytes while
-/// bulk memory of 64 MiB is transferred on the same connection.
+/// The measurement, for comparisons, of the latency of RPC calls of 32 bytes while bulk memory of
+/// 64 MiB is transferred on the same connection.
 const BESIDE_BULK: Term = of_rpc(Run::new(Echo, Latency, 32).with(&["--beside", "67108864"]));
 
 /// Defines a row that compares the rate of rdma-rpc's calls, 64 in flight on one connection, with
@@ -59,7 +59,8 @@ macro_rules! bulks_beside {
     };
 }
 
-/// The comparisons (rows of the judge's table) that measure rdma-rpc. Their names begin with F.
+/// The comparisons that measure rdma-rpc, each with its reference value and its goal. Their names
+/// begin with F.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "F1",

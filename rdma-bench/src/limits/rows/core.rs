@@ -27,8 +27,7 @@ macro_rules! beside_perftest {
     };
 }
 
-/// The comparisons (rows of the judge's table) of rdma-core with perftest. Their names begin with
-/// C.
+/// The comparisons of rdma-core with perftest, each with its goal. Their names begin with C.
 pub(super) const ROWS: &[Row] = &[
     beside_perftest!(
         "C1a",

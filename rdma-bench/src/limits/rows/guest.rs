@@ -9,8 +9,8 @@ use super::{KIB, ours, perftest};
 use crate::test::Metric::{Bandwidth, Latency};
 use crate::test::Verb::{Send, Write};
 
-/// The comparisons (rows of the judge's table) of softroce with the kernel's Soft-RoCE device.
-/// Their names begin with G11.
+/// The comparisons of softroce with the kernel's Soft-RoCE device, each with its goal. Their names
+/// begin with G11.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "G11a",

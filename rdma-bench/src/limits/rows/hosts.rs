@@ -25,8 +25,8 @@ const fn writes(link: usize, path: usize) -> Run {
         .mtu(path)
 }
 
-/// Returns the term (one summand of a row's value) that measures the sum of the rates at which
-/// `count` processes of one simulated host write to the other host at the same time.
+/// Returns the measurement, for a comparison, of the sum of the rates at which `count` processes of
+/// one simulated host write to the other host at the same time.
 const fn flows(count: usize) -> Term {
     Term::of(Source::Flows { count, size: LARGE })
 }

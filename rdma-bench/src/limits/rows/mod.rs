@@ -36,20 +36,20 @@ const fn raw(args: &'static [&'static str]) -> Term {
 /// and rdma-rpc.
 const DEPTH_64: &[&str] = &["-t", "64"];
 
-/// The arguments of `rdma-bench` for 64 outstanding operations whose tasks poll without sleeping,
-/// as the test of rdma-core does.
+/// The arguments of `rdma-bench` for 64 outstanding operations whose tasks poll without sleeping. A
+/// test of rdma-core, with which such a test is compared, polls without sleeping by default.
 const BUSY_DEPTH_64: &[&str] = &["-t", "64", "--completion", "busy"];
 
-/// Returns the term (one summand of a row's value) that measures the round trip of an 8-byte
-/// message over `layer`. The test reports half of the round trip, so the factor of the term is 2.
-/// `args` are further arguments of `rdma-bench`.
+/// Returns the measurement, for a comparison, of the round trip of an 8-byte message over `layer`.
+/// The test reports half of the round trip, so the measured number is multiplied by 2. `args` are
+/// further arguments of `rdma-bench`, which measures the time.
 const fn round_trip(layer: Layer, args: &'static [&'static str]) -> Term {
     let run = Run::new(Send, Latency, 8).with(args);
     Term::times(2.0, Source::Ours(layer, run))
 }
 
-/// Returns the comparisons (rows of the judge's table) that are measured on the host. They need
-/// processors that are not emulated.
+/// Returns the comparisons that are measured on this machine rather than in the virtual machine.
+/// They need processors that are not emulated.
 pub(super) fn host_rows() -> impl Iterator<Item = &'static Row> {
     let all = [
         softroce::ROWS,
@@ -61,8 +61,8 @@ pub(super) fn host_rows() -> impl Iterator<Item = &'static Row> {
     all.into_iter().flatten()
 }
 
-/// Returns the comparisons (rows of the judge's table) that are measured in the virtual machine,
-/// which has the kernel's Soft-RoCE device.
+/// Returns the comparisons that are measured in the virtual machine, which has the kernel's
+/// Soft-RoCE device.
 pub(super) fn guest_rows() -> impl Iterator<Item = &'static Row> {
     guest::ROWS.iter()
 }

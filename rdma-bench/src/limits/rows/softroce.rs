@@ -24,17 +24,17 @@ const fn ucx_of(test: &'static str, size: usize) -> Term {
     Term::of(Source::Ucx { test, size })
 }
 
-/// Returns the term (one summand of a row's value) that measures the packets per second that
-/// softroce sends by UDP. The number is the rate of perftest's writes, times the number of packets
-/// in a write. `mtu` is the path MTU in bytes.
+/// Returns the measurement, for a comparison, of the packets per second that softroce sends by UDP
+/// with a path MTU of `mtu` bytes. perftest measures the rate of large writes, which is multiplied
+/// by the number of packets of one write.
 const fn packets(mtu: usize) -> Term {
     let run = Run::new(Write, Bandwidth, LARGE).path(Path::Udp).mtu(mtu);
     Term::times((LARGE / mtu) as f64, Source::Perftest(run))
 }
 
-/// Returns the term (one summand of a row's value) that measures the rate of 8-byte writes over
-/// rdma-core from one client to `servers` servers. `args` are further arguments of `rdma-bench`,
-/// such as the number of memory regions.
+/// Returns the measurement, for a comparison, of the rate of 8-byte writes over rdma-core from one
+/// client to `servers` servers. `args` are further arguments of `rdma-bench`, such as the number of
+/// memory regions.
 const fn writes_to_servers(args: &'static [&'static str], servers: usize) -> Term {
     let run = Run::new(Write, Bandwidth, 8).with(args).servers(servers);
     ours(run)
@@ -91,8 +91,9 @@ macro_rules! attacked {
     };
 }
 
-/// The comparisons of softroce with the machine without RDMA (copies, system calls, sockets), whose
-/// names begin with G (except G11), and its comparisons under attack, whose names begin with S.
+/// The comparisons of softroce, each with its goal. If the name begins with G, the reference value
+/// is in most cases measured without RDMA: by copies, system calls or sockets. If the name begins
+/// with S, forged packets attack softroce during the measurement.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "G1",

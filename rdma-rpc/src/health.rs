@@ -21,10 +21,10 @@ pub enum HealthState {
     Unknown,
 }
 
-/// Health service that a server can offer in addition to its own services by adding
-/// `HealthServer::new(HealthStates::default())`, which implements this trait. [Clients of several
-/// servers](crate::ClientBuilder::connect_any) call this service in the interval that
-/// [`ClientBuilder::health_check`](crate::ClientBuilder::health_check) sets.
+/// Health service that a server can offer in addition to its own services: the program adds
+/// `HealthServer::new(HealthStates::default())` to the server. [`HealthStates`] implements this
+/// trait. [Clients of several servers](crate::ClientBuilder::connect_any) call the service in the
+/// interval that [`ClientBuilder::health_check`](crate::ClientBuilder::health_check) sets.
 #[rdma_rpc_macros::service]
 pub trait Health {
     /// Returns the state of the service with this name, or of the whole server for an empty name.

@@ -51,12 +51,14 @@ pub(crate) enum Side {
 }
 
 impl Core {
-    /// Starts the protocol on `link`, an established transport: sends the settings of this end, and
-    /// spawns the tasks of the connection. The tasks receive messages, send batches, enforce
-    /// deadlines, and fail the connection if the peer's settings do not arrive in time.
+    /// Starts the protocol on `link`, an established transport, and returns the state of the
+    /// connection. Sends the settings of this end, and spawns the tasks of the connection, which
+    /// receive messages, send messages, enforce deadlines, and fail the connection if the peer's
+    /// settings do not arrive in time.
     ///
-    /// `bulk_limit` is the maximum length of a bulk of the peer in bytes. `metadata` is sent with
-    /// the settings; if `metadata` is `None`, the caller must call [`Self::send_settings`] later.
+    /// `bulk_limit` is the maximum length in bytes of a [`Bulk`](crate::Bulk) that the peer may
+    /// send. `metadata` is sent with the settings; if `metadata` is `None`, the caller must call
+    /// [`Self::send_settings`] later.
     pub(crate) fn start(
         link: Link,
         peer: Peer,
@@ -192,7 +194,8 @@ impl Core {
         self.peer_settings.get()
     }
 
-    /// Waits until the peer's settings have arrived. Fails if the connection ends before.
+    /// Waits until the first message of the peer has arrived, which contains the limits and other
+    /// settings of the peer. Fails if the connection ends earlier.
     pub(crate) async fn wait_for_settings(&self) -> Result<()> {
         self.wait_until(|| self.peer_settings.get().is_some() || self.end.get().is_some())
             .await;
@@ -221,7 +224,8 @@ impl Core {
         matches!(self.side, Side::Client(_)) || self.outbox.has_room()
     }
 
-    /// Waits until messages of the peer may be handled, see [`Self::has_room`].
+    /// Waits until messages of the peer may be handled, because few enough messages wait to be
+    /// sent. Returns immediately at the client's end of a connection.
     pub(crate) async fn wait_for_room(&self) {
         if let Side::Server(_) = self.side {
             self.outbox.wait_for_room().await;
@@ -262,7 +266,8 @@ impl Core {
 
     /// Sends the reason for which this end closes the connection, so that the peer can report the
     /// reason. `status` is the kind of reason in the wire format: 1 for a violation of the
-    /// protocol, 3 for a refused client.
+    /// protocol, 3 for a refused client. The values 0 and 2 announce a shutdown and are not sent by
+    /// this function.
     fn say_goodbye(&self, status: u16, reason: &str) {
         let (goodbye, reason) = (Header::Goodbye { status }, reason.as_bytes());
         let reason = reason.get(..512).unwrap_or(reason);
@@ -290,8 +295,9 @@ impl Core {
         self.end.get().cloned().unwrap_or_else(unknown)
     }
 
-    /// Waits until `is_done` returns `true`. Calls `is_done` again whenever the settings have
-    /// arrived or the connection has ended.
+    /// Waits until `is_done` returns `true`. Calls `is_done` first at once, and again whenever the
+    /// peer's settings have arrived or the connection has ended. The end of the connection alone
+    /// does not end the wait.
     async fn wait_until(&self, is_done: impl Fn() -> bool) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());

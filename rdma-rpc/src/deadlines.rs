@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep_until};
 /// need no special case.
 pub(crate) const NO_DEADLINE: u64 = u64::MAX;
 
-/// Timer for the calls of a connection. Each call stores its deadline in its slot, its entry in the
-/// table of calls. One task sleeps until the earliest deadline, and then checks all slots.
+/// Timer for the calls of a connection. Each call in progress has an entry with its deadline, its
+/// slot. One task sleeps until the earliest deadline, and then checks all slots.
 #[derive(Debug)]
 pub(crate) struct Deadlines {
     /// Time at which the connection was created.
@@ -32,8 +32,8 @@ impl Deadlines {
         }
     }
 
-    /// Returns the deadline `limit` after `now` in microseconds since the creation of the
-    /// connection; [`NO_DEADLINE`] without a limit.
+    /// Returns the time `limit` after `now`, as a deadline in microseconds since the creation of
+    /// the connection. Returns [`NO_DEADLINE`] if `limit` is `None` or too long.
     pub(crate) fn after(&self, now: Instant, limit: Option<Duration>) -> u64 {
         let end = |limit| now.saturating_duration_since(self.epoch).checked_add(limit);
         let micros = |end: Duration| u64::try_from(end.as_micros()).ok();
@@ -47,8 +47,9 @@ impl Deadlines {
         (deadline != NO_DEADLINE).then(|| self.epoch.checked_add(since))?
     }
 
-    /// Makes the timer check all calls at `deadline`. The caller must have stored the deadline in
-    /// the slot of its call.
+    /// Makes the timer end each call whose deadline has passed at the time `deadline`. The caller
+    /// must have stored the deadline in the entry of its call. Wakes the timer's task only if this
+    /// deadline is the earliest.
     pub(crate) fn add(&self, deadline: u64) {
         if deadline < self.next.load(Ordering::Relaxed)
             && deadline < self.next.fetch_min(deadline, Ordering::AcqRel)

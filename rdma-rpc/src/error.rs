@@ -171,8 +171,8 @@ impl fmt::Debug for Error {
 }
 
 impl Error {
-    /// Returns whether the peer refused to receive a message over RDMA. The only reason for a
-    /// refusal is that the message is longer than the peer's limit.
+    /// Returns whether this is the error that the peer has refused to receive a message over RDMA.
+    /// The only reason for a refusal is that the message is longer than the peer's limit.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Transport(rdma_async::Error::Refused { .. }))
     }
@@ -201,7 +201,8 @@ impl From<Violation> for Error {
     }
 }
 
-/// Reason for which an operation on a [`Bulk`](crate::Bulk) failed.
+/// Reason for which an operation failed on a [`Bulk`](crate::Bulk), long data that is transferred
+/// separately from requests and results.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BulkError {
@@ -259,7 +260,7 @@ pub enum CallError<E> {
 }
 
 impl<E> CallError<E> {
-    /// Returns the error if the service's handler has returned it. Returns `None` for an error of
+    /// Returns the error that the service's handler has returned. Returns `None` for an error of
     /// rdma-rpc itself, for example because the connection has ended.
     pub fn service(self) -> Option<E> {
         match self {

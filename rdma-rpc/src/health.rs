@@ -21,13 +21,14 @@ pub enum HealthState {
     Unknown,
 }
 
-/// Health service that a server can offer in addition to its own services:
-/// `HealthServer::new(HealthStates::default())`. [Clients of several
-/// servers](crate::ClientBuilder::connect_any) call this service in the interval that
-/// [`ClientBuilder::health_check`](crate::ClientBuilder::health_check) sets.
+/// Health service that a server can offer in addition to its own services: the program adds
+/// `HealthServer::new(HealthStates::default())` to the server. [`HealthStates`] implements this
+/// trait. [Clients of several servers](crate::ClientBuilder::connect_any) call the service in the
+/// interval that [`ClientBuilder::health_check`](crate::ClientBuilder::health_check) sets.
 #[rdma_rpc_macros::service]
 pub trait Health {
     /// Returns the state of the service with this name, or of the whole server for an empty name.
+    /// The error contains no information, and [`HealthStates`] never returns an error here.
     async fn check(&self, service: String) -> Result<HealthState, ()>;
     /// Sends the current state of a service, and then each new state, until the caller drops the
     /// stream.

@@ -20,16 +20,16 @@ use crate::limits;
 use crate::method::MethodInfo;
 use crate::server::{Call, Methods, Server, ServerHandle, Service};
 
-/// Test service with methods of every kind, under the names that the messages of [`violations`]
-/// use.
+/// Test service with methods of every kind. Its method names are those in the messages of
+/// [`violations`].
 #[derive(Clone, Default)]
 struct TestService {
     /// Number of long responses that were created.
     long: Arc<AtomicUsize>,
 }
 
-/// Length of the response of `Fed.long` in bytes: longer than a batch, so that each response is a
-/// separate message.
+/// Length in bytes of the response of the test method `Fed.long`. Long enough that each response is
+/// sent as a separate message.
 const LONG_RESPONSE_LEN: usize = 1 << 20;
 
 fn info(name: &'static str, has_input: bool, has_output: bool) -> &'static MethodInfo {
@@ -81,7 +81,8 @@ async fn serve() -> (ServerHandle, TestService) {
     (server.listen(Address::memory()).await.unwrap(), service)
 }
 
-/// Connects a peer that sends arbitrary bytes to a server, and receives the server's settings.
+/// Connects to `server` as a peer that can send arbitrary bytes, and receives the server's
+/// settings. Returns the peer.
 async fn connect(server: &ServerHandle) -> RawPeer {
     let mut peer = RawPeer::connect(server.address()).await;
     let greeting = peer.receive().await.unwrap();
@@ -140,8 +141,8 @@ async fn a_client_that_has_sent_its_settings_may_be_idle() {
     assert!(timeout(day, peer.receive()).await.is_err());
 }
 
-/// Time after which a peer is disconnected if it receives no message. Equal to the timeout of the
-/// outbox.
+/// Time after which a server disconnects a peer that takes no message from the connection. Equal to
+/// the timeout of the outbox.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test(start_paused = true)]
@@ -225,10 +226,11 @@ async fn a_deadline_passes_with_the_clock_of_the_runtime() {
 
 #[tokio::test(start_paused = true)]
 async fn the_number_of_unreceived_answers_is_limited() {
-    /// Number of calls that the test's peer begins with one message.
+    /// Number of calls that the test's peer starts with each message.
     const CALLS_PER_MESSAGE: u32 = 20;
-    /// Number of responses of 1 MiB that the server creates before it stops handling messages: 16
-    /// in its queue and 64 in the transport.
+    /// Number of responses of 1 MiB that the server creates before the server stops handling
+    /// messages, if the peer receives none: 16 MiB in the server's send queue, and 64 messages in
+    /// the in-memory transport.
     const MAX_UNRECEIVED: usize = 16 + 64;
     let (server, service) = serve().await;
     let mut peer = connect(&server).await;

@@ -230,8 +230,10 @@ pub mod generated {
 
     /// Registers a type in the signature of a method for reflection. `role` is the part of the
     /// signature, `name` the name of the argument or stream, and `text` the source text of the
-    /// type. Generated code calls this function also for its bounds: they make the compiler report
-    /// a type that the codec does not support at its position in the trait.
+    /// type.
+    ///
+    /// Generated code also calls this function so that the compiler checks that the codec supports
+    /// the type. An error is then reported at the position of the type in the trait.
     pub fn check<C: crate::Encode<T> + crate::Decode<T>, T>(
         methods: &mut Methods,
         method: &'static MethodInfo,

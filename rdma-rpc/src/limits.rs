@@ -8,8 +8,8 @@ use rdma_async::RdmaBuilder;
 /// that a peer cannot exhaust the memory by a few messages.
 pub(crate) const MESSAGE_LEN: usize = 16 << 20;
 
-/// Lowest message limit that can be set, in bytes. Longer than a batch, so that the length of a
-/// batch need not be compared with the limit.
+/// Lowest value of the message limit that a program can set, in bytes. Longer than any message with
+/// several frames, so that only longer frames, each sent alone, must be compared with the limit.
 const MIN_MESSAGE_LEN: usize = 8 << 10;
 
 /// Highest message limit that can be set, in bytes. Lengths up to this limit fit into the 32-bit
@@ -29,9 +29,9 @@ pub(crate) fn clamp_message_len(bytes: usize) -> usize {
     bytes.clamp(MIN_MESSAGE_LEN, MAX_MESSAGE_LEN)
 }
 
-/// Returns the RDMA settings of a client or server: the settings `chosen` by the program, with this
-/// message limit. If the program has chosen none, returns the default settings, but the peer cannot
-/// request memory of this end, because calls do not need such memory.
+/// Returns the RDMA settings of a client or server. These are the settings `chosen` by the program,
+/// or else the default settings without access of the peer to this end's memory, because calls do
+/// not need it. In both cases, `message_limit` becomes the maximum length of a message.
 pub(crate) fn transport(chosen: Option<RdmaBuilder>, message_limit: usize) -> RdmaBuilder {
     chosen
         .unwrap_or_else(|| RdmaBuilder::default().remote_memory_limit(0))

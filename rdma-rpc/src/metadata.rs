@@ -31,8 +31,8 @@ impl Metadata {
     /// Empty metadata, without names and values.
     pub(crate) const EMPTY: Self = Self { encoded: None };
 
-    /// Adds a value with a name. Names need not be unique: an earlier value with the same name is
-    /// kept.
+    /// Adds a value with a name to this metadata, and returns the metadata. Names need not be
+    /// unique: an earlier value with the same name is not replaced.
     ///
     /// # Panics
     ///
@@ -76,7 +76,7 @@ impl Metadata {
         std::str::from_utf8(self.get(name)?).ok()
     }
 
-    /// Returns the names and values, in the order in which they were added.
+    /// Returns the names and values in this metadata, in the order in which they were added.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let mut rest = self.encoded();
         std::iter::from_fn(move || {
@@ -86,7 +86,8 @@ impl Metadata {
         })
     }
 
-    /// Returns the encoded pairs of names and values, which are sent in a frame.
+    /// Returns the names and values of this metadata in the encoding in which a frame contains
+    /// them.
     pub(crate) fn encoded(&self) -> &[u8] {
         self.encoded.as_deref().unwrap_or_default()
     }
@@ -107,8 +108,8 @@ impl Metadata {
     }
 }
 
-/// Splits the first pair off `bytes`: returns its name, its value and the remaining bytes; `None`
-/// if the pair is malformed.
+/// Splits the first name and value off `bytes`, which are encoded metadata. Returns the name, the
+/// value and the remaining bytes; `None` if the encoding is not valid.
 fn split_pair(bytes: &[u8]) -> Option<(&str, &[u8], &[u8])> {
     let (&len, rest) = bytes.split_first()?;
     let (name, rest) = rest.split_at_checked(len.into())?;

@@ -16,7 +16,7 @@ pub(crate) enum Buffer {
 }
 
 impl Buffer {
-    /// Returns all bytes of the buffer.
+    /// Returns all bytes of this message buffer.
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Region(region) => region.as_slice(),
@@ -165,7 +165,8 @@ impl<'de> Deserialize<'de> for Payload {
     }
 }
 
-/// Serde visitor that decodes a byte string to a [`Payload`].
+/// Serde visitor that decodes a byte string to a [`Payload`], the bytes of a request or response
+/// without further structure.
 struct BytesVisitor;
 
 impl<'de> Visitor<'de> for BytesVisitor {
@@ -212,8 +213,8 @@ impl Message<'_> {
     }
 }
 
-/// Length in bytes from which a body keeps its receive buffer instead of being copied. Copying a
-/// shorter body costs less than replacing the buffer.
+/// Minimum length in bytes of the body of a received frame that stays in its receive buffer. A
+/// shorter body is copied, because this costs less than allocating a new receive buffer.
 const MIN_RETAINED_LEN: usize = 1024;
 
 /// Body of a received frame: the encoded request, response or stream items.
@@ -226,8 +227,9 @@ pub(crate) enum Body<'m> {
 }
 
 impl<'m> Body<'m> {
-    /// Returns the body at `range` of a message. Takes the buffer of the message if the body is
-    /// long and belongs to the last frame of the message, which `is_last` indicates.
+    /// Returns the body at `range` of a received message. A long body in the last frame of the
+    /// message, which `is_last` indicates, is not copied: the returned body owns the buffer of the
+    /// message. Otherwise the body borrows its bytes from the message.
     pub(crate) fn take(message: &'m mut Message<'_>, range: Range<usize>, is_last: bool) -> Self {
         if is_last
             && range.len() >= MIN_RETAINED_LEN
@@ -271,8 +273,8 @@ impl BodyBuffer {
         }
     }
 
-    /// Takes the stored body if it is a long body with its own buffer. Returns `None` for a short
-    /// body, see [`Self::bytes`].
+    /// Takes the stored body, together with its receive buffer, if the body is long. Returns `None`
+    /// for a short body, which was copied and which [`Self::bytes`] returns.
     pub(crate) fn take_retained(&mut self) -> Option<RetainedBytes> {
         self.retained.take()
     }

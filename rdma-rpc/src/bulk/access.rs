@@ -12,9 +12,9 @@ use crate::core::Core;
 use crate::error::BulkError;
 use crate::wire::{Header, LeaseId};
 
-/// Permission to access a bulk of the peer, shared by all clones of the bulk and its transfers.
-/// Each transfer consists of pieces, and [`Self::begin_piece`] fails after the end of the
-/// permission.
+/// Permission of this end to read or write the memory of one [`Bulk`] that the peer lends. All
+/// clones of the bulk share the permission. After its end, [`Self::begin_piece`] fails, so that the
+/// transfers of the bulk stop.
 pub(super) struct Access {
     core: Arc<Core>,
     lease: LeaseId,
@@ -27,8 +27,8 @@ pub(super) struct Access {
 }
 
 #[derive(Debug, Default)]
-/// State of an [`Access`] under its lock: the number of pieces in flight, and whether the access
-/// has ended.
+/// State of an [`Access`], the permission to use memory that the peer lends. A transfer of that
+/// memory consists of pieces of at most 64 KiB.
 struct State {
     /// Number of pieces that are being transferred.
     in_flight: usize,
@@ -59,14 +59,15 @@ impl Access {
         Ok(PieceInFlight(Arc::clone(self)))
     }
 
-    /// Ends the permission because the call has ended at this end: [`Self::begin_piece`] fails from
-    /// now on.
+    /// Ends the permission to access the peer's memory, because the call has ended at this end. The
+    /// transfers of this memory then fail before their next piece.
     fn close(&self) {
         self.state.lock().is_closed = true;
     }
 
-    /// Ends the access at the request of the owner. Sends the release when no piece is being
-    /// transferred any more.
+    /// Ends the permission to access the peer's memory, because the peer, which owns the memory,
+    /// requests this. Confirms the end to the peer with a release frame as soon as no piece of the
+    /// memory is being transferred.
     pub(super) fn revoke(&self) {
         let is_idle = {
             let mut state = self.state.lock();
@@ -86,7 +87,7 @@ impl Access {
         drop(self.core.outbox.append_empty(&Header::Release { lease }));
     }
 
-    /// Waits until no piece is being transferred.
+    /// Waits until no transfer of the peer's memory under this permission has a piece in flight.
     async fn idle(&self) {
         loop {
             let mut idle = std::pin::pin!(self.idle.notified());
@@ -98,7 +99,8 @@ impl Access {
         }
     }
 
-    /// Returns whether no piece is being transferred.
+    /// Returns whether no transfer of the peer's memory under this permission has a piece in
+    /// flight.
     fn is_idle(&self) -> bool {
         self.state.lock().in_flight == 0
     }
@@ -113,8 +115,8 @@ impl Drop for Access {
     }
 }
 
-/// Guard for the transfer of one piece of a bulk. The piece counts as being transferred until the
-/// guard is dropped.
+/// Guard for the transfer of one piece (at most 64 KiB) of the peer's memory. The [`Access`] counts
+/// the piece as in flight until the guard is dropped.
 pub(super) struct PieceInFlight(Arc<Access>);
 
 impl Drop for PieceInFlight {
@@ -133,8 +135,8 @@ impl Drop for PieceInFlight {
     }
 }
 
-/// Permissions to access the bulks of one request or result. The permissions of a request end with
-/// its call.
+/// Permissions to access the memory of all [`Bulk`]s in one received request or result. The
+/// permissions of a request end with its call.
 #[derive(Clone, Default)]
 pub(crate) struct Accesses(Option<Arc<[Arc<Access>]>>);
 
@@ -143,17 +145,20 @@ impl Accesses {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Refuses the transfer of further pieces of all bulks from now on, because the call ends.
+    /// Ends all permissions because the call ends: no transfer from or to the peer's memory begins
+    /// a further piece.
     pub(crate) fn close(&self) {
         self.all().iter().for_each(|access| access.close());
     }
 
-    /// Returns whether no transfer from or to any of the bulks has a piece in flight.
+    /// Returns whether no data is being transferred from or to the peer's memory under these
+    /// permissions.
     pub(crate) fn is_idle(&self) -> bool {
         self.all().iter().all(|access| access.is_idle())
     }
 
-    /// Waits until no transfer from or to any of the bulks has a piece in flight.
+    /// Waits until no data is being transferred from or to the peer's memory under these
+    /// permissions.
     pub(crate) async fn idle(&self) {
         for access in self.all() {
             access.idle().await;
@@ -169,8 +174,9 @@ impl fmt::Debug for Accesses {
     }
 }
 
-/// Decodes a received value with `decode`, and creates the permissions to access the bulks in the
-/// value. `is_result` distinguishes a result, whose bulks this end must release, from a request.
+/// Decodes a received value with `decode`, and creates the permissions to access the peer's memory
+/// of each [`Bulk`] in the value. If `is_result` is set, the value is a result, and the end of each
+/// permission is confirmed to the peer. The permissions of a request end with its call instead.
 pub(crate) fn decode<T>(
     core: &Arc<Core>,
     is_result: bool,
@@ -188,8 +194,8 @@ pub(crate) fn decode<T>(
     Ok((value, Accesses(Some(accesses.into()))))
 }
 
-/// Creates the permissions to access all bulks of a value. Fails if a bulk is too long or does not
-/// belong to the peer.
+/// Creates the permissions to access the peer's memory of all bulks in `received`, the [`Bulk`]s of
+/// one decoded value. Fails if a bulk is too long or does not belong to the peer.
 fn open_all(
     core: &Arc<Core>,
     is_result: bool,
@@ -203,8 +209,9 @@ fn open_all(
     Ok(accesses)
 }
 
-/// Sends a release for each bulk in `received`, the bulks of a result whose decoding has failed.
-/// The release permits the owner of the memory to use it again.
+/// Sends a release to the peer for each bulk in `received` without a permission: a result that
+/// contains these bulks could not be decoded. The release permits the peer, which owns the memory
+/// of the bulk, to use the memory again.
 fn release_unopened(core: &Core, received: &[Bulk]) {
     for bulk in received {
         if let BulkKind::Peer(peer) = &*bulk.0
@@ -217,9 +224,9 @@ fn release_unopened(core: &Core, received: &[Bulk]) {
     }
 }
 
-/// Creates the permission to access a bulk of the peer. `former` are the permissions of the
-/// preceding bulks of the same value. Two bulks with the same lease share a permission, so that the
-/// lease ends only when both are dropped.
+/// Returns the permission to access the peer's memory of `bulk`. Creates the permission unless
+/// `former`, the permissions of the preceding bulks in the same value, contains a permission of the
+/// same lease. Bulks that share a permission keep the lease until all of them are dropped.
 fn open_access(
     core: &Arc<Core>,
     is_result: bool,

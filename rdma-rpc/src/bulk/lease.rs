@@ -19,12 +19,13 @@ use crate::error::{BulkError, Error, Result};
 use crate::outbox::AppendError;
 use crate::wire::{Header, LeaseId, Violation};
 
-/// Time that the peer has to finish the pieces that it is transferring, before the lease ends at
-/// the device. Long enough for a few pieces. A later RDMA access fails and ends the connection.
+/// Time that the peer has to complete running transfers of the leased memory after this end has
+/// revoked the lease. Long enough for a few pieces of 64 KiB. An RDMA access after this time fails
+/// and ends the connection.
 const RELEASE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Lease of one bulk: the permission of the peer to access its memory. Dropping this value ends the
-/// access at the device immediately.
+/// Lease of the memory of one [`Bulk`]: the peer may access the memory while this value exists.
+/// Dropping this value ends the peer's access at the RDMA device immediately.
 struct Lease {
     core: Arc<Core>,
     id: LeaseId,
@@ -33,8 +34,8 @@ struct Lease {
     state: Arc<LeaseState>,
 }
 
-/// Part of a lease that frames from the peer access: the memory, for reads and writes by messages,
-/// and the release.
+/// Part of a lease of memory that received frames use: the memory itself, for transports without
+/// one-sided operations, and a flag that is set once the peer has released the memory.
 pub(super) struct LeaseState {
     is_writable: bool,
     /// The leased memory; `None` once the lease has ended.
@@ -66,9 +67,10 @@ impl fmt::Debug for LeaseState {
 }
 
 impl LeaseState {
-    /// Passes the `len` bytes at the offset `at` of the leased memory to `place`, and returns its
-    /// result; returns `None` if the lease has ended. Fails if the range exceeds the memory, or if
-    /// the peer must use one-sided operations instead.
+    /// Passes the `len` bytes at the offset `at` of the leased memory to `place`, and returns the
+    /// result of `place`. Returns `None` if the lease has ended. Fails if the range exceeds the
+    /// memory. Also fails on an RDMA connection, where the peer must access the memory by one-sided
+    /// operations and not by messages.
     pub(super) fn read<T>(
         &self,
         at: u64,
@@ -120,15 +122,16 @@ impl LeaseState {
     }
 }
 
-/// Returns the range of the `len` bytes at the offset `at`; `None` if the range exceeds `usize`.
+/// Returns the range of the `len` bytes at the offset `at`. Returns `None` if the start or the end
+/// of the range does not fit in a `usize`.
 fn range(at: u64, len: usize) -> Option<std::ops::Range<usize>> {
     let start = usize::try_from(at).ok()?;
     Some(start..start.checked_add(len)?)
 }
 
 impl Lease {
-    /// Lends the memory of a bulk to the peer of the connection `core`. Fails if another call is
-    /// lending the memory, or if the peer owns the bulk.
+    /// Creates a lease: lends the memory of `bulk` to the peer of the connection `core`. Fails if
+    /// another call is lending the memory, or if the peer owns the memory.
     fn open(core: &Arc<Core>, bulk: Bulk) -> Result<Self> {
         let BulkKind::Own(own) = &*bulk.0 else {
             return Err(BulkError::Foreign.into());
@@ -169,8 +172,8 @@ impl Lease {
         })
     }
 
-    /// Ends the access at the device, and returns the memory to the bulk. Does nothing if the lease
-    /// has already ended.
+    /// Ends the lease: the peer can no longer access the memory, and the [`Bulk`] to which the
+    /// memory belongs gets the memory back. Does nothing if the lease has already ended.
     fn end(&self) {
         let held = self.state.held.lock().take();
         let Some(held) = held else { return };
@@ -180,8 +183,8 @@ impl Lease {
         }
     }
 
-    /// Requests that the peer stop accessing the memory and release it, unless the peer has already
-    /// done so.
+    /// Requests that the peer stop accessing the memory of this lease and confirm this with a
+    /// release. Does nothing if the peer has already released the memory.
     fn revoke(&self) {
         if !self.state.is_released.load(Ordering::Acquire) {
             // If the connection has ended, the request is not needed.
@@ -193,8 +196,8 @@ impl Lease {
         }
     }
 
-    /// Waits until the peer has released the memory or the connection has ended, at most until
-    /// `latest`.
+    /// Waits until the peer has confirmed the end of all its accesses to the memory of this lease.
+    /// Also returns when the connection has ended or at the time `latest`.
     async fn wait(&self, latest: Instant) {
         tokio::select! {
             () = self.state.released() => {}
@@ -210,8 +213,9 @@ impl Drop for Lease {
     }
 }
 
-/// Makes memory accessible to the peer: over RDMA by lending registered memory, which may be a
-/// copy; over other transports nothing is needed. Returns the memory with the error if this fails.
+/// Makes `memory` accessible to the peer for a lease. Over RDMA, lends registered memory itself to
+/// the peer, and a registered copy of other memory. Over other transports, only stores the memory
+/// for the peer's requests. Returns the memory with the error if this fails.
 fn make_accessible(
     core: &Core,
     memory: BulkMemory,
@@ -256,9 +260,9 @@ fn make_accessible(
     }
 }
 
-/// Ends the peer's access to `held`, the leased memory of the bulk `own`. If a registered copy was
-/// lent, copies the bytes that the peer may have written back. Returns the memory of the bulk, or
-/// `None` if the device could not end the access.
+/// Ends the peer's access to `held`, the leased memory of the bulk `own`. If a copy of the memory
+/// was lent and the peer could write to it, the bytes of the copy are copied back. Returns the
+/// memory of the bulk, or `None` if the device could not end the access.
 fn end_access(held: LeasedMemory, own: &OwnBulk) -> Option<BulkMemory> {
     match held {
         LeasedMemory::Streamed(memory) => Some(memory),
@@ -287,32 +291,32 @@ fn end_access(held: LeasedMemory, own: &OwnBulk) -> Option<BulkMemory> {
     }
 }
 
-/// Leases of the bulks in one request or result. Dropping this value spawns a task that ends the
-/// leases after the peer has released the memory.
+/// Leases of the memory of all [`Bulk`]s in one request or result. Dropping this value spawns a
+/// task that ends the leases after the peer has released the memory.
 #[derive(Default)]
 pub(crate) struct CallLeases(Vec<Lease>);
 
 impl CallLeases {
-    /// Returns the leased bulks with the tokens that represent them in the encoded value.
+    /// Returns each leased [`Bulk`] with its token, which represents the bulk in the encoded value.
     fn tokens(&self) -> Vec<(Bulk, Token)> {
         let tokens = self.0.iter().map(|lease| (lease.bulk.clone(), lease.token));
         tokens.collect()
     }
 
-    /// Returns whether the list contains no lease, because the request or result contained no bulk.
+    /// Returns whether there are no leases, because the request or result contains no [`Bulk`].
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Ends the leases immediately. The caller must know that the peer has stopped accessing the
-    /// memory, for example because it has sent the response.
+    /// Ends the leases of the memory immediately. The caller must know that the peer has stopped
+    /// accessing the memory, for example because the response has arrived.
     pub(crate) fn end(mut self) {
         self.0.clear();
     }
 
-    /// Requests that the peer release the memory, and ends the leases after the release or after
-    /// [`RELEASE_TIMEOUT`]. For a call without a response, whose handler may still access the
-    /// memory.
+    /// Ends the leases for a call that ends without a response: its handler may still access the
+    /// memory. Requests that the peer release the memory first, and waits for this at most
+    /// [`RELEASE_TIMEOUT`].
     pub(crate) async fn close(mut self) {
         let leases = std::mem::take(&mut self.0);
         close(leases).await;
@@ -339,11 +343,13 @@ async fn close(leases: Vec<Lease>) {
     }
 }
 
-/// Appends a frame whose body may contain bulks to the outbox, and lends these bulks to the peer.
-/// `attempt` encodes and appends the frame. If an attempt finds bulks that were not lent yet, they
-/// are lent and `attempt` is called again. Several repetitions may be needed, because an attempt
-/// can fail before all bulks were encoded. Lends at most `most` bulks, and at most [`MAX_BULKS`].
-/// Returns the result of the last attempt and the leases.
+/// Appends a frame whose body may contain [`Bulk`]s to the outbox, and lends the memory of these
+/// bulks to the peer. Returns the result of `attempt`, which encodes and appends the frame, and the
+/// leases.
+///
+/// An attempt fails if the encoded value contains bulks that are not lent yet. They are then lent,
+/// and `attempt` is called again, until no further bulks are found. Fails if the value contains
+/// more than `most` or more than [`MAX_BULKS`] bulks.
 pub(crate) fn append_with_bulks<T>(
     core: &Arc<Core>,
     most: usize,
@@ -372,22 +378,24 @@ pub(crate) fn append_with_bulks<T>(
     }
 }
 
-/// References to the leases of a result, which the server keeps for the case that the caller
-/// cancels the call and never decodes the result. The leases then end early.
+/// References to the leases of the memory in a result. The caller normally ends these leases after
+/// decoding the result. If the caller cancels the call instead, the server ends them with
+/// [`Self::release`].
 #[derive(Debug)]
 pub(crate) struct ResultLeases(Vec<Weak<LeaseState>>);
 
 impl ResultLeases {
-    /// Makes the leases end now, because the caller has cancelled the call and will not decode the
-    /// result.
+    /// Ends the leases of the memory in a result soon, because the caller has cancelled the call
+    /// and will not decode the result.
     pub(crate) fn release(&self) {
         let leases = self.0.iter().filter_map(Weak::upgrade);
         leases.for_each(|lease| lease.set_released());
     }
 }
 
-/// Spawns a task for each lease of a result, which ends the lease when the caller has dropped the
-/// bulk, when the connection ends, or after `limit`.
+/// Spawns a task for each lease in `leased`, the leases of the memory in a result. The task ends
+/// its lease when the caller has dropped the [`Bulk`], when the connection ends, or after `limit`.
+/// Returns references by which the server can end the leases earlier.
 pub(crate) fn expire_results(mut leased: CallLeases, limit: Duration) -> ResultLeases {
     let states = leased.0.iter().map(|lease| Arc::downgrade(&lease.state));
     let results = ResultLeases(states.collect());
@@ -407,8 +415,8 @@ pub(crate) fn expire_results(mut leased: CallLeases, limit: Duration) -> ResultL
     results
 }
 
-/// Returns the number of bulks that further results of this connection may contain before
-/// [`MAX_RESULTS`] is reached.
+/// Returns the number of [`Bulk`]s that further results of calls on this connection may contain.
+/// The results together can lend at most [`MAX_RESULTS`] bulks at a time.
 pub(crate) fn results_left(core: &Core) -> usize {
     MAX_RESULTS.saturating_sub(core.bulks.results.load(Ordering::Relaxed))
 }

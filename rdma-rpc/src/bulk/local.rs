@@ -5,7 +5,8 @@ use rdma_async::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RdmaDevice};
 use super::BulkMemory;
 use crate::error::{BulkError, Result};
 
-/// Local memory from or to which one piece of a bulk is transferred.
+/// Local memory for one piece of a transfer. A transfer reads or writes the peer's memory in pieces
+/// of at most 64 KiB, from or to local memory.
 pub(super) enum PieceMemory<'m> {
     /// Part of memory that is registered with the device of the connection. Owned, so that several
     /// operations can use parts of the same memory at the same time.
@@ -33,14 +34,16 @@ impl PieceMemory<'_> {
     }
 }
 
-/// Local memory of one part of a transfer, from which pieces are taken in order.
+/// Local memory for one part of a transfer, that is, for one contiguous range of the peer's memory.
+/// The memory is divided into the pieces that are transferred one after the other.
 pub(super) struct LocalPieces<'m> {
     memory: LocalMemory<'m>,
     /// Offset in the bulk of the next piece.
     at: usize,
 }
 
-/// Local memory of a transfer, from which pieces are taken: registered memory, or other memory.
+/// Local memory of a transfer, without the pieces that were already taken. Memory that is
+/// registered with the device needs no copy over RDMA.
 enum LocalMemory<'m> {
     /// Memory that is registered with `device`, the device of the connection.
     Region {
@@ -57,9 +60,9 @@ enum LocalMemory<'m> {
 }
 
 impl<'m> LocalPieces<'m> {
-    /// Divides `memory`, whose first byte is transferred from or to the offset `at` of the bulk.
-    /// Takes memory that is registered with `device` out of `memory`, until [`Self::into_memory`]
-    /// returns it.
+    /// Prepares `memory` for a transfer in pieces. The first byte of the memory is transferred from
+    /// or to the offset `at` of the peer's memory. If the memory is registered with `device`, this
+    /// function takes it out of `memory`, and [`Self::into_memory`] returns it later.
     pub(super) fn new(at: usize, memory: &'m mut BulkMemory, device: Option<&RdmaDevice>) -> Self {
         let region = device.and_then(|device| match std::mem::take(memory).into_region(device) {
             Ok(region) => Some(LocalMemory::Region {
@@ -77,7 +80,8 @@ impl<'m> LocalPieces<'m> {
         Self { memory, at }
     }
 
-    /// Returns whether all local memory was taken, so that no further piece is left to transfer.
+    /// Returns whether the local memory was divided completely, so that no further piece must be
+    /// transferred.
     pub(super) fn is_empty(&self) -> bool {
         match &self.memory {
             LocalMemory::Region { rest, .. } => rest.is_none(),
@@ -119,9 +123,9 @@ impl<'m> LocalPieces<'m> {
         Ok((piece, at))
     }
 
-    /// Puts back a piece after its transfer. Pieces must be put back in the order in which they
-    /// were taken. Memory that the device is still using, because it has not ended the operation,
-    /// is lost.
+    /// Puts the memory of a piece back after the transfer of this piece. Pieces must be put back in
+    /// the order in which they were taken. If the device has not ended an operation, the device may
+    /// still access the memory, which then cannot be put back and is lost.
     pub(super) fn put_back(&mut self, piece: PieceMemory<'m>) {
         if let (LocalMemory::Region { joined, .. }, PieceMemory::Region(piece)) =
             (&mut self.memory, piece)
@@ -130,8 +134,9 @@ impl<'m> LocalPieces<'m> {
         }
     }
 
-    /// Returns the memory that [`Self::new`] has taken out of a [`BulkMemory`]; empty memory if any
-    /// piece was lost. Returns `None` if no memory was taken out.
+    /// Returns the registered memory that [`Self::new`] has taken out of a [`BulkMemory`]; `None`
+    /// if no memory was taken out. If the memory of a piece was not put back, the whole memory is
+    /// lost, and memory of length 0 is returned.
     pub(super) fn into_memory(self) -> Option<BulkMemory> {
         let LocalMemory::Region {
             device,
@@ -149,8 +154,9 @@ impl<'m> LocalPieces<'m> {
     }
 }
 
-/// Joins two adjacent regions of memory to one region, or returns the only region if the other is
-/// `None`. Returns `None`, and the memory is lost, if the device is still using a region.
+/// Joins two adjacent regions of memory to one region. If one region is `None`, returns the other.
+/// Also returns `None` if the device is still using a region after a failed operation. Both regions
+/// are then lost, because they must not be used again.
 fn join(front: Option<LocalMr>, back: Option<LocalMr>) -> Option<LocalMr> {
     match (front, back) {
         (Some(front), Some(back)) => match front.join(back) {

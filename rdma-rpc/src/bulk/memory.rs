@@ -50,7 +50,7 @@ impl BulkMemory {
         Ok(Self::of_region(region, rdma.device().clone()))
     }
 
-    /// Creates memory from a region that is registered with `device`.
+    /// Creates the memory of a bulk from a region that is registered with `device`.
     pub(super) fn of_region(region: LocalMr, device: RdmaDevice) -> Self {
         Self {
             buffer: Buffer::Region(region),
@@ -80,7 +80,7 @@ impl BulkMemory {
 }
 
 impl Default for BulkMemory {
-    /// Returns empty memory.
+    /// Returns memory with a length of 0 bytes.
     fn default() -> Self {
         Vec::new().into()
     }

@@ -39,8 +39,8 @@ use self::token::Token;
 use self::transfer::Direction;
 use crate::error::{BulkError, Error, Result};
 
-/// Long data in an argument or result, at any depth. The data is transferred outside of the request
-/// and the response.
+/// Long data that an argument or result of a call contains, directly or nested in other values.
+/// The data is transferred separately from the request and the response.
 ///
 /// The owner of the memory creates the bulk: [`Bulk::from`] allows the peer to read the memory, and
 /// [`Bulk::writable`] also allows the peer to write it. The peer receives a bulk that it can read
@@ -101,7 +101,7 @@ use crate::error::{BulkError, Error, Result};
 #[derive(Clone)]
 pub struct Bulk(Arc<BulkKind>);
 
-/// Owner of a bulk's memory: this end of the connection or the peer.
+/// Memory behind a [`Bulk`], distinguished by its owner: this end of the connection or the peer.
 enum BulkKind {
     /// This end owns the memory.
     Own(OwnBulk),
@@ -116,7 +116,7 @@ struct OwnBulk {
     memory: Mutex<MemoryState>,
 }
 
-/// State of the memory of a bulk that this end owns.
+/// State of the memory of a [`Bulk`] that this end owns.
 enum MemoryState {
     /// The memory can be accessed or lent.
     Available(BulkMemory),
@@ -126,7 +126,7 @@ enum MemoryState {
     Taken,
 }
 
-/// Bulk whose memory the peer owns and this end may access.
+/// Content of a [`Bulk`] whose memory the peer owns and lends to this end.
 struct PeerBulk {
     token: Token,
     /// Access to the memory; set after the value that contains the bulk was decoded.
@@ -146,27 +146,28 @@ impl PeerBulk {
 }
 
 impl From<BulkMemory> for Bulk {
-    /// Creates a bulk that the peer can read.
+    /// Creates a [`Bulk`] that lends `memory` for reading to the peer.
     fn from(memory: BulkMemory) -> Self {
         Self::new(memory, false)
     }
 }
 
 impl From<Vec<u8>> for Bulk {
-    /// Creates a bulk that the peer can read. Over RDMA, the bytes are copied to registered memory
-    /// when they are lent.
+    /// Creates a [`Bulk`] that lends these bytes for reading to the peer. Over RDMA, they are
+    /// copied to registered memory when the bulk is sent.
     fn from(bytes: Vec<u8>) -> Self {
         BulkMemory::from(bytes).into()
     }
 }
 
 impl Bulk {
-    /// Creates a bulk that the peer can read and write.
+    /// Creates a [`Bulk`] that lends `memory` for reading and writing to the peer.
     pub fn writable(memory: BulkMemory) -> Self {
         Self::new(memory, true)
     }
 
-    /// Creates a bulk that this end owns. `is_writable` allows the peer to write the memory, too.
+    /// Creates a [`Bulk`] that lends `memory` of this end to the peer. `is_writable` allows the
+    /// peer to write the memory, too.
     fn new(memory: BulkMemory, is_writable: bool) -> Self {
         Self(Arc::new(BulkKind::Own(OwnBulk {
             len: memory.len(),
@@ -175,18 +176,18 @@ impl Bulk {
         })))
     }
 
-    /// Creates a bulk whose memory the peer owns.
+    /// Creates a [`Bulk`] that refers to memory of the peer.
     fn of_peer(peer: PeerBulk) -> Self {
         Self(Arc::new(BulkKind::Peer(peer)))
     }
 
-    /// Returns whether this bulk and `other` are clones of one bulk. A bulk that occurs twice in a
-    /// message is lent only once.
+    /// Returns whether this [`Bulk`] and `other` are clones, which refer to the same memory. A
+    /// message with clones lends the memory only once.
     fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Returns the length of the bulk in bytes.
+    /// Returns the number of bytes in the memory to which this [`Bulk`] refers.
     pub fn len(&self) -> usize {
         match &*self.0 {
             BulkKind::Own(own) => own.len,
@@ -207,8 +208,8 @@ impl Bulk {
         }
     }
 
-    /// Returns the memory from which the bulk was created, after the call that lent the memory has
-    /// ended.
+    /// Returns the memory from which this [`Bulk`] was created. The memory can be returned as soon
+    /// as the call that lent it to the peer has ended.
     ///
     /// # Errors
     ///
@@ -246,9 +247,10 @@ impl Bulk {
         memory.pop().ok_or_else(|| BulkError::Lost.into())
     }
 
-    /// Reads ranges of the peer's bulk. Each part is an offset in the bulk and the memory to be
-    /// filled with the bytes from that offset. Returns the result, and all memories in the same
-    /// order. If the future is dropped, the transfer stops after the pieces in flight.
+    /// Reads ranges of the memory that the peer lends with this [`Bulk`]. Each part is an offset in
+    /// the peer's memory and local memory, which is filled with the bytes from that offset. Returns
+    /// the result, and all local memories in the same order. If the future is dropped, the transfer
+    /// stops soon: at most 128 KiB are still transferred.
     ///
     /// # Errors
     ///
@@ -263,8 +265,8 @@ impl Bulk {
         self.transfer(Direction::Read, parts).await
     }
 
-    /// Writes memory to the peer's writable bulk at the offset `at`. Returns the result and the
-    /// memory.
+    /// Writes `memory` to the writable memory that the peer lends with this [`Bulk`], at the offset
+    /// `at`. Returns the result and `memory`.
     ///
     /// # Errors
     ///
@@ -274,9 +276,10 @@ impl Bulk {
         (outcome, memory.pop().unwrap_or_default())
     }
 
-    /// Writes ranges of the peer's writable bulk. Each part is an offset in the bulk and the memory
-    /// to be written at that offset. Returns the result, and all memories in the same order. If the
-    /// future is dropped, the transfer stops after the pieces in flight.
+    /// Writes ranges of the writable memory that the peer lends with this [`Bulk`]. Each part is an
+    /// offset in the peer's memory and local memory, whose bytes are written at that offset.
+    /// Returns the result, and all local memories in the same order. If the future is dropped, the
+    /// transfer stops soon: at most 128 KiB are still transferred.
     ///
     /// # Errors
     ///
@@ -310,8 +313,8 @@ impl Bulk {
         end.map(drop).ok_or_else(|| outside.into())
     }
 
-    /// Allocates `len` bytes of local memory into which this bulk can be read. The memory may
-    /// contain bytes of earlier transfers.
+    /// Allocates `len` bytes of local memory for reading from this [`Bulk`]. The memory may contain
+    /// bytes of earlier transfers.
     fn allocate(&self, len: usize) -> Result<BulkMemory> {
         match &*self.0 {
             BulkKind::Own(_) => Ok(vec![0; len].into()),
@@ -350,7 +353,8 @@ impl Bulk {
     }
 }
 
-/// Returns the local memory of each part of a transfer, without the offset of the part.
+/// Removes the offsets from `parts`, and returns the local memories of a transfer in the same
+/// order.
 fn memories(parts: Vec<(usize, BulkMemory)>) -> Vec<BulkMemory> {
     parts.into_iter().map(|(_, memory)| memory).collect()
 }
@@ -376,7 +380,7 @@ impl OwnBulk {
         *self.memory.lock() = memory.map_or(MemoryState::Taken, MemoryState::Available);
     }
 
-    /// Reads or writes parts of the bulk by copying within this process. Used if a program calls
+    /// Reads or writes ranges of this memory by copying within the process. Used if a program calls
     /// its own service directly, without a connection.
     fn copy(
         &self,

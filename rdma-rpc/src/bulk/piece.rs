@@ -24,29 +24,30 @@ use crate::wire::Header;
 /// enough that the fixed cost of a piece is negligible.
 pub(super) const MAX_PIECE_LEN: usize = 64 << 10;
 
-/// Maximum length in bytes of a piece that is transferred over RDMA while messages arrive on the
-/// connection. Shorter than [`MAX_PIECE_LEN`], because each message may belong to a call that
-/// waits.
+/// Maximum length in bytes of a piece, the part of a transfer that one RDMA operation transfers,
+/// while messages arrive on the connection. Shorter than [`MAX_PIECE_LEN`], because each message
+/// may belong to a call that must not wait long.
 const MAX_PIECE_LEN_BESIDE_CALLS: usize = 32 << 10;
 
-/// Number of bytes transferred after the arrival of a message until the pieces have the length
-/// [`MAX_PIECE_LEN`] again.
+/// Number of bytes that a transfer must transfer without the arrival of a message before the pieces
+/// have the length [`MAX_PIECE_LEN`] again. Until then, the length is
+/// [`MAX_PIECE_LEN_BESIDE_CALLS`].
 const QUIET_LEN: usize = 256 << 10;
 
 /// Maximum number of pieces of a transfer that are in flight at the same time. With two, the next
 /// piece is requested while a piece is on its way. More would delay the calls beside the transfer.
 pub(super) const MAX_PIECES_IN_FLIGHT: usize = 2;
 
-/// Number of bytes reserved for headers in a message that contains a piece: more than any header of
-/// such a message needs.
+/// Number of bytes reserved for the headers of a message that contains one piece of a transfer. No
+/// header of such a message is longer.
 const MAX_FRAME_OVERHEAD: usize = 64;
 
 /// Timeout for the peer's answer to a message that reads or writes a piece. After the timeout, the
 /// connection ends. Equal to the time after which a peer that receives no message is disconnected.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Context for transferring the pieces of one bulk: the permission to access the memory, the
-/// location of the memory, the direction, and the transport.
+/// Context for transferring the memory of one [`Bulk`](crate::Bulk) piece by piece: the permission
+/// to access the memory, its location, the direction, and the transport.
 pub(super) struct PieceTransfer {
     pub(super) access: Arc<Access>,
     pub(super) token: Token,
@@ -59,8 +60,9 @@ impl PieceTransfer {
         self.access.core()
     }
 
-    /// Returns the value that determines the lengths of the transfer's pieces from the transport
-    /// and the peer's limits.
+    /// Returns the state by which the transfer chooses the length of each piece. The longest piece
+    /// depends on the transport, and without RDMA also on the longest message that may be sent to
+    /// the peer.
     pub(super) fn length(&self) -> PieceLength<'_> {
         let core = self.core();
         let is_one_sided = self.link.rdma().is_some();
@@ -95,7 +97,8 @@ impl PieceTransfer {
         outcome.map_err(|error| self.core().end().cloned().unwrap_or(error))
     }
 
-    /// Transfers a piece by a one-sided RDMA operation from or to the peer's memory `remote`.
+    /// Transfers one piece between the local memory `region` and the peer's memory `remote` by a
+    /// one-sided RDMA operation: a read or a write, according to the direction of this transfer.
     async fn access_remote(
         &self,
         rdma: &Rdma,
@@ -109,8 +112,9 @@ impl PieceTransfer {
         Ok(())
     }
 
-    /// Transfers a piece like [`Self::access_remote`], through a registered buffer, because the
-    /// local memory is not registered.
+    /// Transfers one piece between the local memory `bytes` and the peer's memory `remote` by a
+    /// one-sided RDMA operation. Copies the bytes from or to a registered buffer, because `bytes`
+    /// is not registered.
     async fn copy_and_access(
         &self,
         rdma: &Rdma,
@@ -130,9 +134,9 @@ impl PieceTransfer {
         Ok(())
     }
 
-    /// Transfers a piece over a transport without one-sided operations: requests the bytes from the
-    /// owner of the bulk, or sends the bytes to the owner, and waits for the answer. The parameters
-    /// are those of [`Self::transfer`].
+    /// Transfers one piece over a transport without one-sided operations, and waits for the peer's
+    /// answer. Requests the bytes at the offset `at` of the peer's memory, or sends the bytes of
+    /// `memory` to the peer, according to the direction of this transfer.
     async fn exchange(&self, memory: &mut [u8], at: usize) -> Result<()> {
         let core = self.core();
         let (tag, answer) = core.bulks.expect_answer();
@@ -179,7 +183,9 @@ impl PieceTransfer {
     }
 }
 
-/// Length of the pieces of a transfer. Over RDMA, depends on the messages that have arrived.
+/// State by which a transfer chooses the length of its next piece, the part that one operation or
+/// message transfers. Over RDMA, pieces are shorter while messages arrive on the connection, so
+/// that the calls do not wait long.
 pub(super) struct PieceLength<'c> {
     core: &'c Core,
     /// Maximum length of a piece in bytes.
@@ -194,7 +200,8 @@ pub(super) struct PieceLength<'c> {
 }
 
 impl PieceLength<'_> {
-    /// Returns the maximum length of the next piece in bytes.
+    /// Returns the maximum length of the transfer's next piece in bytes. Assumes that the caller
+    /// transfers a piece of this length, and counts these bytes.
     pub(super) fn next(&mut self) -> usize {
         if !self.is_one_sided {
             return self.max;
@@ -213,8 +220,8 @@ impl PieceLength<'_> {
     }
 }
 
-/// Guard for the answer of the peer with the number `tag`, which a transfer waits for. After the
-/// guard is dropped, an answer with this number is ignored.
+/// Guard for an answer of the peer to a request of this transfer to read or write one piece. `tag`
+/// identifies the request. After the guard is dropped, the answer is ignored.
 struct ExpectedAnswer<'c> {
     core: &'c Core,
     tag: u32,

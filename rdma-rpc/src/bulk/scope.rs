@@ -16,9 +16,9 @@ thread_local! {
     static DECODING: Scope<Vec<Bulk>> = const { Scope::new(Vec::new()) };
 }
 
-/// List of the bulks in the value that a thread is encoding or decoding. The list exists only while
-/// its scope is open, that is, during the encoding or decoding. Most values contain no bulk, so
-/// opening and closing a scope only sets a flag.
+/// List of the [`Bulk`]s that a thread finds in the value that it is encoding or decoding. The list
+/// is in use only while its scope is open, that is, during the encoding or decoding. Most values
+/// contain no bulk, so opening and closing a scope only sets a flag.
 struct Scope<T> {
     is_open: Cell<bool>,
     /// Bulks of the value of the open scope. Empty while no scope is open.
@@ -34,21 +34,23 @@ impl<T> Scope<T> {
     }
 }
 
-/// List of the bulks in the value that a thread is encoding or decoding.
+/// List of the [`Bulk`]s in the value that a thread is encoding or decoding.
 trait Bulks: Default {
     fn is_empty(&self) -> bool;
 }
 
-/// Guard of an open scope. Dropping the guard closes the scope, also if a codec panics, and opens
-/// the scope of the outer value again, within whose encoding or decoding the guard was created.
+/// Guard of an open scope, the time in which a thread encodes or decodes one value. Dropping the
+/// guard closes the scope, also if a codec panics. If the thread was already encoding or decoding
+/// an outer value, the list of that value is then in use again.
 struct OpenScope<T: Bulks + 'static> {
     scope: &'static LocalKey<Scope<T>>,
     outer: Option<T>,
 }
 
 impl<T: Bulks> OpenScope<T> {
-    /// Opens the scope of a value that this thread begins to encode or decode. `bulks` is the
-    /// initial list of the value's bulks.
+    /// Starts to collect the [`Bulk`]s of a value that this thread encodes or decodes. `scope` is
+    /// the list of the thread for encoding or for decoding, and `bulks` is the initial content of
+    /// the list.
     fn new(scope: &'static LocalKey<Scope<T>>, bulks: T) -> Self {
         let outer = scope.with(|scope| {
             let has_outer = scope.is_open.replace(true);
@@ -61,7 +63,7 @@ impl<T: Bulks> OpenScope<T> {
         Self { scope, outer }
     }
 
-    /// Removes the list of bulks from the scope, and returns the list.
+    /// Returns the [`Bulk`]s that were found in the value so far, and empties the list.
     fn take(&self) -> T {
         self.scope.with(|scope| {
             let is_empty = scope.bulks.borrow().is_empty();
@@ -87,7 +89,7 @@ impl<T: Bulks> Drop for OpenScope<T> {
     }
 }
 
-/// Bulks of the value that a thread is encoding.
+/// [`Bulk`]s in the value that a thread is encoding.
 #[derive(Debug)]
 struct EncodedBulks {
     /// Bulks that were already lent to the peer, with the tokens that represent the bulks in the
@@ -123,18 +125,19 @@ impl Bulks for Vec<Bulk> {
     }
 }
 
-/// Maximum number of bulks in a value, which limits the leases and permissions that a single
-/// message can cause.
+/// Maximum number of [`Bulk`]s in a value. Limits the number of memory regions that both ends must
+/// track for one message.
 pub(super) const MAX_BULKS: usize = 1 << 10;
 
 /// Error text for a bulk that is encoded or decoded outside of a call.
 const OUTSIDE_OF_CALL: &str =
     "a bulk can be sent only in an argument or result of a method without streams";
 
-/// Calls `encode`, which encodes a value. `lent` contains the bulks that were already lent, with
-/// the tokens that represent them. Returns the result of `encode`, and the other bulks of the
-/// value. If there are any, the encoded value is not usable: the caller must lend these bulks and
-/// encode again.
+/// Encodes a value with `encode`, and finds the [`Bulk`]s in the value. `lent` contains the bulks
+/// that were already lent to the peer, with the tokens that represent them in the encoded value.
+/// Returns the result of `encode`, and the bulks that are not in `lent`. If there are any, the
+/// caller must lend their memory and encode the value again, because the encoded value contains no
+/// tokens for them.
 pub(super) fn encode_in_scope<T>(
     lent: Vec<(Bulk, Token)>,
     encode: impl FnOnce() -> T,
@@ -145,21 +148,23 @@ pub(super) fn encode_in_scope<T>(
     (encoded, scope.take().missing)
 }
 
-/// Calls `encode`, which encodes a value that is not sent. Returns the result of `encode`, and
-/// whether the value contains bulks.
+/// Calls `encode`, which encodes a value, only to find out whether the value contains a [`Bulk`].
+/// Returns the result of `encode`, and `true` if there is a bulk. An encoded value with a bulk must
+/// not be sent.
 pub(crate) fn detect_bulks<T>(encode: impl FnOnce() -> T) -> (T, bool) {
     let (encoded, bulks) = encode_in_scope(Vec::new(), encode);
     (encoded, !bulks.is_empty())
 }
 
-/// Returns whether the value that this thread is encoding contains bulks that were not lent yet, so
-/// that the encoded value is not usable.
+/// Returns whether the value that this thread is encoding contains a [`Bulk`] whose memory was not
+/// lent to the peer yet. The encoded value is then not usable.
 pub(crate) fn is_incomplete() -> bool {
     ENCODING.with(|scope| !scope.bulks.borrow().missing.is_empty())
 }
 
-/// Returns the token of a bulk in the value that is being encoded. For a bulk that was not lent
-/// yet, records the bulk and returns an empty token.
+/// Returns the token that represents `bulk` in the value that this thread is encoding. If the
+/// memory of the bulk was not lent yet, returns an empty token and records the bulk: the caller
+/// must lend the memory and encode the value again.
 pub(super) fn token_of(bulk: &Bulk) -> Result<Token, &'static str> {
     ENCODING.with(|scope| {
         if !scope.is_open.get() {
@@ -177,17 +182,17 @@ pub(super) fn token_of(bulk: &Bulk) -> Result<Token, &'static str> {
     })
 }
 
-/// Calls `decode`, which decodes a value. Returns the result of `decode`, and clones of the bulks
-/// in the value. The peer owns these bulks; their memory is not accessible yet.
+/// Decodes a value with `decode`. Returns the result of `decode`, and clones of the [`Bulk`]s in
+/// the value. The bulks refer to memory of the peer, which this end may not access yet.
 pub(crate) fn decode_in_scope<T>(decode: impl FnOnce() -> T) -> (T, Vec<Bulk>) {
     let scope = OpenScope::new(&DECODING, Vec::new());
     let decoded = decode();
     (decoded, scope.take())
 }
 
-/// Creates a bulk whose memory the peer owns from the token in the value that this thread is
-/// decoding. A clone is kept for the caller of [`decode_in_scope`]. Fails outside of that function,
-/// or after [`MAX_BULKS`] bulks of the same value.
+/// Creates the [`Bulk`] for a token in the value that this thread is decoding. The bulk refers to
+/// memory of the peer. The caller of [`decode_in_scope`] gets a clone. Fails if no such call is
+/// running in this thread, or if the value already contains [`MAX_BULKS`] bulks.
 pub(super) fn add_received(token: Token) -> Result<Bulk, &'static str> {
     DECODING.with(|scope| {
         if !scope.is_open.get() {

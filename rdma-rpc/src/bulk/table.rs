@@ -17,24 +17,26 @@ use crate::outbox::{AppendError, Appended, MAX_BATCH_LEN, SendAt, send_long};
 use crate::payload::{Body, Message, Payload};
 use crate::wire::{BulkFrame, Header, LeaseId, Violation};
 
-/// Maximum number of pieces that are being sent to the peer at its request; a further request is a
-/// protocol violation. A correct peer requests at most [`MAX_PIECES_IN_FLIGHT`] for each of
-/// [`MAX_TURNS`] transfers at a time. The factor allows for pieces that the peer has already
-/// received and this end still counts.
+/// Maximum number of pieces of bulk memory that are being sent to the peer at its request; a
+/// further request is a protocol violation. A correct peer runs at most [`MAX_TURNS`] transfers at
+/// a time, with [`MAX_PIECES_IN_FLIGHT`] requests each. The limit is 8 times that product, because
+/// this end may still count pieces that the peer has already received.
 const MAX_PIECES_BEING_SENT: usize = 8 * MAX_TURNS * MAX_PIECES_IN_FLIGHT;
 
-/// Number of transfers of a connection that can have their turn at the same time. With two, a
-/// transfer can begin a piece while another waits for its last pieces.
+/// Number of transfers that a connection runs at the same time; other transfers wait. With two, a
+/// transfer can start while another waits for its last data.
 const MAX_TURNS: usize = 2;
 
-/// Number of unsent bytes above which a request of the peer about bulk memory is a protocol
-/// violation, because answering would exhaust the memory. A correct peer never reaches this limit:
-/// a server stops reading earlier, and a client has few pieces in flight.
+/// Maximum number of unsent bytes on a connection while the peer requests bulk memory. Beyond the
+/// limit, such a request is a protocol violation, because the answers would exhaust the memory. A
+/// correct peer never reaches this limit: a server stops reading earlier, and a client requests
+/// little at a time.
 const MAX_UNSENT: usize = 4 << 20;
 
-/// Maximum number of leases of results that a peer may hold at a time; a result with more bulks is
-/// not sent, and its call fails with [`Error::BadResponse`](crate::Error::BadResponse). Limited
-/// because each lease needs resources of the device.
+/// Maximum number of bulks whose memory the results of a server lend to one peer at a time. A
+/// result with more bulks is not sent, and its call fails with
+/// [`Error::BadResponse`](crate::Error::BadResponse). Limited because each lent memory needs
+/// resources of the device.
 pub(super) const MAX_RESULTS: usize = 1 << 10;
 
 /// State of all bulk memory of a connection: memory that this end has lent to the peer, and memory
@@ -63,7 +65,7 @@ pub(crate) struct BulkTable {
     served: Arc<AtomicUsize>,
 }
 
-/// Answer of the bulk's owner to a request to read or write a piece.
+/// Answer of the peer to a request to read or write one piece of bulk memory that the peer owns.
 #[derive(Debug)]
 pub(super) struct PieceAnswer {
     /// Set if the lease has ended, so that no byte was read or written.
@@ -73,7 +75,8 @@ pub(super) struct PieceAnswer {
 }
 
 impl BulkTable {
-    /// Creates the table of a connection that accepts bulks of at most `limit` bytes from the peer.
+    /// Creates the table of the bulks that a connection lends and borrows. `limit` is the maximum
+    /// length in bytes of a bulk that this end accepts from the peer.
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -89,13 +92,13 @@ impl BulkTable {
         }
     }
 
-    /// Returns whether this end is reading or writing a bulk of the peer.
+    /// Returns whether a transfer of this connection is reading or writing bulk memory of the peer.
     pub(crate) fn is_transferring(&self) -> bool {
         self.turns.available_permits() < MAX_TURNS
     }
 
-    /// Counts a message that has arrived on the connection. Transfers use shorter pieces while
-    /// messages arrive.
+    /// Counts a message that has arrived on the connection. If the count has changed since its last
+    /// piece, a transfer of bulk memory uses shorter pieces, so that calls do not wait long.
     #[inline]
     pub(crate) fn count_message(&self) {
         // Two threads may lose a count, which does no harm: only a change of the number matters.
@@ -103,12 +106,14 @@ impl BulkTable {
         self.messages.store(messages, Ordering::Relaxed);
     }
 
-    /// Returns the approximate number of messages that have arrived on the connection.
+    /// Returns the approximate number of messages that have arrived on the connection. Messages
+    /// that two threads count at the same time may be counted once.
     pub(super) fn messages(&self) -> u64 {
         self.messages.load(Ordering::Relaxed)
     }
 
-    /// Returns the maximum length in bytes of a bulk that this end accepts from the peer.
+    /// Returns the maximum length in bytes of a [`Bulk`](crate::Bulk) that this end accepts from
+    /// the peer.
     pub(super) fn limit(&self) -> usize {
         self.limit
     }
@@ -129,8 +134,8 @@ impl BulkTable {
         self.leases.lock().get(&id).cloned()
     }
 
-    /// Adds `access`, the permission to access memory of the peer, under the lease ID `id`, so that
-    /// the peer can revoke the permission.
+    /// Adds the permission `access` to this table of bulks. `id` identifies the memory that the
+    /// peer lends, and the peer can later revoke the permission by this ID.
     pub(super) fn add_borrowed(&self, id: LeaseId, access: &Arc<Access>) {
         self.borrowed.lock().insert(id, Arc::downgrade(access));
     }
@@ -139,8 +144,8 @@ impl BulkTable {
         self.borrowed.lock().remove(&id);
     }
 
-    /// Returns a new tag for the request of a piece, and the channel that receives the peer's
-    /// answer with this tag.
+    /// Returns a new tag for a request to read or write a piece of the peer's bulk memory, and the
+    /// channel that receives the peer's answer with the same tag.
     pub(super) fn expect_answer(&self) -> (u32, oneshot::Receiver<PieceAnswer>) {
         let (sender, receiver) = oneshot::channel();
         // Few answers are expected at a time, so a tag is free again when the counter wraps around.
@@ -149,20 +154,21 @@ impl BulkTable {
         (tag, receiver)
     }
 
-    /// Stops waiting for the answer with this tag, which is then ignored.
+    /// Stops waiting for the peer's answer to the request with this tag. A later answer is ignored.
     pub(super) fn forget_answer(&self, tag: u32) {
         self.answers.lock().remove(&tag);
     }
 
-    /// Fails all transfers of pieces that wait for an answer of the peer, because the connection
-    /// has ended.
+    /// Fails all requests to read or write bulk memory for which no answer of the peer has arrived,
+    /// because the connection has ended.
     pub(crate) fn fail(&self) {
         self.answers.lock().clear();
     }
 
-    /// Handles a received frame about bulk memory. The fields of the frame may have arbitrary
-    /// values. `message` contains the frame, and `is_last` is set if no other frame follows, so
-    /// that an answer can keep the memory of the message.
+    /// Handles a received frame about bulk memory: a request, an answer or a release of the peer.
+    /// The fields of the frame may have arbitrary values. `message` contains the frame. If
+    /// `is_last` is set, no other frame follows in the message, so the bytes of an answer need not
+    /// be copied: they stay in the buffer of the message.
     pub(crate) fn handle(
         &self,
         core: &Arc<Core>,
@@ -272,8 +278,9 @@ impl BulkTable {
         }
     }
 
-    /// Sends an answer without bytes to the peer's request `tag`: the confirmation of a write, or,
-    /// if `has_ended` is set, the information that the lease has ended.
+    /// Sends an answer without bytes to the peer's request `tag` for the memory that `lease`
+    /// identifies. If `has_ended` is set, the answer means that the memory is no longer lent;
+    /// otherwise, the answer confirms a write.
     fn answer(&self, core: &Core, lease: LeaseId, tag: u32, has_ended: bool) -> Result<()> {
         let header = Header::BulkAnswer {
             lease,
@@ -287,7 +294,8 @@ impl BulkTable {
     }
 }
 
-/// Guard that counts a piece against [`MAX_PIECES_BEING_SENT`] until it is dropped.
+/// Guard that counts a piece of bulk memory that is being sent to the peer, until the guard is
+/// dropped. The limit is [`MAX_PIECES_BEING_SENT`].
 struct PieceBeingSent(Arc<AtomicUsize>);
 
 impl PieceBeingSent {

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 /// them.
 const REMOTE_MEMORY_LEN: usize = 20;
 
-/// Representation of a bulk in an encoded value, by which the borrower accesses the memory.
+/// Representation of a [`Bulk`](crate::Bulk) in an encoded value. By these fields, the peer that
+/// receives the value can access the memory of the bulk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename = "Bulk")]
 pub(super) struct Token {

@@ -22,8 +22,8 @@ use crate::error::{BulkError, Error, Result};
 /// they alternated after each piece, all of them would use memory and caches until the last ended.
 const TURN_LEN: usize = 1 << 20;
 
-/// Direction of a transfer. The borrower starts every transfer, and reads or writes the owner's
-/// memory.
+/// Direction of a transfer between the peer's memory and local memory. The end that does not own
+/// the memory starts every transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     Read,
@@ -31,9 +31,10 @@ pub(super) enum Direction {
 }
 
 impl PeerBulk {
-    /// Reads or writes parts of the bulk in a new task. Each part is an offset in the bulk and
-    /// local memory. If this future is dropped, the task owns the local memory until the pieces in
-    /// flight have been transferred, so that the device does not access freed memory.
+    /// Reads or writes ranges of the peer's memory in a new task. Each part is an offset in the
+    /// peer's memory and the local memory for the range. Returns the outcome and the local
+    /// memories. If this future is dropped, the task still owns the local memory until all
+    /// operations on it have ended, so that the device does not access freed memory.
     pub(super) async fn transfer(
         &self,
         direction: Direction,
@@ -76,7 +77,7 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Running transfer of parts of a bulk, executed by a task.
+/// Running transfer between ranges of the peer's memory and local memory, executed by a task.
 struct Transfer {
     pieces: PieceTransfer,
     transferred: Arc<AtomicU64>,
@@ -84,8 +85,8 @@ struct Transfer {
 }
 
 impl Transfer {
-    /// Transfers the parts in order until an error occurs. Returns the outcome and the local memory
-    /// of all parts.
+    /// Transfers all parts in order until an error occurs. Each part is an offset in the peer's
+    /// memory and local memory. Returns the outcome and the local memory of all parts.
     async fn run(self, mut parts: Vec<(usize, BulkMemory)>) -> (Result<()>, Vec<BulkMemory>) {
         let device = self.pieces.link.rdma().map(|rdma| rdma.device());
         let divided = parts.iter_mut();
@@ -102,7 +103,7 @@ impl Transfer {
         (outcome, memories(parts))
     }
 
-    /// Transfers the parts in pieces. Begins at most one piece before other tasks can run. After an
+    /// Transfers the parts in pieces, and lets other tasks run before each further piece. After an
     /// error, begins no further piece, and waits for the pieces in flight.
     async fn transfer(&self, parts: &mut [LocalPieces<'_>]) -> Result<()> {
         let core: &Arc<Core> = self.pieces.access.core();
@@ -156,8 +157,9 @@ impl Transfer {
         }
     }
 
-    /// Transfers one piece from or to the offset `at` of the bulk. Returns the outcome with the
-    /// arguments `part` and `memory`, so that the caller puts the memory back.
+    /// Transfers one piece of at most 64 KiB between the local `memory` and the offset `at` of the
+    /// peer's memory. `part` is the index of the range to which the piece belongs. Returns `part`,
+    /// the outcome and `memory`, so that the caller can put the memory back into this range.
     async fn piece<'m>(
         &self,
         part: usize,
@@ -168,8 +170,9 @@ impl Transfer {
         (part, outcome, memory)
     }
 
-    /// Transfers one piece between the local `memory` and the offset `at` of the bulk. Fails if the
-    /// transfer was stopped, the connection has ended, or the access was closed.
+    /// Transfers one piece between the local `memory` and the offset `at` of the peer's memory, in
+    /// the direction of this transfer. Fails if the transfer was stopped, the connection has ended,
+    /// or the permission to access the memory was closed.
     async fn transfer_piece(&self, memory: &mut PieceMemory<'_>, at: usize) -> Result<()> {
         if self.is_stopped.load(Ordering::Relaxed) {
             return Err(Error::Cancelled);
@@ -185,7 +188,8 @@ impl Transfer {
     }
 }
 
-/// Turn of a transfer: the permission to begin pieces of [`TURN_LEN`] bytes.
+/// Permission of a transfer to transfer the next [`TURN_LEN`] bytes. The transfers of a connection
+/// take turns, so that a long transfer does not delay the others.
 struct Turn<'c> {
     turns: &'c Semaphore,
     permit: Option<SemaphorePermit<'c>>,
@@ -194,8 +198,8 @@ struct Turn<'c> {
 }
 
 impl<'c> Turn<'c> {
-    /// Creates a turn that is already over, so that the transfer must call [`Self::begin`] before
-    /// its first piece.
+    /// Creates a turn without permission: the transfer must wait for a permission with
+    /// [`Self::begin`] before transferring bytes.
     fn new(bulks: &'c BulkTable) -> Self {
         Self {
             turns: &bulks.turns,
@@ -208,8 +212,8 @@ impl<'c> Turn<'c> {
         self.left == 0
     }
 
-    /// Waits for the next turn of the transfer. The caller must have no pieces in flight: nothing
-    /// would notice their ends during the wait.
+    /// Waits until this transfer may transfer the next [`TURN_LEN`] bytes. The transfer must have
+    /// no operations in flight, because their ends would not be noticed during the wait.
     async fn begin(&mut self) -> Result<(), AcquireError> {
         self.permit = None;
         self.permit = Some(self.turns.acquire().await?);
@@ -217,8 +221,9 @@ impl<'c> Turn<'c> {
         Ok(())
     }
 
-    /// Counts the `len` bytes of a piece that begins. If the turn is over and no other transfer
-    /// waits for a turn, begins the next turn.
+    /// Subtracts the `len` bytes of a piece that begins from the bytes that this transfer may still
+    /// transfer. If no bytes are left and no other transfer waits for its turn, permits the next
+    /// [`TURN_LEN`] bytes.
     fn count(&mut self, len: usize) {
         self.left = self.left.saturating_sub(len);
         // The semaphore is fair: while a transfer waits, no permit is available.

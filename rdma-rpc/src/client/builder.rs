@@ -89,8 +89,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the maximum length of a [`Bulk`](crate::Bulk) in a result in bytes. A call whose result
-    /// contains a longer bulk fails with [`Error::Decode`]. Default 1 GiB.
+    /// Sets the maximum length in bytes of each [`Bulk`](crate::Bulk), long data that is
+    /// transferred separately, in the results of calls. A call whose result contains a longer bulk
+    /// fails with [`Error::Decode`]. Default 1 GiB.
     pub fn bulk_limit(mut self, bytes: usize) -> Self {
         self.bulk_limit = bytes;
         self
@@ -254,7 +255,8 @@ impl ClientBuilder {
         self.client(Route::One(self.start(link, peer)))
     }
 
-    /// Creates a client with the settings of this builder, which makes its calls on `route`.
+    /// Creates a client with the settings of this builder. `route` is the connection, or the set of
+    /// connections to several servers, on which the client makes its calls.
     fn client(&self, route: Route) -> Client {
         Client {
             interceptor: self.interceptor.clone(),

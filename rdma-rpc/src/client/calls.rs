@@ -118,10 +118,10 @@ impl Calls {
         self.update_free(|free| free.indices.extend((0..count).rev()));
     }
 
-    /// Changes the list of free slots by `change`, and then wakes one call if a slot is free and
-    /// calls wait for a slot. Wakes only one because [`Notify`] stores a single notification for
-    /// calls that do not wait yet. The woken call wakes the next one when its [`WaitingCall`] is
-    /// dropped.
+    /// Changes the list of free call slots by `change`. If a slot is then free and calls wait for a
+    /// slot, wakes one of these calls. Waking more at once would not be reliable, because
+    /// [`Notify`] stores only one notification. Instead, each woken call wakes the next one when
+    /// its [`WaitingCall`] is dropped.
     fn update_free(&self, change: impl FnOnce(&mut FreeSlots)) {
         let must_wake = {
             let mut free = self.free.lock();
@@ -180,8 +180,10 @@ impl Calls {
         }
     }
 
-    /// Begins a call in a slot from [`Self::take_slot`] or [`Self::try_take_slot`]. `deadline` is a
-    /// time in microseconds since the creation of the connection.
+    /// Begins a call on the connection `core` in a free slot from [`Self::take_slot`] or
+    /// [`Self::try_take_slot`]. `deadline` is a time in microseconds since the creation of the
+    /// connection, and `streams` contains the streams of the call, if any. Returns the call, whose
+    /// request is not sent yet. Fails if the connection has ended or is closing.
     pub(super) fn begin<C: Deref<Target = Core>>(
         core: C,
         slot: FreeSlot,
@@ -203,8 +205,8 @@ impl Calls {
         }
     }
 
-    /// Occupies a slot with a new call, stores the deadline and the streams of the call in the
-    /// slot, and returns the ID of the call.
+    /// Stores the deadline and the streams of a new call in its slot, the client's entry for a call
+    /// in progress. Returns the ID of the call.
     fn occupy(&self, FreeSlot(index): FreeSlot, deadline: u64, streams: Streams) -> CallId {
         self.active.fetch_add(1, Ordering::Relaxed);
         let mut slot = self.slots[index as usize].lock();
@@ -262,8 +264,9 @@ impl Calls {
         }
     }
 
-    /// Frees the slot of the call `id`. Returns whether the server may still be executing the call,
-    /// so that the caller must cancel the call at the server.
+    /// Frees the slot of the call `id`, the client's entry for a call in progress. Returns `true`
+    /// if the server has not answered and may still be executing the call. The caller must then
+    /// cancel the call at the server.
     fn release(&self, id: CallId) -> bool {
         let (was_waiting, left) = {
             let mut slot = self.slots[id.index as usize].lock();
@@ -296,8 +299,8 @@ pub(super) struct FreeSlot(u32);
 struct WaitingCall<'c>(&'c Calls);
 
 impl<'c> WaitingCall<'c> {
-    /// Counts a waiting call. Also returns whether no other call waits, so that this call may take
-    /// a free slot immediately.
+    /// Counts a call that waits for a free slot, until the returned value is dropped. The flag is
+    /// `true` if no other call waits, so that this call may take a free slot immediately.
     fn new(calls: &'c Calls) -> (Self, bool) {
         let mut free = calls.free.lock();
         free.waiting += 1;

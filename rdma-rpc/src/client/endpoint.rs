@@ -17,8 +17,8 @@ use crate::address::{Address, ToAddress};
 use crate::error::{CallError, Error, Result};
 use crate::health::{HealthClient, HealthState};
 
-/// Server to which a client of several servers connects: a preferred address, and alternative
-/// addresses of the same server, which are tried in order.
+/// Addresses of one of the servers to which a client of several servers connects. The client tries
+/// the preferred address first, and then the alternative addresses in order.
 ///
 /// ```
 /// use rdma_rpc::Endpoint;
@@ -35,7 +35,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Creates an endpoint with one address.
+    /// Creates the description of a server that has the address `address`.
     ///
     /// # Errors
     ///
@@ -46,10 +46,9 @@ impl Endpoint {
         })
     }
 
-    /// Adds an alternative address, which is used if connecting to all earlier addresses fails,
-    /// such as a TCP address for hosts without an RDMA device. The first use of an alternative
-    /// address is logged as a warning, once for each endpoint of a client: later reconnects to an
-    /// alternative address are not logged.
+    /// Adds an alternative address of the server, which is used if connecting to all earlier
+    /// addresses fails, such as a TCP address for hosts without an RDMA device. The first use of an
+    /// alternative address is logged as a warning; later uses are not logged.
     ///
     /// # Errors
     ///
@@ -83,8 +82,8 @@ impl<T: ToAddress + ?Sized> ToEndpoint for T {
     }
 }
 
-/// Settings of a client of several servers for reconnecting and for checking the health of the
-/// servers.
+/// Settings by which a client of several servers reconnects to a server and checks the health of
+/// the servers.
 #[derive(Debug, Clone)]
 pub(super) struct Reconnect {
     /// Pause after the end of a connection.
@@ -104,8 +103,8 @@ pub(super) struct EndpointState {
     pub(super) in_flight: Arc<AtomicUsize>,
 }
 
-/// State of the connection to an endpoint: the connection and its health, or the reason for which
-/// the endpoint is not connected.
+/// State of a client's connection to one server: the connection and the server's health, or the
+/// reason for which the server is not connected.
 #[derive(Debug, Default)]
 struct State {
     connection: Option<Arc<Connection>>,
@@ -216,9 +215,9 @@ impl EndpointState {
         ))
     }
 
-    /// Waits until a connection ends, and returns the reason. If health checks are enabled, also
-    /// calls the server's health service periodically, notifies `changed` when the health has
-    /// changed, and ends the connection if the server does not answer.
+    /// Waits until `connection` has ended, and returns the reason for the end. If health checks are
+    /// enabled, also calls the server's health service periodically, and notifies `changed` when
+    /// the health has changed. Ends the connection if the server does not answer such a call.
     async fn watch(
         &self,
         connection: &Arc<Connection>,

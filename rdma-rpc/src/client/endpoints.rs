@@ -109,7 +109,7 @@ impl Endpoints {
         usable.or_else(|| self.states.iter().find_map(|state| state.connection()))
     }
 
-    /// Returns the connections of all endpoints that are connected.
+    /// Returns the open connections of this client: one for each server that is connected.
     pub(super) fn connections(&self) -> impl Iterator<Item = Arc<Connection>> {
         self.states.iter().filter_map(|state| state.connection())
     }
@@ -139,8 +139,8 @@ impl Endpoints {
         })
     }
 
-    /// Begins the search for a connection to a server that starts a call. The search lasts at most
-    /// for `limit`, the time limit of the call.
+    /// Begins the search for a server that starts a call, among the servers to which this client is
+    /// connected. `limit` is the time limit of the call and thus of the search.
     pub(super) fn search(&self, limit: Duration) -> ConnectionSearch<'_> {
         ConnectionSearch {
             endpoints: self,
@@ -159,8 +159,8 @@ impl Drop for Endpoints {
     }
 }
 
-/// Search for a server that starts a call. The caller sends the request on each connection that
-/// [`Self::next`] returns, until a server has started the call.
+/// Search for a server that accepts a call and begins to execute it. The caller sends the request
+/// on each connection that [`Self::next`] returns, until a server accepts the call.
 pub(super) struct ConnectionSearch<'e> {
     endpoints: &'e Endpoints,
     /// Deadline of the call.
@@ -176,7 +176,7 @@ pub(super) struct ConnectionSearch<'e> {
 }
 
 impl ConnectionSearch<'_> {
-    /// Waits for the next connection on which the caller should try the call, at most until the
+    /// Waits for the next connection on which the caller should send its call, at most until the
     /// deadline of the call. Fails immediately if every connected server has refused the call.
     pub(super) async fn next(&mut self) -> Result<ChosenConnection> {
         loop {
@@ -217,17 +217,19 @@ impl ConnectionSearch<'_> {
         })
     }
 
-    /// Makes [`Self::next`] return only connections to the server of `chosen`, which may have
-    /// executed the call, so that no other server executes the call again. Forgets an earlier
-    /// refusal of this server.
+    /// Restricts the search to the server of `chosen`: from now on, [`Self::next`] returns only
+    /// connections to this server. That server may have executed the call, so the call must not be
+    /// sent to another server. An earlier refusal by this server is forgotten, because the call
+    /// must be sent to it again.
     pub(super) fn pin(&mut self, chosen: &ChosenConnection) {
         self.pinned = Some(chosen.index);
         self.excluded.clear();
         self.refused = None;
     }
 
-    /// Records that the server of `chosen` has not started the call, because of `error`. If the
-    /// connection still accepts calls, [`Self::next`] does not return this server again.
+    /// Records that the server of the connection `chosen` has not started the call, because of
+    /// `error`. If this connection can still be used, the server has refused the call, and
+    /// [`Self::next`] does not return it again.
     pub(super) fn record_failure(&mut self, chosen: &ChosenConnection, error: Error) {
         // If the connection has ended or is closing, its endpoint is not excluded, because a new
         // connection may accept the call.

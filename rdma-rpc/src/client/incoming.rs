@@ -102,9 +102,10 @@ impl Calls {
         self.slots.get(id.index as usize).ok_or(Violation::Index)
     }
 
-    /// Stores the response of a call, which consists of `answer` and `body`, and wakes the caller.
-    /// `items` is the total number of items of the handler's stream, if the method has such a
-    /// stream. Ignores the response if the call no longer waits for an answer.
+    /// Stores the response to the call `id` and wakes the caller. `answer` is the kind of the
+    /// response, and `body` contains its encoded value. `items` is the number of items that the
+    /// server has sent in the call's stream, or `None` for a method without such a stream. Ignores
+    /// the response if the call no longer waits for it.
     fn respond(
         &self,
         id: CallId,
@@ -135,7 +136,7 @@ impl Calls {
     }
 
     /// Stores `status`, which the server has sent instead of the response to the call `id`, and
-    /// wakes the task that made the call.
+    /// wakes the task that made the call. Fails if the client cannot have made a call with this ID.
     fn refuse(&self, id: CallId, status: Status) -> Result<(), Violation> {
         let (waker, streams) = {
             let mut slot = self.slot(id)?.lock();
@@ -154,8 +155,8 @@ impl Calls {
         Ok(())
     }
 
-    /// Fails all waiting calls with [`Status::ShuttingDown`]: the server has announced that no
-    /// waiting call was started.
+    /// Fails all calls that wait for a response with [`Status::ShuttingDown`]. The server shuts
+    /// down, and has announced that these calls were not started.
     fn refuse_all(&self) {
         self.close();
         for slot in &self.slots {
@@ -174,8 +175,8 @@ impl Calls {
         }
     }
 
-    /// Returns a stream of a call, which `of` selects in the slot; `None` if the call has ended.
-    /// Fails if the method has no such stream.
+    /// Returns a stream of the call `id`. `of` selects the stream in the slot, the client's entry
+    /// of the call. Returns `None` if the call has ended. Fails if the method has no such stream.
     fn streams<T>(
         &self,
         id: CallId,
@@ -189,8 +190,8 @@ impl Calls {
     }
 }
 
-/// Closes `outgoing`, the caller's stream, because its call was answered. Sending another item then
-/// fails.
+/// Closes `outgoing`, the stream in which the caller sends items to the server, because the call
+/// was answered. Sending another item then fails. Does nothing for a call without such a stream.
 fn finish(outgoing: Option<&SendWindow>) {
     if let Some(outgoing) = outgoing {
         outgoing.close(&Error::Cancelled);

@@ -120,8 +120,8 @@ impl Client {
         Self::builder().connect(address).await
     }
 
-    /// Returns a clone whose calls have the time limit `limit`. Streaming calls have a deadline
-    /// only if this function has set one.
+    /// Returns a clone of this client whose calls have the time limit `limit`. The limit also
+    /// applies to streaming calls, which have no deadline otherwise.
     ///
     /// If `limit` is zero, nothing is sent, and calls fail with [`Error::DeadlineExceeded`].
     #[must_use]
@@ -149,8 +149,9 @@ impl Client {
         self.deadline
     }
 
-    /// Returns the description of the server's end of the connection. For a client of several
-    /// servers, returns the description for any of its connections, or `None` without a connection.
+    /// Returns a description of the server, such as its address, and of the transport. For a client
+    /// of several servers, describes one of the connected servers. Returns `None` if no server is
+    /// connected.
     pub fn peer(&self) -> Option<Peer> {
         let connection = self.any()?;
         Some(connection.core.peer.clone())
@@ -192,8 +193,8 @@ impl Client {
     }
 
     /// Returns the error that ended the connection; `None` while the connection is open. For a
-    /// client of several servers, returns the reason for which no server is connected, or `None`
-    /// while a server is connected.
+    /// client of several servers, returns `None` while any server is connected, and otherwise the
+    /// reason for which no server is connected.
     pub fn failure(&self) -> Option<Error> {
         match &self.route {
             Route::One(connection) => connection.core.end().cloned(),
@@ -204,8 +205,8 @@ impl Client {
         }
     }
 
-    /// Waits until the connection has ended, and returns the error that ended the connection. A
-    /// client of several servers reconnects, so this function never returns.
+    /// Waits until the connection of this client has ended, and returns the error that ended it.
+    /// Never returns for a client of several servers, because such a client reconnects.
     pub async fn ended(&self) -> Error {
         match &self.route {
             Route::One(connection) => connection.core.ended().await,
@@ -234,7 +235,8 @@ impl Client {
     }
 
     /// Returns the metadata to be sent with a request for `method`: the client's metadata and the
-    /// trace context, as changed by the interceptor.
+    /// trace context. An interceptor that the program has set can change this metadata or refuse
+    /// the call.
     fn metadata_of(&self, method: &str) -> Result<Metadata> {
         let metadata = observe::with_trace(self.observe, self.metadata.clone());
         match &self.interceptor {

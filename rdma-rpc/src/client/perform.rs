@@ -32,7 +32,8 @@ use crate::wire::{CallId, Header, MESSAGE_HEADER_LEN};
 /// call has no response.
 pub(super) type Outcome<T, E> = Result<T, CallError<E>>;
 
-/// Data of a call that the texts of its errors contain: the name of the method and the time limit.
+/// Name of the called method and time limit of the call, which appear in the texts of the call's
+/// errors.
 #[derive(Debug, Clone)]
 pub(super) struct ErrorInfo {
     pub(super) method: Cow<'static, str>,
@@ -40,7 +41,7 @@ pub(super) struct ErrorInfo {
 }
 
 impl ErrorInfo {
-    /// Returns the error of a call whose deadline has passed.
+    /// Returns the error for a call of this method whose time limit has passed.
     pub(super) fn exceeded(&self) -> Error {
         Error::DeadlineExceeded {
             method: self.method.clone(),
@@ -87,10 +88,10 @@ impl Client {
             .await
     }
 
-    /// Makes a unary call and records its metrics. `method` is the number of the method, `info`
-    /// describes the call in errors, and `body` is the number of the codec and the request. If
-    /// `is_once` is set, the server executes the call at most once. `decode` converts the answer
-    /// and the received body to the outcome.
+    /// Makes a unary call and records its metrics. `method` is the number of the method, and `info`
+    /// describes the call in errors. `body` is a pair: the number of the codec, and the request. If
+    /// `is_once` is set, the server executes the call at most once. `decode` converts the server's
+    /// answer and the received body to the outcome.
     pub(super) async fn unary_observed<Q: ?Sized, T, E>(
         &self,
         (method, is_once): (u32, bool),
@@ -110,9 +111,10 @@ impl Client {
         outcome
     }
 
-    /// Makes a unary call of a method without `#[rpc(once)]`. The parameters are those of
-    /// [`Self::unary_observed`]. If a server has not started the call, a client of several servers
-    /// sends the call to another server.
+    /// Makes a unary call that may be executed more than once, without metrics. If a server has not
+    /// started the call, a client of several servers sends the call to another server. `body` is
+    /// the number of the codec and the request. `decode` converts the server's answer and the
+    /// received body to the outcome.
     async fn unary_balanced<Q: ?Sized, T, E>(
         &self,
         method: u32,
@@ -281,7 +283,8 @@ impl Client {
         Ok((sender, Streaming::new::<F>(begun)))
     }
 
-    /// Begins a call with streams: sends its request, and begins its metrics.
+    /// Begins a call with streams: sends its request, and starts the metrics of the call. Returns
+    /// the call, from which the caller gets the streams and the response.
     async fn begin_stream<F: MethodCodecs, Q>(
         &self,
         method: &'static MethodInfo,
@@ -303,8 +306,8 @@ impl Client {
         }
     }
 
-    /// Begins a call with streams, without metrics. If no part of the request was sent, a client of
-    /// several servers tries another server.
+    /// Begins a call with streams and sends its request, without metrics. If no part of the request
+    /// was sent, a client of several servers tries another server. Returns the call in progress.
     async fn begin_stream_balanced<F: MethodCodecs, Q>(
         &self,
         method: &'static MethodInfo,
@@ -374,16 +377,15 @@ impl Client {
     }
 }
 
-/// Initial window of the stream of a handler: the numbers of items and bytes that the server may
-/// send before the program has taken any item. The client's settings announce the same window to
-/// the server.
+/// Numbers of items and bytes that a server may send in the stream of a call before the program has
+/// taken any item. The client announces these numbers to the server in its settings.
 const WINDOW: Window = Window {
     items: WINDOW_ITEMS,
     bytes: WINDOW_BYTES,
 };
 
-/// A call with streams whose request was sent. [`Response`] and [`Streaming`] are created from this
-/// value.
+/// Call with streams that is in progress: its request was sent. The [`Response`] or [`Streaming`]
+/// that the program gets is created from this value.
 pub(super) struct StreamingCall {
     pub(super) pending: PendingCall<Arc<Core>>,
     pub(super) streams: Streams,
@@ -395,8 +397,8 @@ pub(super) struct StreamingCall {
     pub(super) metrics: Option<ClientObservation>,
 }
 
-/// Returns the outcome of a call for metrics: success, an error of the service, or an error of the
-/// framework.
+/// Returns the kind of outcome that the metrics record for a call: success, an error that the
+/// service has returned, or any other error.
 pub(super) fn outcome_of<T, E>(outcome: &Outcome<T, E>) -> observe::Outcome {
     match outcome {
         Ok(_) => observe::Outcome::Ok,
@@ -409,8 +411,8 @@ pub(super) fn outcome_of<T, E>(outcome: &Outcome<T, E>) -> observe::Outcome {
 /// call to another server without the risk of executing it twice.
 pub(super) struct Unstarted(pub(super) Error);
 
-/// Error of a call whose request was not sent completely, which determines whether the call may be
-/// sent to another server.
+/// Error of a call whose request was not sent completely. The variants tell the caller whether
+/// another server may execute the call.
 enum SendError {
     /// The server has not started the call, and another server may be able to.
     Unstarted(Unstarted),
@@ -419,8 +421,9 @@ enum SendError {
 }
 
 impl SendError {
-    /// Classifies the error of a request of which nothing was sent: [`Self::Unstarted`] if the
-    /// connection caused the error, [`Self::Final`] if the request would fail on any connection.
+    /// Creates the error of a call from `error`, which occurred before any part of the request was
+    /// sent. Returns [`Self::Unstarted`] if the connection caused the error, and [`Self::Final`] if
+    /// the request would fail on any connection.
     fn from_unsent(error: Error) -> Self {
         match error {
             Error::Transport(_)
@@ -432,8 +435,8 @@ impl SendError {
         }
     }
 
-    /// Converts the error to a nested result like that of [`unary_on`]: the outer error means that
-    /// the call may be sent to another server.
+    /// Converts the error to a nested result. `Err` means that the call may be sent to another
+    /// server, and `Ok(Err)` that the call has failed finally.
     fn into_result<T>(self) -> Result<Result<T, Error>, Unstarted> {
         match self {
             Self::Unstarted(unstarted) => Err(unstarted),
@@ -464,10 +467,10 @@ impl AnswerKind {
     }
 }
 
-/// Makes a unary call on the connection `core`. `method` is the number of the method, `limit` the
-/// time limit, and `body` the number of the codec and the request. `decode` converts the answer and
-/// the received body to the outcome. The outer error means that the server has not started the
-/// call.
+/// Makes a unary call on the connection `core`. `limit` is the time limit, and `body` the number of
+/// the codec and the request. `decode` converts the server's answer and the received body to the
+/// outcome. Returns `Err` if the server has not started the call, so that the call may be sent to
+/// another server. Otherwise, returns the outcome in `Ok`.
 pub(super) async fn unary_on<Q: ?Sized, T, E>(
     core: &Arc<Core>,
     (method, metadata): (u32, &Metadata),
@@ -523,7 +526,8 @@ pub(super) async fn unary_on<Q: ?Sized, T, E>(
     }
 }
 
-/// Creates the sender of the caller's stream for a call that has begun.
+/// Creates the sender by which the caller sends the items of its stream to the server in the call
+/// `begun`.
 fn sender<F: MethodCodecs, I>(begun: &StreamingCall) -> Sender<I>
 where
     F::Request: Encode<I>,
@@ -570,9 +574,10 @@ async fn begin<C: Deref<Target = Core>>(
     Calls::begin(core, slot, deadline, streams)
 }
 
-/// Sends the request of a call: immediately if no other call is in progress, otherwise in a message
-/// with the requests of the other tasks that are ready now. If `leases` is given, the request may
-/// contain bulks, and the leases of their memory are stored in `leases`.
+/// Sends the request of a call. Sends it immediately if no other call is in progress. Otherwise,
+/// requests of tasks that are ready now share a message. If `leases` is given, the request may
+/// contain [`Bulk`](crate::Bulk)s, and `leases` receives the peer's permissions to access their
+/// memory.
 async fn send<Q: ?Sized, P: Deref<Target = Core>>(
     mut pending: PendingCall<P>,
     method: u32,
@@ -648,8 +653,8 @@ async fn by_deadline(
     }
 }
 
-/// Returns the error of a request that the peer refused because of its length. `header` is the
-/// length of the frame's header, and `limit` the peer's limit, in bytes.
+/// Returns the error that the request `value` is too long for the peer. `header` is the length of
+/// the frame's header, and `limit` the peer's limit, in bytes.
 fn too_large<Q: ?Sized>(value: &TypedBody<'_, Q>, header: usize, limit: usize) -> Error {
     let front = MESSAGE_HEADER_LEN + header;
     let len = value.encoded_len().map_or(0, |len| front + len);

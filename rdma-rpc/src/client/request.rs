@@ -14,8 +14,8 @@ use crate::metadata::Metadata;
 use crate::method::number_of;
 use crate::payload::{BodyBuffer, Payload};
 
-/// Request of a unary call without a generated client, for middleware and tools: the name of the
-/// method and the encoded arguments.
+/// Request of a unary call: the name of the method and the encoded arguments. Middleware and tools
+/// can thereby call methods without a generated client.
 ///
 /// ```
 /// use rdma_rpc::{Address, Client, Postcard, Request, Server};

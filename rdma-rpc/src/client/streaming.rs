@@ -18,8 +18,9 @@ use crate::observe::ClientObservation;
 use crate::payload::BodyBuffer;
 use crate::stream::Receiver;
 
-/// Function that converts the answer and the encoded response of a call to its outcome. Stored as a
-/// pointer, so that [`Response`] is not generic over the codecs.
+/// Function that converts the server's answer to a call to the outcome that the caller gets. The
+/// arguments are the connection, the kind of the answer, its encoded body, and a description of the
+/// call for errors. A pointer, so that [`Response`] is not generic over the codecs.
 type DecodeAnswer<T, E> = fn(&Arc<Core>, Answer, &mut BodyBuffer, &ErrorInfo) -> Outcome<T, E>;
 
 /// Future of the response to a call whose caller sends a stream. `T` is the handler's success
@@ -54,8 +55,8 @@ impl<T, E> Response<T, E> {
         }
     }
 
-    /// Polls for the answer of the server, and converts the answer to the outcome of the call.
-    /// Fails with [`Error::Cancelled`] if the outcome was already returned.
+    /// Polls for the answer of the server, and converts the answer to the outcome of the call. A
+    /// further poll after the outcome was returned fails with [`Error::Cancelled`].
     fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Outcome<T, E>> {
         if self.is_done {
             return Poll::Ready(Err(Error::Cancelled.into()));
@@ -119,8 +120,8 @@ impl<O, T, E> Streaming<O, T, E> {
         }
     }
 
-    /// Waits for the next item; returns `None` after the last item, when [`Self::finish`] returns
-    /// the handler's result. This function is cancel-safe.
+    /// Waits for the next item of the handler's stream, and returns it. Returns `None` after the
+    /// last item; [`Self::finish`] then returns the handler's result. This function is cancel-safe.
     ///
     /// # Errors
     ///
@@ -147,8 +148,9 @@ impl<O, T, E> Streaming<O, T, E> {
         self.result.take().unwrap_or_else(cancelled)
     }
 
-    /// Polls for the next item. After the last item, polls for the answer, and stores the handler's
-    /// result for [`Self::finish`].
+    /// Polls for the next item of the handler's stream. After the last item, polls for the server's
+    /// answer to the call instead. Stores the handler's result from this answer until
+    /// [`Self::finish`] returns it.
     fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<O, CallError<E>>>> {
         match self.items.poll_item(cx) {
             Poll::Ready(Some(Ok(item))) => return Poll::Ready(Some(Ok(item))),

@@ -142,9 +142,9 @@ impl CodecError {
 /// implementations, `ServiceCodec` or `RawCodec`.
 #[doc(hidden)]
 pub trait MethodCodecs: 'static {
-    /// Codec of the request.
+    /// Codec of the method's request.
     type Request: Codec;
-    /// Codec of the response.
+    /// Codec of the method's response.
     type Response: Codec;
     /// Codec of the service's errors.
     type Error: Codec;
@@ -177,9 +177,11 @@ impl<C: Codec> MethodCodecs for RawCodec<C> {
 /// The body of a frame to be sent, such as a request. Encoded directly into the send buffer,
 /// without a copy.
 pub(crate) trait Encodable {
-    /// Encodes the body into `room` and returns its length in bytes; `None` if `room` is too short.
+    /// Encodes this body of a frame into `room`, and returns the length of the encoded body in
+    /// bytes. Returns `None` if `room` is too short.
     fn encode(&self, room: &mut [u8]) -> Result<Option<usize>, CodecError>;
-    /// Returns the encoded length of the body in bytes, for a frame that does not fit into a batch.
+    /// Returns the encoded length of this body in bytes. Used to allocate a buffer for a long body,
+    /// which does not fit into a message with other frames.
     fn encoded_len(&self) -> Result<usize, CodecError>;
 }
 
@@ -211,8 +213,9 @@ impl<T: ?Sized> Encodable for TypedBody<'_, T> {
     }
 }
 
-/// Returns `encoded`, or an error if the encoded value contains a bulk that was not lent yet. The
-/// sender then lends the bulk and encodes the value again.
+/// Returns `encoded`, or an error if this thread has just encoded a [`Bulk`](crate::Bulk) whose
+/// memory was not lent to the peer yet. The sender then lends the memory and encodes the value
+/// again.
 fn complete<T>(encoded: T) -> Result<T, CodecError> {
     if bulk::is_incomplete() {
         return Err(CodecError::new("a bulk in the value was not lent"));

@@ -50,8 +50,8 @@ static NOTE: MethodInfo = MethodInfo {
 
 static BULK: MethodInfo = unary(9, "Fuzz.bulk");
 
-/// Service of the fuzz targets with methods of every kind, and counter of its running handlers,
-/// which must be 0 after the fuzzed peer has disconnected.
+/// Service of the fuzz targets, which has methods of every kind. Counts its running handlers; the
+/// count must be 0 after the fuzzed peer has disconnected.
 #[derive(Clone, Default)]
 pub(super) struct HandlerCount(Arc<AtomicUsize>);
 
@@ -177,20 +177,22 @@ impl Service for HandlerCount {
     }
 }
 
-/// Number of methods that [`call`] can call without bulks.
+/// Number of methods of the fuzz targets' service that [`call`] can call without a [`Bulk`], long
+/// data that is transferred separately.
 pub(super) const CALL_KINDS: u8 = 8;
 
-/// Lowest value of the parameter `kind` for which [`call`] makes a call with bulks. The remaining
-/// values suffice for the other calls.
+/// Lowest value of the parameter `kind` for which [`call`] makes a call with a [`Bulk`], long data
+/// that is transferred separately. The lower values suffice for the other calls.
 pub(super) const BULK_CALL: u8 = 200;
 
-/// Maximum length of a bulk of the fuzzed peer in bytes. Short, so that an input does not allocate
-/// much memory.
+/// Maximum length in bytes of a [`Bulk`] that the fuzzed peer may send. Short, so that an input
+/// does not allocate much memory.
 pub(super) const BULK_LIMIT: usize = 1 << 16;
 
-/// Makes a call that `kind` selects: a call with bulks from [`BULK_CALL`] on, otherwise the method
-/// `kind % CALL_KINDS`. `kind / CALL_KINDS` selects the metadata and the deadline. Returns the
-/// framework's error if the call fails.
+/// Makes the call that `kind` selects. From [`BULK_CALL`] on, the call has a [`Bulk`] as its
+/// argument. Otherwise, `kind % CALL_KINDS` is the method, and `kind / CALL_KINDS` selects the
+/// metadata and the deadline. Fails only with an error of rdma-rpc, not with an error of the
+/// service.
 pub(super) async fn call(client: Client, kind: u8) -> Result<(), Error> {
     type Codecs = ServiceCodec<Postcard>;
     let client = match kind / CALL_KINDS {
@@ -257,8 +259,9 @@ pub(super) async fn call(client: Client, kind: u8) -> Result<(), Error> {
     }
 }
 
-/// Converts the outcome of a call to the error of the framework, if any. The result of the handler
-/// and the service's error count as success, because only an error of the framework matters.
+/// Converts the outcome of a call to a result without the handler's value. An error that the
+/// service has returned counts as success, because the fuzz targets check only the errors of
+/// rdma-rpc itself.
 fn outcome<T>(outcome: Result<T, CallError<String>>) -> Result<(), Error> {
     match outcome {
         Ok(_) | Err(CallError::Service(_)) => Ok(()),

@@ -60,7 +60,8 @@ async fn connect(bytes: &[u8]) {
     assert!(outcome.is_err(), "a call after the end");
 }
 
-/// Returns the builder of the client. Its limits are low, so that short inputs reach them.
+/// Returns the builder of the fuzzed client. The limits of the client are low, so that the short
+/// inputs of the fuzzer reach them.
 fn builder() -> ClientBuilder {
     Client::builder().concurrency(4).bulk_limit(BULK_LIMIT)
 }

@@ -38,8 +38,8 @@ async fn run_ready_tasks() {
 
 #[cfg(test)]
 mod tests {
-    /// Returns fixed inputs: empty, a repeated byte, counting bytes, pseudo-random bytes, and the
-    /// recorded messages of clients and servers.
+    /// Returns fixed inputs with which a test runs the fuzz targets: empty, a repeated byte,
+    /// counting bytes, pseudo-random bytes, and the recorded messages of clients and servers.
     fn inputs() -> impl Iterator<Item = Vec<u8>> {
         let same = [0, 1, 0x55, 0xff].map(|byte| vec![byte; 300]);
         let counting = (0..=255).cycle().take(600).collect();

@@ -10,7 +10,8 @@ use crate::address::Address;
 use crate::client::Client;
 use crate::server::Server;
 
-/// Seed inputs of the fuzz targets: inputs with valid messages, from which the fuzzer begins.
+/// Valid messages of clients and servers that were recorded during calls. The fuzzer uses them as
+/// its first inputs, and changes them to get further inputs.
 #[derive(Debug, Default)]
 pub struct Recorded {
     /// Inputs of [`frames`](super::frames()).
@@ -21,7 +22,8 @@ pub struct Recorded {
     pub client: Vec<Vec<u8>>,
 }
 
-/// Makes calls of every kind, and returns their messages as seed inputs.
+/// Makes one call of each kind that the fuzz targets know. Returns the messages of these calls as
+/// first inputs for the fuzzer.
 pub fn record() -> Recorded {
     super::run(async {
         let mut recorded = Recorded::default();
@@ -32,8 +34,8 @@ pub fn record() -> Recorded {
     })
 }
 
-/// Makes the call that `kind` selects, see [`call`], and records its messages while forwarding them
-/// between the client and the server.
+/// Makes the call of the kind `kind`, see [`call`], and records its messages in `recorded` as
+/// inputs for the fuzzer. Forwards the messages between the client and the server for this.
 async fn record_call(kind: u8, recorded: &mut Recorded) {
     let server = Server::new(HandlerCount::default())
         .listen(Address::memory())

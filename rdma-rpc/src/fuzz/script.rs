@@ -24,8 +24,8 @@ pub(super) enum Step {
     Act(u8),
 }
 
-/// Maximum number of executed steps of an input, so that an input of a few kilobytes does not take
-/// seconds.
+/// Maximum number of steps that are executed for one input of the fuzzer, so that an input of a few
+/// kilobytes does not take seconds.
 const MAX_STEPS: usize = 300;
 
 impl<'a> Script<'a> {
@@ -33,7 +33,8 @@ impl<'a> Script<'a> {
         Self(bytes)
     }
 
-    /// Returns the steps of the input, at most [`MAX_STEPS`].
+    /// Decodes this input of the fuzzer, and returns its steps: the actions of a test, such as
+    /// sending a message. Returns at most [`MAX_STEPS`] steps.
     pub(super) fn steps(mut self) -> impl Iterator<Item = Step> {
         let steps = std::iter::from_fn(move || {
             if self.0.is_empty() {
@@ -56,8 +57,8 @@ impl<'a> Script<'a> {
         steps.take(MAX_STEPS)
     }
 
-    /// Reads bytes of the input that describe a message with valid headers and arbitrary fields.
-    /// Returns the encoded message.
+    /// Reads the bytes of the fuzzer's input that describe the next message. The message has valid
+    /// frame headers, but arbitrary values in their fields. Returns the encoded message.
     fn message(&mut self) -> Vec<u8> {
         let count = 1 + u16::from(self.byte() % 4);
         let mut message = vec![0; MESSAGE_HEADER_LEN];
@@ -90,7 +91,7 @@ impl<'a> Script<'a> {
         self.some(1).first().copied().unwrap_or_default()
     }
 
-    /// Reads `len` bytes, or fewer at the end of the input.
+    /// Reads and removes the next `len` bytes of the input, or fewer at the end of the input.
     fn some(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;
@@ -102,7 +103,8 @@ impl<'a> Script<'a> {
 /// a fuzzer's input is the code that selects its kind.
 const RAW: u8 = 0;
 
-/// Appends to `script`, an input of the fuzz targets, the step "the peer sends `message`".
+/// Appends a step to `script`, an encoded input of the fuzz targets. The step sends `message` from
+/// the test's peer to the fuzzed peer.
 pub(super) fn write_message(script: &mut Vec<u8>, message: &[u8]) {
     let len = u16::try_from(message.len()).expect("a recorded message is short");
     script.push(RAW);
@@ -110,13 +112,14 @@ pub(super) fn write_message(script: &mut Vec<u8>, message: &[u8]) {
     script.extend(message);
 }
 
-/// Appends to `script`, an input of the fuzz targets, the step "all ready tasks run".
+/// Appends a step to `script`, an encoded input of the fuzz targets. The step runs all tasks that
+/// are ready to run.
 pub(super) fn write_run_tasks(script: &mut Vec<u8>) {
     script.push(8);
 }
 
-/// Appends to `script`, an input of the fuzz targets, the step "the program makes a call of the
-/// kind `number`".
+/// Appends a step to `script`, an encoded input of the fuzz targets. In the step, the program makes
+/// a call; `number` is the kind of the call.
 pub(super) fn write_call(script: &mut Vec<u8>, number: u8) {
     script.extend([10, number]);
 }

@@ -23,7 +23,8 @@ pub fn server(bytes: &[u8]) {
     super::run(serve(bytes));
 }
 
-/// Starts the server, executes the steps in `bytes`, and checks the invariants of [`server`].
+/// Starts a server, and executes the steps that are encoded in `bytes`, such as sending a message
+/// to the server. Panics if the server violates an invariant that is described at [`server`].
 async fn serve(bytes: &[u8]) {
     let handlers = HandlerCount::default();
     let server = Server::new(handlers.clone())
@@ -68,8 +69,8 @@ async fn serve(bytes: &[u8]) {
     server.shutdown().await;
 }
 
-/// Receives all messages that the server has sent to `peer`, and checks that every message is
-/// valid.
+/// Receives all messages that the server has sent to `peer`, a peer without a client that the test
+/// controls. Panics if a message is too long or is not in the wire format.
 fn receive(peer: &mut RawPeer) {
     while let Some(message) = peer.try_receive() {
         assert!(

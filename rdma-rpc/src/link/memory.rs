@@ -43,7 +43,8 @@ pub(crate) struct MemoryLink {
 }
 
 impl MemoryLink {
-    /// Creates a new connection within this process, and returns its two ends.
+    /// Creates a new connection between a client and a server in this process, and returns its two
+    /// ends.
     fn pair() -> (Self, Self) {
         let [(a_sender, a_receiver), (b_sender, b_receiver)] =
             [(); 2].map(|()| mpsc::channel(CHANNEL_DEPTH));
@@ -60,14 +61,16 @@ impl MemoryLink {
         )
     }
 
-    /// Returns the channels of this end, for a test peer that sends arbitrary bytes.
+    /// Returns the channels of this end for a test that sends and receives the bytes of messages
+    /// itself. Returns `None` if the task that receives messages has already taken a channel.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn into_channels(self) -> Option<Channels> {
         Some((self.sender, self.receiver.into_inner()?))
     }
 
-    /// Returns a buffer of `len` bytes, which may contain bytes of an earlier message. Uses a
-    /// buffer that the peer has freed, if there is one and the buffer is for a batch.
+    /// Returns a buffer of `len` bytes, which may contain bytes of an earlier message. For a
+    /// message that may contain several frames, uses a buffer that the peer no longer needs, if
+    /// there is one.
     pub(super) fn allocate(&self, len: usize) -> Vec<u8> {
         let mut buffer = match self.sent.pop() {
             Some(spare) if len == MAX_BATCH_LEN => spare,
@@ -77,9 +80,9 @@ impl MemoryLink {
         buffer
     }
 
-    /// Sends the message of `batch` to the peer without waiting. Returns `false` if the channel is
-    /// full. If the peer has closed the connection, the message is dropped: the receiving task
-    /// reports the end, after all messages that arrived earlier.
+    /// Passes the message in `batch` to the peer without waiting, and returns `true`. Returns
+    /// `false` if too many messages wait for the peer to receive them. If the peer has closed the
+    /// connection, drops the message and returns `true`: the receiving task reports the end.
     pub(super) fn try_send(&self, batch: &mut Batch) -> bool {
         match self.sender.try_reserve() {
             Ok(permit) => permit.send(message(batch)),
@@ -136,8 +139,8 @@ fn closed_by_peer() -> Error {
     Error::disconnected("closed by the peer")
 }
 
-/// Address within this process at which one server listens and clients connect. Clones are the same
-/// address.
+/// In-memory address, at which one server of this process listens and clients of the same process
+/// connect. Clones are the same address.
 #[derive(Debug, Clone)]
 pub(crate) struct MemoryPort {
     clients: mpsc::Sender<MemoryLink>,
@@ -166,8 +169,8 @@ impl MemoryPort {
         Ok(client)
     }
 
-    /// Creates the listener of this address. Fails if a server has already listened at this
-    /// address.
+    /// Creates the listener of this in-memory address. Fails if a listener was created for this
+    /// address before, even if the server has ended.
     pub(super) fn listen(&self) -> Result<MemoryListener, Error> {
         let clients = self.listener.lock().take();
         let clients = clients.ok_or_else(|| Error::Address {

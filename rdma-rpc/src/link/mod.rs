@@ -25,7 +25,8 @@ use crate::error::Error;
 use crate::outbox::Batch;
 use crate::payload::Buffer;
 
-/// One end of the transport of a connection, which sends batches and receives messages.
+/// One end of the transport of a connection: RDMA, TCP, TLS, or channels within the process. Sends
+/// batches (messages with one or more frames) and receives messages.
 #[derive(Debug)]
 pub(crate) enum Link {
     Rdma(RdmaLink),
@@ -74,9 +75,9 @@ impl Link {
         (Self::Memory(link), peer)
     }
 
-    /// Connects to the server at `address`. Returns the connected link and the description of the
-    /// server. `transport` contains the settings of an RDMA connection, and `encryption` the TLS
-    /// settings of a TCP connection.
+    /// Connects to the server at `address`. Returns the transport of the connection, and the
+    /// address of the server and other facts about it. `transport` contains the settings of an RDMA
+    /// connection, and `encryption` the TLS settings of a TCP connection.
     pub(crate) async fn connect(
         address: &Address,
         transport: RdmaBuilder,
@@ -95,8 +96,8 @@ impl Link {
         }
     }
 
-    /// Returns the RDMA connection, for one-sided operations on memory of the peer; `None` for
-    /// other transports.
+    /// Returns the RDMA connection, for one-sided operations on memory of the peer. Returns `None`
+    /// if the transport is TCP, TLS or in memory.
     pub(crate) fn rdma(&self) -> Option<&rdma_async::Rdma> {
         match self {
             Self::Rdma(link) => Some(link.rdma()),
@@ -151,8 +152,8 @@ impl Link {
         Ok(())
     }
 
-    /// Returns whether the transport can send a long message concurrently with the batches. The
-    /// peer may then receive the messages in any order.
+    /// Returns whether the transport can send a long message while it also sends other messages.
+    /// The peer may then receive the messages in any order.
     pub(crate) fn sends_concurrently(&self) -> bool {
         matches!(self, Self::Rdma(_))
     }
@@ -197,7 +198,8 @@ impl Drop for FailOnDrop {
     }
 }
 
-/// Returns the description of the peer of a TCP connection.
+/// Returns the facts that are known about the peer of a TCP connection without TLS: the transport
+/// and the peer's address.
 fn peer_of(stream: &TcpStream) -> Result<Peer, Error> {
     let address = stream
         .peer_addr()

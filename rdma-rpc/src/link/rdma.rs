@@ -36,8 +36,9 @@ impl RdmaLink {
         Ok(Buffer::Region(self.rdma.alloc_local_mr_stale(layout)?))
     }
 
-    /// Posts a batch without waiting. Returns `false` if the peer has no receive buffer left for
-    /// the message, or only shorter receive buffers; the flusher task then sends the batch.
+    /// Posts the message in `batch` without waiting, and returns `true`. Returns `false` if the
+    /// peer has no receive buffer left for the message, or only shorter receive buffers. The
+    /// connection's sending task then sends the message and waits for this.
     pub(super) fn try_send(&self, batch: &mut Batch) -> Result<bool, Error> {
         match self.rdma.try_post(&message_of(batch)?) {
             Err(rdma_async::Error::InvalidArgument { .. }) => Ok(false),
@@ -50,9 +51,9 @@ impl RdmaLink {
         Ok(self.rdma.post(&message_of(batch)?).await?)
     }
 
-    /// Registers a function with rdma-async that passes each message of one piece to the
-    /// connection, within the poll that receives the message, so that no task must be woken. While
-    /// the connection cannot handle messages, the messages are left to [`Self::receive`].
+    /// Makes rdma-async pass each short message, which arrives in one piece, to the connection
+    /// already within the poll that receives the message. Thus, no task must be woken. While the
+    /// connection cannot handle messages, [`Self::receive`] receives them instead.
     pub(super) fn handle_messages(&self, core: &Arc<Core>) {
         // The connection owns this link, so a strong reference would form a cycle.
         let weak = Arc::downgrade(core);
@@ -73,8 +74,8 @@ impl RdmaLink {
         }
     }
 
-    /// Receives and handles the messages that [`Self::handle_messages`] has left, until the
-    /// connection ends. Returns the reason for the end.
+    /// Receives and handles the messages until the connection ends, except for those that the
+    /// function of [`Self::handle_messages`] has already handled. Returns the reason for the end.
     pub(super) async fn receive(&self, core: &Arc<Core>) -> Error {
         loop {
             core.wait_for_room().await;

@@ -40,9 +40,9 @@ impl TcpLink {
         Ok(Self { stream })
     }
 
-    /// Writes as much of a batch as the socket accepts without waiting. Returns `false` if unsent
-    /// bytes remain. If the peer has closed the connection, the bytes are dropped: the receiving
-    /// task reports the end, after all messages that arrived earlier.
+    /// Writes as much of `batch` to the socket as possible without waiting. Returns `false` if
+    /// unsent bytes remain. If the peer has closed the connection, drops the bytes and returns
+    /// `true`: the receiving task reports the end, after all messages that arrived earlier.
     pub(super) fn try_send(&self, batch: &mut Batch) -> bool {
         while !batch.rest().is_empty() {
             match self.stream.try_write(batch.rest()) {
@@ -58,7 +58,8 @@ impl TcpLink {
         true
     }
 
-    /// Writes the rest of a batch, and waits while the socket accepts no bytes.
+    /// Writes the bytes of `batch` that were not written yet, and waits while the socket accepts no
+    /// bytes. Errors are only logged, because the receiving task reports the end of the connection.
     pub(super) async fn send(&self, batch: &mut Batch) {
         while !self.try_send(batch) {
             if let Err(error) = self.stream.writable().await {
@@ -110,8 +111,8 @@ struct MessageReader<S> {
 }
 
 impl<S: MessageSource + Send> MessageReader<S> {
-    /// Reads messages and passes them to the connection, until the peer closes the stream or the
-    /// connection has ended.
+    /// Reads the peer's messages from the socket and passes them to the connection `core`. Returns
+    /// when the peer has closed the socket or the connection has ended.
     async fn read_all(&mut self, core: &Arc<Core>) -> Result<(), Error> {
         let mut buffer = vec![0; READ_BUFFER_LEN];
         // The bytes `start..end` were received and are not handled yet.

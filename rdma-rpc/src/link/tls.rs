@@ -79,16 +79,17 @@ impl TlsLink {
         self.certificate.clone()
     }
 
-    /// Writes as much of a batch as the stream accepts without waiting. Returns `false` if unsent
-    /// bytes remain in the batch or in the stream. If the peer has closed the connection, the bytes
-    /// are dropped.
+    /// Writes as much of `batch` to the TLS stream as possible without waiting. Returns `false` if
+    /// unsent bytes remain in the batch or in the stream. If the peer has closed the connection,
+    /// drops the bytes and returns `true`.
     pub(super) fn try_send(&self, batch: &mut Batch) -> bool {
         let written = self.poll_send(batch, &mut Context::from_waker(Waker::noop()));
         written.is_ready()
     }
 
-    /// Writes the rest of a batch to the TLS stream, and waits until TLS has passed all encrypted
-    /// bytes to the socket.
+    /// Writes the bytes of `batch` that were not written yet, and waits until TLS has passed all
+    /// encrypted bytes to the socket. Errors are only logged, because the receiving task reports
+    /// the end of the connection.
     pub(super) async fn send(&self, batch: &mut Batch) {
         poll_fn(|cx| self.poll_send(batch, cx)).await;
     }
@@ -103,8 +104,8 @@ impl TlsLink {
         Poll::Ready(())
     }
 
-    /// Writes the rest of a batch to the TLS stream, and flushes the stream, so that no encrypted
-    /// byte waits in TLS.
+    /// Writes the bytes of `batch` that were not written yet to the TLS stream. Also flushes the
+    /// stream, so that no encrypted byte waits in TLS.
     fn poll_write(&self, batch: &mut Batch, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut writer = self.writer.lock();
         let mut writer = Pin::new(&mut *writer);

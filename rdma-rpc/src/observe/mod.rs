@@ -78,7 +78,8 @@ impl ServerObservation {
         }
     }
 
-    /// Counts the call as running in `counts`, for the reflection service, until this value is
+    /// Returns this observation of a running call, after adding the call to `counts`. The
+    /// reflection service reports these counts. The call counts as running until the observation is
     /// dropped.
     #[cfg(feature = "reflection")]
     pub(crate) fn with_counters(self, counts: Option<&std::sync::Arc<CallCounters>>) -> Self {
@@ -98,8 +99,8 @@ impl ServerObservation {
         poll()
     }
 
-    /// Ends the observation of a call, and counts the call with `outcome` in the metrics and for
-    /// the reflection service.
+    /// Ends the observation of a call that a handler has executed. Counts the call with `outcome`
+    /// in the metrics and for the reflection service.
     pub(crate) fn end(self, outcome: Outcome) {
         #[cfg(feature = "reflection")]
         if let Some(counted) = self.counted {
@@ -122,7 +123,8 @@ pub(crate) struct ClientObservation {
 }
 
 impl ClientObservation {
-    /// Begins the metrics of a call of `method`, as far as `observe` enables them.
+    /// Begins the metrics of a call of `method` by a client. If `observe` does not enable metrics,
+    /// the returned value records nothing.
     pub(crate) fn begin(observe: ObserveOptions, method: Cow<'static, str>) -> Self {
         #[cfg(not(feature = "metrics"))]
         let _ = (observe, method);
@@ -134,7 +136,8 @@ impl ClientObservation {
         }
     }
 
-    /// Ends the observation, and counts the call with this outcome in the metrics.
+    /// Ends the observation of a client's call, and counts the call with this outcome in the
+    /// metrics.
     pub(crate) fn end(self, outcome: Outcome) {
         #[cfg(feature = "metrics")]
         if let Some(meter) = self.meter {

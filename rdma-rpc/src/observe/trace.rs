@@ -18,8 +18,9 @@ const NAME: &str = "traceparent";
 /// Context.
 const STATE_NAME: &str = "tracestate";
 
-/// Maximum length of the state of a trace in bytes: the length that every system must pass on. A
-/// longer state is not passed on.
+/// Maximum length in bytes of a trace's state, the value of the metadata `tracestate`. Every system
+/// must pass on a state of this length according to W3C Trace Context. A longer state is not passed
+/// on.
 const MAX_STATE_LEN: usize = 512;
 
 thread_local! {
@@ -143,7 +144,8 @@ fn within<T>(context: TraceContext, poll: impl FnOnce() -> T) -> T {
     poll()
 }
 
-/// Runs a future in the span `context`, or unchanged if `context` is `None`.
+/// Runs `future` so that its calls belong to the trace at the position `context`. Runs the future
+/// unchanged if `context` is `None`.
 pub(super) async fn in_current_call<F: Future>(
     future: F,
     context: Option<TraceContext>,
@@ -176,8 +178,8 @@ impl fmt::Display for TraceContext {
     }
 }
 
-/// Error of parsing a text that is not in the format `00-<trace>-<span>-<flags>`, or of a state
-/// that does not have the format of a trace's state.
+/// Error of parsing a text that is not in the format `00-<trace>-<span>-<flags>`. Also the error
+/// for a trace's state that is not in the format of `tracestate` in W3C Trace Context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the text is not a trace context, or not the state of a trace")]
 pub struct InvalidTraceContext;
@@ -212,7 +214,7 @@ impl FromStr for TraceContext {
 }
 
 /// Returns the trace context in the metadata of a request; `None` if there is no valid context. The
-/// state of the trace is ignored if it is not valid.
+/// returned context has no state if the metadata contains no state in the valid format.
 fn of(metadata: &Metadata) -> Option<TraceContext> {
     let context: TraceContext = metadata.get_str(NAME)?.parse().ok()?;
     let state = metadata.get_str(STATE_NAME);
@@ -237,7 +239,8 @@ pub(super) fn propagate(metadata: Metadata) -> Metadata {
     complete.unwrap_or(traced)
 }
 
-/// Span of a running handler, and its position in the trace of the call.
+/// Span of the crate `tracing` in which a handler runs, and the position of this span in the trace
+/// of the call.
 #[derive(Debug)]
 pub(super) struct HandlerSpan {
     context: TraceContext,
@@ -245,8 +248,8 @@ pub(super) struct HandlerSpan {
 }
 
 impl HandlerSpan {
-    /// Creates the span of a handler. Its parent is the span of the caller, if the metadata of the
-    /// request contains a trace context.
+    /// Creates the span in which a handler runs and logs, with the crate `tracing`. Its parent is
+    /// the span of the caller if the request's `metadata` contains a trace context.
     pub(super) fn begin(method: &'static str, peer: &Peer, metadata: &Metadata) -> Self {
         let parent = of(metadata);
         let context = parent

@@ -20,9 +20,9 @@ use crate::observe;
 use crate::server::Call;
 use crate::status::Status;
 
-/// Maximum number of clients whose answers are stored, which limits the memory of the server. For a
-/// further client, the answers of the client with the oldest request are dropped, and only its
-/// [`History`] is stored.
+/// Maximum number of clients whose answers are stored, which limits the memory of the server. To
+/// store the answers for a further client, the server drops those for the client that has been idle
+/// for longest. Of that client, only the [`History`] is then stored.
 const MAX_CLIENTS: usize = 1024;
 
 /// Maximum number of answers that are stored for a client, which limits the memory of the server.
@@ -31,7 +31,8 @@ const MAX_CLIENTS: usize = 1024;
 const MAX_ANSWERS: usize = 256;
 
 /// Maximum total length of all stored answers in bytes, which limits the memory of the server.
-/// Above this limit, the answers of the clients with the oldest requests are dropped.
+/// Above this limit, answers are dropped, first those of the clients that have been idle for
+/// longest.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 
 /// Maximum number of executed calls of a client whose numbers are stored without their answers, so
@@ -73,7 +74,8 @@ struct ClientAnswers {
     last_used: u64,
 }
 
-/// A call that is running, or that has been executed and whose answer is stored.
+/// Call of a method that is executed at most once. The call is running, or its handler has finished
+/// and the answer is stored.
 #[derive(Debug)]
 struct CallEntry {
     answer: watch::Sender<StoredAnswer>,
@@ -95,7 +97,8 @@ enum StoredAnswer {
     Refused(Status),
 }
 
-/// Panic payload by which [`execute_once`] ends a call with a status instead of a result.
+/// Panic payload by which a handler's task ends a call of a method with `#[rpc(once)]` without a
+/// result. The server sends the status to the client instead.
 pub(crate) struct Refusal(pub(crate) Status);
 
 impl Default for AnswerCache {
@@ -112,8 +115,9 @@ impl AnswerCache {
         self.instance_id
     }
 
-    /// Creates the state of the client of a new connection, to which the client's first request
-    /// adds the identifier of the client. Must be called before the connection receives requests.
+    /// Creates the record of the client at the other end of a new connection. The client's
+    /// identifier is not known yet and is set by the first request. Must be called before the
+    /// connection receives requests.
     pub(crate) fn connection_client(&self) -> ConnectionClient {
         ConnectionClient {
             session: OnceLock::new(),
@@ -121,10 +125,10 @@ impl AnswerCache {
         }
     }
 
-    /// Checks that the call of a request can be executed or answered from the cache. Fails with the
-    /// status by which the request must be refused. `metadata` contains the number of the call.
-    /// `client` is the client of the connection, whose identifier the first request sets. `running`
-    /// is the maximum number of running calls of a client.
+    /// Checks that a call that must be executed at most once can be executed now, or is already
+    /// running or has a stored answer. Otherwise, fails with the status to be sent to the client.
+    /// `metadata` contains the number of the call, `client` is the record of the client, and
+    /// `running` is the maximum number of running calls of a client.
     pub(crate) fn check(
         &self,
         metadata: &Metadata,
@@ -152,11 +156,11 @@ impl AnswerCache {
         Ok(())
     }
 
-    /// Finds or creates the entry of the call `number`. Returns the entry, and `true` if it is new:
-    /// the caller must then run the handler. With `false`, the entry contains the answer, or will
-    /// contain it when the running handler ends. Returns `None` if the call may already have been
-    /// executed and its answer was dropped. `epoch` is the epoch (see [`History`]) at which the
-    /// connection of the request was accepted.
+    /// Finds or creates the entry of the call `number`. Returns the entry, and `true` if the entry
+    /// is new: the caller must then run the handler. With `false`, the entry contains the answer,
+    /// or will contain it when the running handler ends. Returns `None` if the call may have been
+    /// executed but has no stored answer. `epoch` is the logical time (see [`History`]) at which
+    /// the connection was accepted.
     fn enter(&self, number: CallNumber, epoch: u64) -> Option<(Arc<CallEntry>, bool)> {
         let mut state = self.state.lock();
         if !state.admits(&number, epoch) {
@@ -203,9 +207,9 @@ impl AnswerCache {
 }
 
 impl State {
-    /// Returns whether a request can be handled: its call is running, its answer is stored, or the
-    /// call has certainly not been executed. `epoch` is the epoch (see [`History`]) at which the
-    /// connection of the request was accepted.
+    /// Returns whether the request of the call `number` can be handled. Returns `false` if the call
+    /// may have been executed before and its answer is no longer stored. `epoch` is the logical
+    /// time (see [`History`]) at which the connection of the request was accepted.
     fn admits(&self, number: &CallNumber, epoch: u64) -> bool {
         let Some(answers) = self.sessions.get(&number.session) else {
             let history = self.evicted.history(number.session);
@@ -216,8 +220,9 @@ impl State {
             || (answers.history.excludes(number, epoch) && !answers.dropped.contains(&call))
     }
 
-    /// Returns whether the limits of clients and running calls allow the call with this number.
-    /// `running` is the maximum number of running calls of a client.
+    /// Returns whether the call `number` can be added: the server stores answers for at most
+    /// [`MAX_CLIENTS`] clients, and each client may have `running` running calls. Also returns
+    /// `true` for a call that is already known.
     fn has_room(&self, number: &CallNumber, running: usize) -> bool {
         let Some(answers) = self.sessions.get(&number.session) else {
             return self.sessions.len() < MAX_CLIENTS
@@ -248,9 +253,9 @@ impl State {
         }
     }
 
-    /// Drops answers if all answers together have more than `limit` bytes: begins with the clients
-    /// whose last requests are oldest, and stops at half of `limit`, so that the next answers do
-    /// not exceed the limit again.
+    /// Drops answers if all stored answers together have more than `limit` bytes. The answers of
+    /// the client that has been idle for longest are dropped first. Stops when half of `limit` is
+    /// reached, so that the next answers do not exceed the limit again.
     fn drop_old_answers(&mut self, limit: usize) {
         if self.answer_bytes <= limit {
             return;
@@ -308,15 +313,17 @@ impl ClientAnswers {
         freed
     }
 
-    /// Raises the floor, the sequence number below which no call is executed any more, to at least
-    /// `floor`. Returns the new floor.
+    /// Raises the floor of this client to at least `floor`. Below this sequence number, the server
+    /// executes no further call of the client. Returns the resulting floor, which may be higher
+    /// than `floor`.
     fn raise_floor(&mut self, floor: u64) -> u64 {
         self.history.floor = self.history.floor.max(floor);
         self.history.floor
     }
 
-    /// Returns the history of a client that is evicted: the floor is above all calls that the
-    /// server knows, because their answers and numbers are removed.
+    /// Returns the record of a client whose answers are removed. The record prevents the repeated
+    /// execution of all calls that the server knows: the sequence numbers of these calls are below
+    /// its floor.
     fn final_history(mut self) -> History {
         let calls = self.calls.last_key_value().map(|(call, _)| *call);
         let last = calls.max(self.dropped.last().copied());
@@ -336,10 +343,9 @@ impl CallEntry {
     }
 }
 
-/// Runs the handler of a call of a method with `#[rpc(once)]`: at most once, in a task that
-/// continues after the end of the connection. Repeated requests of the same call get the stored
-/// result. `handle` calls the method; `F` are its codecs, and `Q`, `T` and `E` the types of its
-/// request and its result.
+/// Runs the handler of a call of a method with `#[rpc(once)]`, at most once. The handler runs in a
+/// task that continues after the end of the connection. Repeated requests of the same call get the
+/// stored result. `handle` calls the method, and `F` are the codecs of the method.
 #[doc(hidden)]
 pub async fn execute_once<F, Q, T, E, Fut>(
     mut call: Call<Q>,
@@ -399,8 +405,8 @@ where
     }
 }
 
-/// Ends the call of this task with a status, by unwinding with a [`Refusal`]. The panic hook is not
-/// called.
+/// Ends the call that the present task handles with a status. Unwinds with a [`Refusal`], from
+/// which the server gets the status, and does not call the panic hook.
 fn refuse(status: Status) -> ! {
     resume_unwind(Box::new(Refusal(status)))
 }
@@ -449,8 +455,9 @@ mod tests {
         cache.check(&metadata, &cache.connection_client(), 1)
     }
 
-    /// Calls [`AnswerCache::enter`] for the call `number`, whose request arrives on a new
-    /// connection, and returns the result.
+    /// Finds or creates the entry of the call `number`, as for a request on a new connection.
+    /// Returns the entry, and `true` if the entry is new; `None` if the call may have been executed
+    /// but has no stored answer.
     fn enter(cache: &AnswerCache, number: CallNumber) -> Option<(Arc<CallEntry>, bool)> {
         cache.enter(number, cache.connection_client().epoch)
     }

@@ -10,8 +10,11 @@ use super::CallNumber;
 /// server to a few MiB. For a further client, the history that was stored first is forgotten.
 const MAX_EVICTED: usize = 64 << 10;
 
-/// Calls of a client that may have been executed, which the server must not execute again. An
-/// *epoch* is a logical time: the number of histories that the server had stored at that time.
+/// Record of the calls of a client that a server may have executed, although their answers are not
+/// stored. The server must not execute these calls again.
+///
+/// An *epoch* is a logical time: the number of such records that the server had stored at that
+/// time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct History {
     /// Sequence number below which every call may have been executed.
@@ -23,23 +26,22 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Returns whether a call has certainly not been executed, given that no number or answer is
-    /// stored for the call. `epoch` is the epoch at which the connection of the request was
-    /// accepted.
+    /// Returns whether the call `number` has certainly not been executed. The caller must have
+    /// checked that no answer or number of the call is stored. `epoch` is the epoch at which the
+    /// connection of the request was accepted.
     ///
-    /// A first request (not repeated) may be delayed until its repetition was executed on another
-    /// connection. The client repeats a request only after it has used the connection of the first
-    /// request, so a history with the repetition was stored after this connection was accepted. If
-    /// only histories were forgotten that were stored before, the repetition is part of the present
-    /// history.
+    /// A first request may be delayed until a repeated request of the same call was executed on
+    /// another connection. The record of that execution is stored after the first connection was
+    /// accepted. That record is thus part of this history, unless a record from after `epoch` was
+    /// forgotten.
     pub(super) fn excludes(&self, number: &CallNumber, epoch: u64) -> bool {
         let is_complete = self.epoch == 0;
         number.call >= self.floor && (is_complete || (!number.is_repeated && epoch >= self.epoch))
     }
 }
 
-/// Histories of the evicted clients: the clients whose stored answers were removed to make room for
-/// other clients.
+/// Records of the clients whose stored answers were removed to make room for other clients. Each
+/// record tells which calls the server may have executed.
 #[derive(Debug, Default)]
 pub(super) struct EvictedClients {
     /// Histories by client identifier, each with its key in `order`.
@@ -53,13 +55,15 @@ pub(super) struct EvictedClients {
 }
 
 impl EvictedClients {
-    /// Returns the present epoch: the number of histories that were stored so far.
+    /// Returns the present epoch, a logical time: the number of histories that the server has
+    /// stored so far. Each accepted connection keeps the epoch of its beginning.
     pub(super) fn epoch(&self) -> u64 {
         self.next
     }
 
-    /// Returns the history of the client `session`, for which no answers are stored: an evicted
-    /// client, a new client, or a client whose history was forgotten.
+    /// Returns the record of the calls that the server may have executed for the client `session`.
+    /// The server stores no answers of this client: its answers were removed, or the client is
+    /// unknown. For an unknown client, takes into account that its record may have been forgotten.
     pub(super) fn history(&self, session: u128) -> History {
         let unknown = History {
             floor: 0,
@@ -70,8 +74,9 @@ impl EvictedClients {
             .map_or(unknown, |(_, history)| *history)
     }
 
-    /// Stores the history of the evicted client `session`. If more than `MAX_EVICTED` histories are
-    /// then stored, forgets the history that was stored first.
+    /// Stores `history`, the record of the calls that the server may have executed for the client
+    /// `session`, because the answers of this client are removed. If more than `MAX_EVICTED`
+    /// records are then stored, forgets the oldest record.
     pub(super) fn insert(&mut self, session: u128, history: History) {
         self.remove(session);
         self.histories.insert(session, (self.next, history));
@@ -85,8 +90,8 @@ impl EvictedClients {
         }
     }
 
-    /// Removes the history of the client `session`, which is no longer evicted because its answers
-    /// are stored again.
+    /// Removes the record of the calls that the server may have executed for the client `session`.
+    /// The server stores answers of this client again, and keeps the record with them.
     pub(super) fn remove(&mut self, session: u128) {
         if let Some((key, _)) = self.histories.remove(&session) {
             self.order.remove(&key);

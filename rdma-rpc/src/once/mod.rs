@@ -16,12 +16,12 @@ pub(crate) use self::history::ConnectionClient;
 pub(crate) use self::session::Session;
 use crate::metadata::Metadata;
 
-/// Name of the metadata value that carries the [`CallNumber`] of a request, and in the settings of
-/// a server the instance ID.
+/// Name of a metadata value. In a request, the value is the [`CallNumber`] of the call. In the
+/// settings that a server sends, the value is the instance ID of the server process.
 const NAME: &str = "rdma-rpc-once";
 
-/// Length in bytes of the metadata that a call number adds to a request. Reported in the error for
-/// a request whose metadata is then too long.
+/// Length in bytes of the metadata that a call number adds to a request. The metadata of a request
+/// can thereby exceed its maximum length, and the error then contains the whole length.
 pub(crate) const LEN: usize = 1 + NAME.len() + 2 + CallNumber::LEN;
 
 /// Number of a call, which its request contains as metadata. The server recognizes a repeated
@@ -42,7 +42,8 @@ pub(crate) struct CallNumber {
 }
 
 impl CallNumber {
-    /// Length of an encoded call number in bytes: the sum of the lengths of its fields.
+    /// Length of an encoded call number in bytes: `session`, `call`, `floor`, `instance_id` and
+    /// `is_repeated`.
     const LEN: usize = 16 + 8 + 8 + 8 + 1;
 
     fn encode(&self) -> [u8; Self::LEN] {

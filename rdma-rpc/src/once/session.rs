@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use super::{CallNumber, NAME};
 use crate::metadata::Metadata;
 
-/// Generator of the numbers of calls that are executed at most once, shared by a client and its
-/// clones.
+/// Source of the sequence numbers for calls that a server executes at most once. A client shares
+/// the source with its clones.
 #[derive(Debug)]
 pub(crate) struct Session {
     /// Random identifier of the client.
@@ -50,7 +50,8 @@ impl Session {
 }
 
 /// A call in progress of a method with `#[rpc(once)]`, with its sequence number. Dropping this
-/// value marks the call as ended, so that later requests acknowledge its answer.
+/// value marks the call as ended. Later requests then tell the server that the answer of this call
+/// need not be stored any longer.
 #[derive(Debug)]
 pub(crate) struct NumberedCall<'s> {
     session: &'s Session,
@@ -68,8 +69,9 @@ impl NumberedCall<'_> {
         self.sent_to.is_none_or(|first| first == instance_id)
     }
 
-    /// Returns `metadata` with the call number added, for a request to the server process with this
-    /// instance ID; `None` if the metadata would be too long.
+    /// Returns `metadata` with the number of this call added, by which the server recognizes a
+    /// repeated request. `instance_id` identifies the server process to which the request is sent.
+    /// Returns `None` if the metadata would be too long.
     pub(crate) fn metadata(&self, metadata: &Metadata, instance_id: u64) -> Option<Metadata> {
         let floor = self.session.numbers.lock().in_progress.first().copied();
         let number = CallNumber {
@@ -88,8 +90,8 @@ impl NumberedCall<'_> {
         self.sent_to = Some(instance_id);
     }
 
-    /// Returns whether a server may have received the request, so that the call may be repeated
-    /// only at this server.
+    /// Returns whether a server may have received the request of this call. The request may then be
+    /// sent again only to this server, because another server could execute the call a second time.
     pub(crate) fn is_sent(&self) -> bool {
         self.sent_to.is_some()
     }

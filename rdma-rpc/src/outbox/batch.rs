@@ -10,9 +10,9 @@ use crate::payload::Buffer;
 pub(crate) use crate::wire::MAX_BATCH_LEN;
 use crate::wire::{CallId, Header, ITEM_PREFIX_LEN, MESSAGE_HEADER_LEN, write_message_header};
 
-/// Maximum number of unused buffers that a connection keeps for later batches. Equal to the number
-/// of send requests that can be in flight, because the device may still be reading so many kept
-/// buffers.
+/// Maximum number of free buffers that a connection keeps for later messages. Equal to the maximum
+/// number of messages that the device may be sending, because their buffers are kept but cannot be
+/// used yet.
 const MAX_SPARE_BUFFERS: usize = 64;
 
 /// A message that is under construction or waits to be sent. A batch contains the frames of several
@@ -58,8 +58,8 @@ pub(crate) struct ItemHeader {
 }
 
 impl ItemHeader {
-    /// Returns the header of a frame with `count` items, each preceded by its length. The first
-    /// item has the sequence number of `self`.
+    /// Returns the header of a frame with `count` consecutive stream items, each preceded by its
+    /// length. The first item is the item that `self` describes.
     fn run_header(&self, count: u16) -> Header<'static> {
         Header::Items {
             id: self.id,
@@ -69,7 +69,8 @@ impl ItemHeader {
         }
     }
 
-    /// Returns the header of a frame whose body is only this item, not preceded by its length.
+    /// Returns the header of a frame that contains only the stream item that `self` describes. The
+    /// length of the frame is then the length of the item, so no length precedes the item.
     pub(crate) fn single_header(&self) -> Header<'static> {
         self.run_header(0)
     }
@@ -88,8 +89,9 @@ impl ItemFrame {
 }
 
 impl Batch {
-    /// Creates an empty batch in the oldest buffer of `spare` if the device has finished sending
-    /// that buffer, otherwise in a new buffer.
+    /// Creates an empty batch, a message to which frames are appended. Uses the oldest buffer of
+    /// `spare` if the network device has finished sending from that buffer, and otherwise a new
+    /// buffer.
     pub(super) fn open(link: &Link, spare: &mut VecDeque<Buffer>) -> Result<Self, Error> {
         let is_free = spare
             .front_mut()
@@ -145,8 +147,9 @@ impl Batch {
         }
     }
 
-    /// Appends a frame. Returns the length of its encoded body in bytes, or `None` if the frame
-    /// does not fit.
+    /// Appends a frame to this message. Returns the length of the encoded body in bytes. Returns
+    /// `None` if the frame does not fit into the rest of the buffer, or the message has the maximum
+    /// number of frames.
     pub(super) fn push(
         &mut self,
         header: &Header<'_>,
@@ -171,9 +174,9 @@ impl Batch {
         Ok(Some(len))
     }
 
-    /// Appends a stream item. The item is added to the last frame if that frame ends with the
-    /// preceding item of the same stream. Returns the length of the encoded item in bytes, or
-    /// `None` if the item does not fit.
+    /// Appends a stream item to this message. If the last frame of the message ends with the
+    /// preceding item of the same stream, adds the item to that frame. Returns the length of the
+    /// encoded item in bytes, or `None` if the item does not fit into the rest of the buffer.
     pub(super) fn push_item(
         &mut self,
         header: &ItemHeader,
@@ -225,8 +228,8 @@ impl Batch {
         Ok(Some(len))
     }
 
-    /// Completes the last frame of the batch if the frame contains stream items whose header is not
-    /// yet written. No more items can then be added to this frame.
+    /// Completes the last frame of this message if the frame contains stream items: writes its
+    /// header with their number. No more items can then be added to this frame.
     fn end_items(&mut self) {
         let Some(items) = self.items.take() else {
             return;
@@ -259,12 +262,13 @@ impl Batch {
         self.frames == 0
     }
 
-    /// Returns the length of the message including its prefix, in bytes.
+    /// Returns the length of the message in bytes. Includes the prefix with the length that
+    /// precedes each message on a byte stream such as TCP.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns the length of the body of the last frame, in bytes.
+    /// Returns the length in bytes of the body of the frame that was added last to this message.
     pub(crate) fn body_len(&self) -> usize {
         self.body
     }
@@ -282,9 +286,9 @@ impl Batch {
         &mut self.buffer
     }
 
-    /// Adds the buffer to `spare` for a later batch, unless the buffer is longer than a batch or
-    /// enough buffers are free. The device may still be reading an RDMA buffer, so the buffer is
-    /// added at the end.
+    /// Adds the buffer of this message to the end of `spare`, the list of buffers for later
+    /// messages. The device may still be reading the buffer, so buffers at the front are used
+    /// first. Drops a buffer of an unusual length, or any buffer if `spare` is full.
     pub(super) fn recycle(self, link: &Link, spare: &mut VecDeque<Buffer>) {
         if spare.len() < MAX_SPARE_BUFFERS
             && self.buffer.bytes().len() == link.prefix() + MAX_BATCH_LEN

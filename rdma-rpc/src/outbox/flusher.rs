@@ -13,13 +13,14 @@ use super::{Batch, Outbox};
 use crate::error::Error;
 use crate::link::Link;
 
-/// Time after which a peer is disconnected if it accepts no message, because its calls would
-/// otherwise wait forever. Longer than temporary congestion.
+/// Time after which a peer is disconnected that accepts no message. Without this limit, calls on
+/// the connection could wait forever. Longer than temporary congestion.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Outbox {
-    /// Runs the flusher: sends all batches after each notification, until sending fails. Returns
-    /// the error, with which the caller must end the connection.
+    /// Runs the task that sends the messages of a connection. After each notification, the task
+    /// sends all frames that wait to be sent. Returns when sending fails; the caller must end the
+    /// connection with the returned error.
     pub(crate) async fn run_flusher(&self) -> Error {
         // A current-thread runtime runs all tasks that are ready before the notified flusher. Other
         // runtimes run a notified task next, so the flusher first yields to the other tasks.
@@ -35,8 +36,8 @@ impl Outbox {
         }
     }
 
-    /// Sends all batches, including the open batch, and waits while the transport does not accept
-    /// more.
+    /// Sends all frames that wait to be sent, also those in the message to which frames are still
+    /// being appended. Waits while the transport does not accept more.
     async fn send_all_batches(&self) -> Result<(), Error> {
         loop {
             let (link, mut batch) = {

@@ -6,9 +6,9 @@ use super::{Batch, MAX_QUEUED, Outbox, ended, flusher};
 use crate::core::Core;
 use crate::error::Error;
 
-/// Returns a future that sends `batch`, a message with a single long frame. The frame counts
-/// against the limit of waiting bytes from the call of this function on, not from the first poll,
-/// because many long frames may be created before the first is polled.
+/// Returns a future that sends `batch`, a message with a single long frame. The frame already
+/// counts against the limit of waiting bytes before the future is polled. Otherwise, too many long
+/// frames could be created before the first is polled.
 pub(crate) fn send_long<C: Deref<Target = Core>>(
     core: C,
     batch: Box<Batch>,

@@ -25,9 +25,9 @@ use crate::payload::Buffer;
 use crate::status::Status;
 use crate::wire::Header;
 
-/// Number of frames after which a batch is sent immediately, instead of after the other ready tasks
-/// have run. The other end then handles these frames while this end produces more. Otherwise the
-/// two ends would alternate.
+/// Number of frames after which a message is sent immediately, even if other ready tasks may append
+/// more frames to it. The peer then handles these frames while this end produces more. Otherwise,
+/// each end would be idle while the other end works.
 const EARLY_SEND_FRAMES: u16 = 32;
 
 /// Number of bytes in complete batches above which new calls and stream items wait, which limits
@@ -87,8 +87,8 @@ pub struct SendCounts {
     pub messages: u64,
 }
 
-/// Time at which an appended frame is sent: a choice between latency and frames that share a
-/// message.
+/// Time at which an appended frame is sent. An early time reduces the latency; a later time lets
+/// more frames share a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendAt {
     /// At the next flush, which the caller must request.
@@ -120,7 +120,8 @@ pub(crate) enum AppendError {
 }
 
 impl AppendError {
-    /// Converts the error to the error that the program gets for its request or stream item.
+    /// Returns the error for the program that wanted to send the request or stream item. `self` is
+    /// the reason for which the frame was not appended to the outbox.
     pub(crate) fn into_error(self) -> Error {
         match self {
             Self::Codec(error) => Error::Encode(error),
@@ -129,8 +130,8 @@ impl AppendError {
         }
     }
 
-    /// Converts the error to the status that the server sends instead of the response that was not
-    /// appended.
+    /// Returns the status that the server sends to the caller instead of a response. `self` is the
+    /// reason for which the response was not appended to the outbox.
     pub(crate) fn into_status(self) -> Status {
         match self {
             Self::Codec(error) => Status::BadResponse(error.to_string().into()),
@@ -169,7 +170,7 @@ impl Outbox {
         self.state.lock().sent
     }
 
-    /// Returns the transport; `None` once the connection has ended.
+    /// Returns the transport of the connection; `None` once the connection has ended.
     pub(crate) fn link(&self) -> Option<Arc<Link>> {
         self.state.lock().link.clone()
     }
@@ -200,8 +201,8 @@ impl Outbox {
         }
     }
 
-    /// Encodes a frame that is longer than a batch as a separate message of at most `limit` bytes,
-    /// which the caller must send by [`send_long`].
+    /// Encodes a frame that is too long to share a message, as a separate message. The caller must
+    /// send this message by [`send_long`]. Fails if the message would have more than `limit` bytes.
     pub(crate) fn encode_long(
         &self,
         header: &Header<'_>,
@@ -212,8 +213,8 @@ impl Outbox {
         Batch::new_long(&link, header, body, limit).map(Box::new)
     }
 
-    /// Appends a frame that consists only of `header`, to be sent after the other ready tasks have
-    /// run.
+    /// Appends a frame without a body, such as a notification to the peer. The frame is sent after
+    /// the other ready tasks have run.
     pub(crate) fn append_empty(&self, header: &Header<'_>) -> Result<(), Error> {
         match self.append(header, &[][..], MAX_BATCH_LEN, SendAt::TurnEnd) {
             Ok(_) => Ok(()),
@@ -235,7 +236,8 @@ impl Outbox {
         self.notify_flusher(&mut state);
     }
 
-    /// Notifies the flusher task, which sends the batches, unless a notification is pending.
+    /// Notifies the task that sends the queued messages, unless a notification is pending. `state`
+    /// is the locked state of this outbox.
     fn notify_flusher(&self, state: &mut State) {
         if !state.is_scheduled {
             state.is_scheduled = true;
@@ -266,8 +268,9 @@ impl Outbox {
         Ok(())
     }
 
-    /// Updates `is_full` from the numbers of waiting bytes. Notifies the tasks that wait for room
-    /// if there is room again.
+    /// Updates the flag by which new calls and stream items wait, from the number of bytes that
+    /// wait to be sent. If there is room again, wakes the tasks that wait for room. `state` is the
+    /// locked state of this outbox.
     fn update_full(&self, state: &State) {
         let is_full = state.queued > MAX_QUEUED || state.long > MAX_LONG;
         if self.is_full.swap(is_full, Ordering::AcqRel) && !is_full {
@@ -275,8 +278,8 @@ impl Outbox {
         }
     }
 
-    /// Counts a batch as sent, keeps its buffer for a later batch, and notifies the tasks that wait
-    /// for the end of sending or for room.
+    /// Counts the message `batch` as sent, and keeps its buffer for a later message. Wakes tasks if
+    /// all messages were sent or there is room for further frames.
     fn count_sent(&self, state: &mut State, link: &Link, batch: Batch) {
         state.sent.frames += u64::from(batch.frames());
         state.sent.messages += 1;
@@ -290,8 +293,8 @@ impl Outbox {
         }
     }
 
-    /// Returns whether there is room for the frames of further calls: the waiting bytes do not
-    /// exceed the limits.
+    /// Returns whether frames of further calls may be appended. Returns `false` while more bytes
+    /// wait to be sent than [`MAX_QUEUED`] and [`MAX_LONG`] allow.
     pub(crate) fn has_room(&self) -> bool {
         !self.is_full.load(Ordering::Acquire)
     }
@@ -367,9 +370,10 @@ impl OpenBatch<'_> {
         self.append_with(|batch| batch.push_item(header, body), SendAt::TurnEnd)
     }
 
-    /// Encodes a frame with `push` into the open batch, or into a new batch if the open batch is
-    /// too full. `send_at` is the time at which the frame is sent. Returns the length of the
-    /// encoded body in bytes, or `None` if the frame does not fit into an empty batch.
+    /// Encodes a frame by calling `push` with the message to which frames are being appended, or
+    /// with a new message if the frame does not fit. `send_at` is the time at which the message is
+    /// sent. Returns the length of the frame's encoded body in bytes, or `None` if the frame is too
+    /// long to share a message.
     fn append_with(
         &mut self,
         push: impl Fn(&mut Batch) -> Result<Option<usize>, CodecError>,

@@ -104,14 +104,16 @@ pub struct CallCounts {
 /// ```
 #[rdma_rpc_macros::service]
 pub trait Reflection {
-    /// Returns descriptions of the server's methods, ordered by name.
+    /// Returns descriptions of the server's methods, ordered by name. Never fails: the error `()`
+    /// does not occur.
     async fn methods(&self) -> Result<Vec<MethodDescription>, ()>;
     /// Returns the numbers of calls of each method, ordered by name.
     async fn calls(&self) -> Result<Vec<CallCounts>, ()>;
 }
 
 /// Implementation of the reflection service for the methods of a server. The descriptions are
-/// created at the first request, because decoding sample values of all types takes time.
+/// created at the first request. Creating them takes time, because the structure of each type is
+/// found by decoding many sample values of the type.
 #[derive(Debug)]
 pub(crate) struct ReflectionService {
     methods: Vec<CountedMethod>,
@@ -120,7 +122,8 @@ pub(crate) struct ReflectionService {
 }
 
 impl ReflectionService {
-    /// Creates the service. `uses` are the types in the signatures of the methods.
+    /// Creates the reflection service for these methods of a server, each with the counters of its
+    /// calls. `uses` are the types in the signatures of the methods.
     pub(crate) fn new(mut methods: Vec<CountedMethod>, uses: Vec<TypeUse>) -> Self {
         methods.sort_by_key(|(info, _, _)| info.name);
         Self {
@@ -130,7 +133,8 @@ impl ReflectionService {
         }
     }
 
-    /// Creates the description of a method. `codec` is the number of the codec of its requests.
+    /// Creates the description of the method `info`. `codec` is the number that identifies the
+    /// codec (encoding) of the method's requests on the wire.
     fn describe(&self, info: &'static MethodInfo, codec: u8) -> MethodDescription {
         let uses = self.uses.iter().filter(|used| used.method.id == info.id);
         let with = |role: Role| {

@@ -17,22 +17,24 @@ use serde::de::{
 use super::schema::{Fields, Format, Schema, TypeFormat};
 use crate::bulk;
 
-/// Maximum number of sample values that are decoded for a type, which limits the time for types
-/// with many variants. The fields of variants that no sample value has used stay unknown.
+/// Maximum number of invented sample values that are decoded to find the structure of one type.
+/// Limits the time for types with many variants. The fields of the variants that were not decoded
+/// stay unknown.
 const MAX_PASSES: usize = 500;
 
-/// Number of nested types above which sequences and options of a sample value are empty, which
-/// limits the use of the stack.
+/// Nesting depth of types from which on each sequence and option in an invented sample value is
+/// empty. Limits the use of the stack.
 const MAX_DEPTH: usize = 64;
 
-/// Returns the structure of a type; `None` if the type rejects the sample values, or if its
-/// decoding depends on the input.
+/// Returns the structure of a type, which is found by decoding invented sample values of the type.
+/// Returns `None` if the type rejects such a value, or if its decoding depends on the input.
 pub(crate) fn schema<T: DeserializeOwned>() -> Option<Schema> {
     catch_unwind(AssertUnwindSafe(trace::<T>)).ok().flatten()
 }
 
-/// Decodes sample values of the type `T` until every variant of every enum was used, and returns
-/// the recorded structure. Returns `None` if the type rejects a sample value.
+/// Finds the structure of the type `T`: decodes invented sample values until every variant of every
+/// enum was used. The deserializer records each type that the decoding requests. Returns `None` if
+/// the type rejects a value.
 fn trace<T: DeserializeOwned>() -> Option<Schema> {
     let mut builder = SchemaBuilder::default();
     let mut format = Format::Unknown;
@@ -55,8 +57,8 @@ fn trace<T: DeserializeOwned>() -> Option<Schema> {
 }
 
 #[derive(Default)]
-/// The part of a type's structure that was found so far: its structs and enums. Also contains the
-/// state of decoding the current sample value.
+/// Structs and enums that were found so far within a type by decoding invented sample values of the
+/// type. Also contains the position within the value that is being decoded.
 struct SchemaBuilder {
     types: BTreeMap<String, TypeFormat>,
     /// Names of the types that are being decoded, outermost first.
@@ -68,15 +70,15 @@ struct SchemaBuilder {
 
 impl SchemaBuilder {
     /// Returns whether a type is being decoded within itself, or types are nested more than
-    /// [`MAX_DEPTH`] deep. Sequences and options in the sample value must then be empty, because
-    /// the value would otherwise have no end or be too large.
+    /// [`MAX_DEPTH`] deep. Sequences and options in the invented sample value must then be empty,
+    /// because the value would otherwise have no end or be too large.
     fn is_recursive(&self) -> bool {
         let is_repeated = |(at, name): (usize, &&str)| self.stack[..at].contains(name);
         self.stack.len() > MAX_DEPTH || self.stack.iter().enumerate().any(is_repeated)
     }
 
-    /// Returns whether every variant of every enum was used, so that no further sample value is
-    /// needed.
+    /// Returns whether a value of every variant of every enum that was found was decoded. The
+    /// structure is then complete, and no further value must be decoded.
     fn is_complete(&self) -> bool {
         self.types.values().all(|format| match format {
             TypeFormat::Struct(_) => true,
@@ -84,8 +86,9 @@ impl SchemaBuilder {
         })
     }
 
-    /// Decodes the fields of a struct or variant with `decode`. Meanwhile `name`, the name of the
-    /// type, is on the stack, so that a type within itself is detected.
+    /// Decodes the fields of a struct or variant with `decode`. Adds `name`, the name of the type,
+    /// to the list of the types that are being decoded, so that a type within itself is detected.
+    /// Removes the name afterwards.
     fn within<T>(
         &mut self,
         name: &'static str,
@@ -100,8 +103,9 @@ impl SchemaBuilder {
         decoded
     }
 
-    /// Adds a struct, or merges its fields with the fields that an earlier sample value had. Fails
-    /// if the fields contradict each other.
+    /// Records a struct with its fields. If the struct was already found in an earlier value,
+    /// completes the unknown types of its fields. Fails if the fields contradict the earlier
+    /// fields.
     fn add_struct(&mut self, name: &str, fields: Fields) -> Result<(), Error> {
         let is_same = match self.types.get_mut(name) {
             None => {
@@ -122,8 +126,8 @@ fn same_name() -> Error {
     Error::custom("two different types have the same name")
 }
 
-/// Serde deserializer that supplies a sample value of the type that is requested, and records the
-/// format of the value.
+/// Serde deserializer that supplies an invented sample value of the type that is requested, and
+/// records this type. Used to find the structure of types.
 struct SampleValue<'t> {
     builder: &'t mut SchemaBuilder,
     /// Format of the value, which the deserializer records here.
@@ -131,8 +135,9 @@ struct SampleValue<'t> {
 }
 
 impl SampleValue<'_> {
-    /// Records the format of the value, merged with the formats of earlier sample values of the
-    /// same field. Fails if the formats contradict each other.
+    /// Records the type of the value that is being decoded. Earlier values at the same position of
+    /// the structure may already have a recorded type, which is then completed. Fails if the types
+    /// contradict each other.
     fn set(&mut self, format: Format) -> Result<(), Error> {
         match self.format.merge(format) {
             true => Ok(()),
@@ -349,8 +354,8 @@ impl<'de> Deserializer<'de> for SampleValue<'_> {
     serde::forward_to_deserialize_any! { identifier ignored_any }
 }
 
-/// Decodes the `len` fields of a tuple struct or tuple variant. Returns the value, and the formats
-/// of its fields.
+/// Decodes the `len` fields of a tuple struct or tuple variant from invented sample values. Returns
+/// the value, and the recorded types of its fields.
 fn tuple<'de, V: Visitor<'de>>(
     builder: &mut SchemaBuilder,
     len: usize,
@@ -361,8 +366,8 @@ fn tuple<'de, V: Visitor<'de>>(
     Ok((value, Fields::Tuple(inner)))
 }
 
-/// Decodes the fields of a struct or struct variant. Returns the value, and the names and formats
-/// of its fields.
+/// Decodes the fields of a struct or struct variant from invented sample values. Returns the value,
+/// and the names and recorded types of its fields.
 fn named<'de, V: Visitor<'de>>(
     builder: &mut SchemaBuilder,
     names: &'static [&'static str],
@@ -374,8 +379,8 @@ fn named<'de, V: Visitor<'de>>(
     Ok((value, Fields::Named(names.zip(inner).collect())))
 }
 
-/// Deserializer of the sample elements of a sequence, map, tuple or struct: one element for each
-/// format in `formats`.
+/// Deserializer that supplies invented elements of a sequence, map, tuple or struct, and records
+/// their types. Supplies one element for each entry in `formats`, where the type is recorded.
 struct SampleItems<'t> {
     builder: &'t mut SchemaBuilder,
     formats: std::slice::IterMut<'t, Format>,
@@ -389,7 +394,8 @@ impl<'t> SampleItems<'t> {
         }
     }
 
-    /// Decodes the next sample element with `seed`; returns `None` after the last element.
+    /// Decodes an invented sample value as the next element of a sequence, map, tuple or struct.
+    /// `seed` determines the type of the element. Returns `None` after the last element.
     fn next<'de, S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Error> {
         let Some(format) = self.formats.next() else {
             return Ok(None);
@@ -429,8 +435,8 @@ impl<'de> MapAccess<'de> for SampleItems<'_> {
     }
 }
 
-/// Deserializer that supplies the variant with the number `index` of an enum, and records the
-/// fields of the variant.
+/// Deserializer that supplies an invented sample value of an enum: the variant with the number
+/// `index`. Records the fields of this variant.
 struct SampleVariant<'t> {
     index: u32,
     builder: &'t mut SchemaBuilder,

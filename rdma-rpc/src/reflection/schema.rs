@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Maximum nesting depth of a decoded format. Limited because the format comes from the peer and
-/// each level needs stack memory; deeper than the types of real programs.
+/// Maximum nesting depth of a decoded type description, such as a list of lists. Limited because
+/// the description comes from the peer and each level needs stack memory. Deeper than the types of
+/// real programs.
 const MAX_DEPTH: u32 = 128;
 
-/// Structure of a type according to its `Deserialize` implementation, in terms of the serde data
-/// model.
+/// Structure of a type in the signature of a method, for tools that inspect a server. The structure
+/// is that of the type's `Deserialize` implementation, in terms of the serde data model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Schema {
@@ -21,7 +22,8 @@ pub struct Schema {
     pub types: BTreeMap<String, TypeFormat>,
 }
 
-/// Format of a value, in terms of the [serde data model](https://serde.rs/data-model.html).
+/// Description of the type of a value, such as a field or an argument, in terms of the [serde data
+/// model](https://serde.rs/data-model.html).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the variants have the names of Rust's types")]
@@ -61,7 +63,7 @@ pub enum Format {
     Named(String),
 }
 
-/// Format of a struct or enum: its fields or variants.
+/// Description of a struct or enum: its fields or variants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum TypeFormat {
@@ -72,7 +74,7 @@ pub enum TypeFormat {
     Enum(Vec<(String, Option<Fields>)>),
 }
 
-/// Fields of a struct or of an enum variant, with the format of each field.
+/// Fields of a struct or of an enum variant, with the type of each field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Fields {
@@ -86,7 +88,8 @@ pub enum Fields {
     Named(Vec<(String, Format)>),
 }
 
-/// Decodes a format within another format. Fails at a nesting depth above [`MAX_DEPTH`].
+/// Decodes the inner part of a type description, such as the element type of a list. Fails if the
+/// parts are nested deeper than [`MAX_DEPTH`].
 fn inner<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     thread_local! {
         static DEPTH: Cell<u32> = const { Cell::new(0) };
@@ -111,8 +114,9 @@ fn inner<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D
 }
 
 impl Format {
-    /// Completes the unknown parts of the format by the format of another sample value of the same
-    /// type. Returns `false` if the formats contradict each other.
+    /// Replaces unknown parts of this type description by the corresponding parts of `other`, which
+    /// was recorded from another value of the same type. Returns `false` if the descriptions
+    /// contradict each other.
     pub(super) fn merge(&mut self, other: Self) -> bool {
         match (self, other) {
             (_, Self::Unknown) => true,
@@ -132,9 +136,9 @@ impl Format {
     }
 }
 
-/// Completes each format in `this` by the format at the same position in `other`, see
-/// [`Format::merge`]. Returns `false` if the formats contradict each other or the lists have
-/// different lengths.
+/// Replaces unknown parts of each type description in `this` by those of the description at the
+/// same position in `other`. Returns `false` if two descriptions contradict each other or the lists
+/// have different lengths.
 fn merge_all(this: &mut [Format], other: Vec<Format>) -> bool {
     let is_same_length = this.len() == other.len();
     let mut pairs = this.iter_mut().zip(other);
@@ -142,8 +146,9 @@ fn merge_all(this: &mut [Format], other: Vec<Format>) -> bool {
 }
 
 impl Fields {
-    /// Completes the unknown formats of the fields by the fields of another sample value of the
-    /// same type. Returns `false` if the fields contradict each other.
+    /// Replaces unknown types of these fields by the types in `other`, which were recorded from
+    /// another value of the same struct or variant. Returns `false` if the fields contradict each
+    /// other.
     pub(super) fn merge(&mut self, other: Self) -> bool {
         match (self, other) {
             (Self::Unit, Self::Unit) => true,

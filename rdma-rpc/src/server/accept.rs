@@ -16,16 +16,17 @@ use crate::link::{Accepted, Listener};
 use crate::once;
 use crate::wire::Settings;
 
-/// Time after the grace period for which each connection waits for its last handlers, and then
-/// again for sending its last answers. Short, because the program waits for the shutdown.
+/// Time that a server's shutdown allows each connection after the grace period: once for its last
+/// handlers to finish, and once more for sending its last answers. Short, because the program waits
+/// for the shutdown.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 /// Pause after a failed `accept`. The cause may be a temporary lack of resources, such as file
 /// descriptors, and repeating the operation without a pause would occupy the CPU.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// A handle to a running server. Dropping the handle shuts the server down like [`Self::shutdown`],
-/// but without waiting.
+/// A handle to a running server. Dropping the handle also starts the shutdown that
+/// [`Self::shutdown`] describes, but does not wait for the end of the running calls.
 #[derive(Debug)]
 #[must_use = "dropping the handle ends the server"]
 pub struct ServerHandle {
@@ -101,8 +102,9 @@ async fn accept(server: Server, mut listener: Listener, mut closing: watch::Rece
     }
 }
 
-/// Serves one client until its connection ends, and returns the reason. There is no server handle,
-/// so the server cannot be shut down.
+/// Serves one client until its connection ends, and returns the reason for the end. Only dropping
+/// this future ends the connection earlier, because there is no [`ServerHandle`] by which the
+/// program could shut a server down.
 pub(super) async fn serve_one(shared: Arc<Shared>, client: Accepted) -> Error {
     // Nothing is sent on this channel: only dropping the future ends the connection early.
     let (_closing, closed) = watch::channel(false);

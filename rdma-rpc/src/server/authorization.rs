@@ -6,7 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::address::Peer;
 use crate::metadata::Metadata;
 
-/// Description of a call that has not been started, for an [interceptor](crate::Server::intercept).
+/// Facts about a call that the server has not started yet: the method, the caller and the metadata.
+/// An [interceptor](crate::Server::intercept) decides by them whether the call may start.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct CallInfo<'c> {
@@ -27,8 +28,9 @@ type Authenticate = dyn Fn(&Peer, &Metadata) -> Result<Metadata, String> + Send 
 /// Function that allows a call, or returns the reason for refusing the call.
 type Intercept = dyn Fn(&CallInfo<'_>) -> Result<(), String> + Send + Sync;
 
-/// Functions that the program has set with [`Server::authenticate`](crate::Server::authenticate)
-/// and [`Server::intercept`](crate::Server::intercept).
+/// Functions of the program that decide which clients may connect and which calls may start. Set
+/// with [`Server::authenticate`](crate::Server::authenticate) and
+/// [`Server::intercept`](crate::Server::intercept).
 #[derive(Default)]
 pub(super) struct Authorization {
     pub(super) authenticate: Option<Box<Authenticate>>,

@@ -59,7 +59,8 @@ impl ServerConnection {
         }
     }
 
-    /// Returns the server's state of the connection `core`, which must be a server's end.
+    /// Returns the state that a server stores for the connection `core`. Panics if this process is
+    /// the client of the connection.
     pub(super) fn of(core: &Core) -> &Self {
         match &core.side {
             Side::Server(connection) => connection,
@@ -149,8 +150,10 @@ impl ServerConnection {
         }
     }
 
-    /// Authenticates a client with the metadata of its settings, and then sends the settings of the
-    /// server. Does nothing if the server does not require authentication.
+    /// Authenticates a client by the metadata in the settings that the client has sent, and then
+    /// sends the settings of the server. Fails with [`Error::Denied`] if the client is refused.
+    /// Does nothing if the server does not require authentication, because its settings were
+    /// already sent.
     fn authenticate(&self, core: &Arc<Core>, credentials: &Metadata) -> Result<()> {
         let Some(authenticate) = &self.shared.authorization.authenticate else {
             return Ok(());
@@ -204,14 +207,16 @@ impl ServerConnection {
         handler.start(incoming)
     }
 
-    /// Returns the identity of the client; empty without authentication.
+    /// Returns the metadata with which the program's authentication function has identified the
+    /// client; empty without authentication.
     pub(super) fn identity(&self) -> &Metadata {
         static NO_IDENTITY: Metadata = Metadata::EMPTY;
         self.identity.get().unwrap_or(&NO_IDENTITY)
     }
 
     /// Ends the calls whose deadlines have passed at `now`, a time in microseconds since the
-    /// creation of the connection. Returns the earliest deadline of the other calls.
+    /// creation of the connection. Returns the earliest deadline of the remaining calls, or
+    /// [`NO_DEADLINE`] if no call with a deadline remains.
     pub(crate) fn expire(&self, core: &Arc<Core>, now: u64) -> u64 {
         let expired = |id| refuse(core, id, &Status::DeadlineExceeded);
         let next = self
@@ -246,9 +251,9 @@ impl ServerConnection {
         core.outbox.schedule();
     }
 
-    /// Announces to the client that every started call has been answered, so that the client may
-    /// send the unanswered calls to another server. The caller must ensure that no handler is
-    /// running.
+    /// Announces to the client that the server has started no call without answering it. The client
+    /// may then send each call without an answer to another server. The caller must ensure that no
+    /// handler is running.
     pub(super) fn announce_all_answered(&self, core: &Core) {
         drop(core.outbox.append_empty(&Header::Goodbye { status: 2 }));
     }

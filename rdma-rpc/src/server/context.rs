@@ -42,8 +42,9 @@ impl Context {
         &ServerConnection::of(&self.core).shared.once
     }
 
-    /// Returns the client of the connection, to which the answers of calls that are executed at
-    /// most once belong.
+    /// Returns the record of the client at the other end of this connection. A server stores the
+    /// answers of calls that are executed at most once under this client, and recognizes repeated
+    /// calls by it.
     pub(crate) fn connection_client(&self) -> &ConnectionClient {
         &ServerConnection::of(&self.core).once_client
     }
@@ -80,7 +81,8 @@ impl Context {
         BulkMemory::for_peer(&self.core, len)
     }
 
-    /// Returns the time at which the handler is dropped; `None` if the call has no deadline.
+    /// Returns the deadline of the call, at which the server drops the handler because the caller
+    /// no longer waits. Returns `None` if the call has no deadline.
     pub fn deadline(&self) -> Option<Instant> {
         let deadline = self.core.deadlines.time(self.deadline);
         deadline.map(tokio::time::Instant::into_std)

@@ -37,12 +37,13 @@ use crate::wire::{CallId, Header, ONE_WAY};
 /// the thread must wait. Well-behaved handlers return within microseconds.
 const MAX_POLL_TIME: Duration = Duration::from_millis(10);
 
-/// Maximum number of unused allocations for handler futures that a method keeps for later calls,
-/// which limits the idle memory. If more handlers run concurrently, the others allocate.
+/// Maximum number of unused allocations for handler futures that a method keeps for later calls.
+/// Limits the memory while few calls run. A call for which no allocation is left allocates a new
+/// one.
 const MAX_SPARE_FUTURES: usize = 64;
 
-/// Allocation for a handler's future; `None` while the allocation is unused. Later calls of the
-/// method use the allocation again.
+/// Allocation that contains the future of a running handler. Later calls of the method use the same
+/// allocation. Between two calls, the allocation contains `None`.
 pub(super) type FutureBox<Fut> = Pin<Box<Option<Fut>>>;
 
 /// A received request whose body was not decoded yet.
@@ -74,13 +75,13 @@ pub(super) trait Handler: Send + Sync {
     #[cfg(feature = "reflection")]
     fn counters(&self) -> Arc<CallCounters>;
 
-    /// Sets the maximum number of running calls of the method to `calls`. Later uses of this
-    /// function have no effect.
+    /// Sets the maximum number of running calls of the method to `calls`. Only the first call of
+    /// this function has an effect.
     fn set_limit(&self, calls: usize);
 
-    /// Decodes a request, starts its handler and polls the handler once, so that a fast handler
-    /// needs no task. Spawns a task for a handler that is not ready. An error is a violation of the
-    /// protocol by the client.
+    /// Decodes a request, starts its handler and polls the handler once. If the handler has
+    /// finished, appends its response to the send queue. Otherwise spawns a task that runs the
+    /// handler further. Fails only if the client has violated the protocol.
     fn start(&self, incoming: IncomingRequest<'_>) -> Result<()>;
 }
 
@@ -111,8 +112,8 @@ impl<F, Q, T, E, Fut, H> TypedHandler<F, Q, T, E, Fut, H> {
         }
     }
 
-    /// Drops the future in `boxed`, and keeps the allocation for a later call, so that the call
-    /// does not allocate.
+    /// Drops the future in `boxed`. Keeps the allocation, so that a later call of the method need
+    /// not allocate memory for its handler's future.
     pub(super) fn recycle(&self, mut boxed: FutureBox<Fut>) {
         boxed.set(None);
         // An allocation beyond the capacity of the queue is freed.
@@ -301,9 +302,9 @@ where
     F::Response: Encode<T>,
     F::Error: Encode<E>,
 {
-    /// Creates the state of a call's streams: a receive buffer if the caller sends a stream, and a
-    /// send window if the handler sends a stream. `bulks` are the permissions to access the bulks
-    /// of the request.
+    /// Creates the streams of a call: a receive buffer if the caller sends a stream, and a send
+    /// window if the handler sends a stream. `bulks` are the permissions to access the memory of
+    /// the [`Bulk`](crate::Bulk)s in the request.
     fn streams(&self, core: &Core, bulks: Accesses) -> Streams {
         let window = Window {
             items: WINDOW_ITEMS,
@@ -329,9 +330,9 @@ where
         }
     }
 
-    /// Counts a call against the limits of the server, of the method, and for a one-way call also
-    /// of the connection, until the returned permits are dropped. If a limit is reached, returns
-    /// the reason for refusing the call.
+    /// Counts a call as running until the returned permits are dropped: for the server, for its
+    /// method, and as a one-way call for its connection. Each permit is `None` if there is no such
+    /// limit. If a limit is reached, returns a text with the reason for refusing the call.
     fn acquire_permits(
         &self,
         connection: &ServerConnection,
@@ -435,9 +436,9 @@ where
         }
     }
 
-    /// Ends a call whose handler, or the encoder of whose response, has unwound with `payload`.
-    /// Sends the status of a [`Refusal`], or [`Status::Panicked`] after a panic, to the caller.
-    /// Returns the outcome of the call.
+    /// Ends a call whose handler, or whose response's encoder, has panicked. `payload` is the
+    /// panic's payload. A [`Refusal`] is not a real panic: the caller gets its status. Otherwise,
+    /// the caller gets [`Status::Panicked`]. Returns the outcome of the call for the metrics.
     pub(super) fn unwound(&self, core: &Core, id: CallId, payload: Box<dyn Any + Send>) -> Outcome {
         let (status, outcome) = match payload.downcast::<Refusal>() {
             Ok(refusal) => (refusal.0, Outcome::Failed),
@@ -475,8 +476,8 @@ pub(super) fn outcome_of<T, E>(result: &Result<T, E>) -> Outcome {
     }
 }
 
-/// Polls the future of a handler. Drops the future when it has finished, so that only its
-/// allocation is left.
+/// Polls the future of a handler, and returns the result of the handler once the handler has
+/// finished. Then drops the future, and keeps only its allocation.
 pub(super) fn poll<Fut: Future>(
     boxed: &mut FutureBox<Fut>,
     cx: &mut TaskContext<'_>,
@@ -510,8 +511,8 @@ fn decode<C: Decode<Q>, Q>(codec: u8, body: Body<'_>) -> Result<Q, CodecError> {
     }
 }
 
-/// Returns a future that sends a response that is longer than a batch. If the client refuses the
-/// message because of its length, sends [`Status::TooLarge`] instead.
+/// Returns a future that sends `batch`, a long response in a message of its own. If the message is
+/// too long for the client, sends [`Status::TooLarge`] instead.
 pub(super) fn send_response(
     core: &Arc<Core>,
     id: CallId,

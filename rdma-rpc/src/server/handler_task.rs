@@ -61,8 +61,9 @@ where
     F::Error: Encode<E>,
     Fut: Future<Output = Result<T, E>>,
 {
-    /// Polls the handler until it has returned a result, and sends the response. A one-way call has
-    /// no slot, so its handler is dropped here at `deadline` or when the connection ends.
+    /// Polls the handler until it has returned a result, and sends the response. A one-way call is
+    /// dropped here if `deadline` passes or the connection ends. For other calls, the connection
+    /// aborts this task instead.
     pub(super) async fn run(mut self, deadline: u64) {
         let Some(mut boxed) = self.boxed.take() else {
             return;

@@ -88,8 +88,9 @@ impl Hasher for IdentityHasher {
 }
 
 impl Methods {
-    /// Adds a method with the properties `info`, whose calls `handle` executes. `F` are the codecs
-    /// of the method, `Q` is the type of the request, and `Result<T, E>` is the type of the result.
+    /// Adds a method to the table of this server's methods. `info` contains its number, name and
+    /// properties. `handle` executes a call of the method and returns the future of the result. `F`
+    /// names the codecs by which requests and results are encoded.
     ///
     /// # Panics
     ///
@@ -120,8 +121,9 @@ impl Methods {
         }
     }
 
-    /// Records that the type `T` occurs in the signature of a method, for reflection. `texts` are
-    /// the name of the argument or stream, and the source text of the type.
+    /// Records for the reflection service that the type `T` occurs in the signature of a method.
+    /// `role` is the part of the signature, and `C` is the codec of the type. `texts` are the name
+    /// of the argument or stream, and the source text of the type.
     pub fn describe<C: Decode<T>, T>(
         &mut self,
         method: &'static MethodInfo,

@@ -150,7 +150,7 @@ impl Server {
     }
 
     /// Sets the maximum length of a request or response in bytes, including headers. Default 16
-    /// MiB, minimum 8 KiB.
+    /// MiB. A value below 8 KiB counts as 8 KiB, and a value above 1 GiB as 1 GiB.
     pub fn message_limit(mut self, bytes: usize) -> Self {
         self.shared.message_limit = limits::clamp_message_len(bytes);
         self
@@ -163,8 +163,9 @@ impl Server {
         self
     }
 
-    /// Sets the maximum time for which a caller can access a [`Bulk`](crate::Bulk) of a result. The
-    /// access ends earlier if the caller drops the bulk. Default 60 s.
+    /// Sets the maximum time for which a caller can access a [`Bulk`](crate::Bulk), long data that
+    /// is transferred separately, in a result. The access ends earlier if the caller drops the
+    /// bulk. Default 60 s.
     pub fn bulk_lease(mut self, limit: Duration) -> Self {
         self.shared.bulk_lease = limit;
         self
@@ -286,13 +287,13 @@ impl Server {
         self
     }
 
-    /// Spawns a task that serves all clients that connect to an address, until the handle is
-    /// dropped.
+    /// Spawns a task that serves all clients that connect to `address`, until the returned handle
+    /// is dropped.
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] if the text is not an address, and [`Error::Transport`] or [`Error::Tcp`]
-    /// if the address or the device cannot be used.
+    /// [`Error::Address`] if `address` is a text that is not an address, and [`Error::Transport`]
+    /// or [`Error::Tcp`] if the address or the device cannot be used.
     pub async fn listen(self, address: impl ToAddress) -> Result<ServerHandle> {
         let address = address.to_address()?;
         let transport = limits::transport(self.transport.clone(), self.shared.message_limit);

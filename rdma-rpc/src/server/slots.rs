@@ -18,9 +18,9 @@ use crate::wire::{CallId, Violation};
 pub(super) struct Slots(Box<[Mutex<Slot>]>);
 
 #[derive(Debug, Default)]
-/// State of a slot: its running call, and frames that arrived before the request that they belong
-/// to. The *generation* of a call is a number that distinguishes the call from the other calls in
-/// the slot.
+/// State of one of the server's slots for the calls of a connection. A slot runs one call at a
+/// time. Frames that have overtaken the request of their call are also stored in the slot. The
+/// *generation* of a call is a number that distinguishes the call from the other calls in the slot.
 struct Slot {
     /// Call that is running in the slot.
     running: Option<RunningCall>,
@@ -141,8 +141,9 @@ impl Slots {
             .map(visit)
     }
 
-    /// Returns a stream of a running call, which `of` selects; `None` if the call is not running.
-    /// Fails if the method has no such stream.
+    /// Returns a stream of the running call `id`. `of` selects the stream: the caller's or the
+    /// handler's. Returns `None` if the call is not running. Fails if the method has no such
+    /// stream.
     pub(super) fn stream<T>(
         &self,
         id: CallId,
@@ -155,8 +156,8 @@ impl Slots {
         }
     }
 
-    /// Records the end of the caller's stream, which has `items` items in total. If the request has
-    /// not arrived yet, the number is stored until then.
+    /// Records the end of the caller's stream, which has `items` items in total. If the request of
+    /// the call has not arrived yet, stores the number until the request arrives.
     pub(super) fn end_input(&self, id: CallId, items: u32) -> Result<(), Violation> {
         let incoming = {
             let mut slot = self.slot(id)?.lock();
@@ -203,9 +204,9 @@ impl Slots {
         }
     }
 
-    /// Stores the leases of the bulks in the result of a call that has ended, so that
-    /// [`Self::cancel`] can end them. If the caller has already cancelled the call, the leases end
-    /// now.
+    /// Stores `results`, the leases by which the caller accesses the [`Bulk`](crate::Bulk)s in the
+    /// result of a finished call. [`Self::cancel`] then ends these leases. If the caller has
+    /// already cancelled the call, ends them at once.
     pub(super) fn set_results(&self, id: CallId, results: ResultLeases) {
         let Ok(slot) = self.slot(id) else { return };
         let mut slot = slot.lock();
@@ -216,8 +217,9 @@ impl Slots {
         }
     }
 
-    /// Ends the call `id`, which its caller has cancelled, and the leases of its result, which the
-    /// caller will not decode. Fails if the ID is not valid.
+    /// Ends the call `id`, which its caller has cancelled. If the call has finished, ends the
+    /// leases of the memory in its result instead, because the caller will not decode the result.
+    /// Fails if the ID is not valid.
     pub(super) fn cancel(&self, id: CallId) -> Result<(), Violation> {
         let cancelled = {
             let mut slot = self.slot(id)?.lock();
@@ -238,9 +240,9 @@ impl Slots {
         Ok(())
     }
 
-    /// Ends all calls whose deadline satisfies `is_due`: aborts their handlers, fails their streams
-    /// with `error`, and passes their IDs to `ended`. Returns the earliest deadline of the
-    /// remaining calls.
+    /// Ends all calls for which `is_due` returns `true` when called with the call's deadline.
+    /// Aborts their handlers, fails their streams with `error`, and calls `ended` with each ID.
+    /// Returns the earliest deadline of the remaining calls, or [`NO_DEADLINE`].
     pub(super) fn stop(
         &self,
         is_due: impl Fn(u64) -> bool,
@@ -275,8 +277,8 @@ fn precedes(generation: u32, other: u32) -> bool {
 }
 
 impl Slot {
-    /// Returns whether the client has already used the slot for a call that is newer than
-    /// `generation`.
+    /// Returns whether the client has already sent a newer call in this slot than the call with the
+    /// number `generation`. Frames of the older call must then be ignored.
     fn is_stale(&self, generation: u32) -> bool {
         self.newest
             .is_some_and(|newest| precedes(generation, newest))

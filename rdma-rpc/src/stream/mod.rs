@@ -26,13 +26,14 @@ use crate::error::Error;
 /// has taken any. Large enough that a sender of small items rarely waits for the receiver.
 pub(crate) const WINDOW_ITEMS: u32 = 4096;
 
-/// Length of a stream's window in bytes: the number of bytes that may be sent before the receiver
-/// has taken any. Limits the memory of the receiver. The last item may exceed the window.
+/// Number of bytes of a stream that may be sent before the receiver has taken any. Limits the
+/// memory of the receiver. An item may be sent while at least one byte is left, so the last item
+/// may exceed this number.
 pub(crate) const WINDOW_BYTES: u32 = 256 << 10;
 
-/// Streams of a call and permissions to access its received bulks, which all end with the call.
-/// Stored in the call's slot (its entry in the table of calls), where a received frame finds its
-/// stream.
+/// Streams of a call, and permissions to access the memory of the [`Bulk`](crate::Bulk)s in its
+/// request. All of them end with the call. Stored in the entry of the call, where a received frame
+/// finds its stream.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Streams {
     /// Received items of the stream to this end; `None` if the method has no such stream.

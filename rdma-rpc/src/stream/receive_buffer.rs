@@ -22,7 +22,8 @@ pub(crate) struct ReceiveBuffer {
 }
 
 #[derive(Debug)]
-/// State of a [`ReceiveBuffer`] under its lock. Sequence numbers of items wrap around.
+/// Content of a [`ReceiveBuffer`] under its lock: the received items of a stream, and the numbers
+/// of items and bytes that the peer may still send. Sequence numbers of items wrap around.
 struct State {
     /// Runs (items of one frame) up to `arrived` without a gap, which the program can take.
     ready: VecDeque<Run>,
@@ -50,8 +51,8 @@ struct State {
     spare: Vec<BodyBuffer>,
 }
 
-/// Numbers of items and bytes that the sender of a stream may send: the initial window of the
-/// stream, or an addition to the window.
+/// Numbers of items and bytes that the sender of a stream may send before the receiver allows more.
+/// Also used for the additional items and bytes that the receiver allows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) items: u32,
@@ -78,11 +79,11 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Adds the items of a received frame. `first` is the sequence number of the first item.
-    /// `count` is the number of items, each preceded by its length, or 0 if `body` is a single
-    /// item. `slack` is the number of bytes by which the last item may exceed the window: the
-    /// maximum length of an item. Ignores items after the end of the stream. Fails if the items
-    /// exceed the window.
+    /// Adds the items of a received frame. `first` is the sequence number of the first item, and
+    /// `count` the number of items, each preceded by its length. If `count` is 0, `body` is a
+    /// single item. Ignores items after the end of the stream. Fails if the peer has sent more
+    /// items or bytes than allowed; the bytes may be exceeded by less than `slack`, the maximum
+    /// length of an item.
     pub(crate) fn push(
         &self,
         first: u32,
@@ -129,7 +130,8 @@ impl ReceiveBuffer {
     }
 
     /// Records that the stream ends after a total of `items` items, some of which may not have
-    /// arrived yet. Fails if the number exceeds the window or differs from an earlier number.
+    /// arrived yet. Fails if the peer was not allowed to send so many items, or has announced
+    /// another number before.
     pub(crate) fn end(&self, items: u32) -> Result<(), Violation> {
         let waker = {
             let mut state = self.state.lock();
@@ -149,7 +151,8 @@ impl ReceiveBuffer {
         Ok(())
     }
 
-    /// Ends the stream early. The program first gets the items that have arrived, and then `error`.
+    /// Ends this received stream early. The program first gets the items that have arrived, and
+    /// then `error`.
     pub(crate) fn fail(&self, error: &Error) {
         let waker = {
             let mut state = self.state.lock();
@@ -161,9 +164,9 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Polls for the next run, the items of one frame. The caller must have passed the previous run
-    /// to [`Self::finish`]. Returns `None` at the end of the stream, or the error that ended the
-    /// stream early.
+    /// Polls for the items of the next frame of the stream. When the program has taken these items,
+    /// the caller must pass them to [`Self::finish`] before the next poll. Returns `None` at the
+    /// end of the stream, or the error that ended the stream early.
     pub(crate) fn poll_run(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Run>, Error>> {
         let mut state = self.state.lock();
         let left = state.end.map(|end| end.wrapping_sub(state.next));
@@ -186,9 +189,10 @@ impl ReceiveBuffer {
         Poll::Pending
     }
 
-    /// Counts the items of a run as taken, and keeps its buffer for a later run. If at least half
-    /// of the window was taken since the last grant, returns the additional window that the caller
-    /// must grant to the peer.
+    /// Counts all items of `run`, a received frame, as taken by the program, and keeps its buffer
+    /// for a later frame. Returns the numbers of items and bytes that the peer may send in
+    /// addition, or `None` while the program has taken too few. The caller must announce these
+    /// numbers to the peer.
     pub(crate) fn finish(&self, run: Run) -> Option<Window> {
         let mut state = self.state.lock();
         let window = state.count(run.count(), run.bytes());
@@ -200,9 +204,9 @@ impl ReceiveBuffer {
 }
 
 impl State {
-    /// Inserts a run, the items of one frame, in the order of the sequence numbers. Returns whether
-    /// the program can take the run now, because all earlier items have arrived. Fails if the run
-    /// contains an item that has already arrived.
+    /// Inserts the items of a received frame, in the order of the sequence numbers. Returns whether
+    /// the program can take them now, because all earlier items have arrived. Fails if an item has
+    /// already arrived.
     fn insert(&mut self, run: Run) -> Result<bool, Violation> {
         let offset_of = |run: &Run, arrived: u32| run.first().wrapping_sub(arrived);
         let arrived = self.arrived;
@@ -236,9 +240,9 @@ impl State {
         Ok(true)
     }
 
-    /// Counts items, and their length in bytes, as taken by the program. If at least half of the
-    /// window was taken since the last grant, returns the additional window that the caller must
-    /// grant to the peer.
+    /// Counts `items` items with a total of `bytes` bytes as taken by the program. If the program
+    /// has taken at least half of the items or bytes that the peer could send, returns how many the
+    /// peer may send in addition. Otherwise returns `None`.
     fn count(&mut self, items: u32, bytes: u32) -> Option<Window> {
         self.next = self.next.wrapping_add(items);
         self.taken.items += items;
@@ -283,8 +287,9 @@ mod tests {
         buffer.push(first, 1, count, Body::Short(&bytes), 1000)
     }
 
-    /// Takes the next run. Returns the first byte of each item, and the window that is granted at
-    /// the end of the run.
+    /// Takes the items of the next frame from `buffer`. Returns the first byte of each item, by
+    /// which the test recognizes it, and the items and bytes that the peer may then send in
+    /// addition.
     fn next(buffer: &ReceiveBuffer) -> Poll<Option<(Vec<u8>, Option<Window>)>> {
         let mut cx = Context::from_waker(Waker::noop());
         let decode = |_, item: EncodedItem<'_>| match item {

@@ -18,7 +18,8 @@ use crate::wire::{CallId, Header};
 /// Receiver of a stream of items of type `T` from the other end of a call. The items arrive in
 /// order. The receiver also implements [`Stream`].
 ///
-/// The sender waits while 4096 items or 256 KiB were sent and not yet taken from the receiver.
+/// The sender of the stream waits as soon as the receiver has not taken 4096 items or 256 KiB of
+/// the sent items.
 pub struct Receiver<T> {
     incoming: Arc<ReceiveBuffer>,
     core: Arc<Core>,
@@ -42,8 +43,9 @@ fn decode<C: Decode<T>, T>(codec: u8, item: EncodedItem<'_>) -> Result<T, CodecE
     }
 }
 
-/// Decodes a stored response body with the codec `C`. `codec` is the number of the codec in the
-/// frame; fails if it is not the number of `C`.
+/// Decodes the body of a response with the codec `C`. `stored` contains the received body, and
+/// `codec` is the number of the codec in the received frame. Fails if this is not the number of
+/// `C`.
 pub(crate) fn decode_stored<C: Decode<T>, T>(
     codec: u8,
     stored: &mut BodyBuffer,
@@ -107,8 +109,8 @@ impl<T> Receiver<T> {
         Poll::Ready(item.map(|item| item.map_err(Error::Decode)))
     }
 
-    /// Finishes the current run, the items of one frame, if all of its items were taken. If enough
-    /// items were taken, grants the peer an additional window.
+    /// Removes the current frame if the program has taken all of its items. If the program has
+    /// taken enough items since the last time, sends the peer the permission to send more.
     fn finish_run(&mut self) {
         if let Some(run) = self.run.take_if(|run| run.is_empty())
             && let Some(Window { items, bytes }) = self.incoming.finish(run)

@@ -23,8 +23,8 @@ pub(crate) struct Run {
     has_lengths: bool,
 }
 
-/// Encoded bytes of a received stream item, which are passed to the decoder: in a reused buffer, or
-/// with the receive buffer that the decoded item may keep.
+/// Encoded bytes of a received stream item, which are passed to the decoder. A short item must be
+/// copied by the decoder, and a long item can stay in its receive buffer.
 pub(crate) enum EncodedItem<'e> {
     /// Bytes in a buffer that is used again after the item was decoded.
     Bytes(&'e [u8]),
@@ -33,9 +33,10 @@ pub(crate) enum EncodedItem<'e> {
 }
 
 impl Run {
-    /// Creates a run from the body of a frame. `count` is the number of items that are preceded by
-    /// their lengths, or 0 for a single item without a length. A short body is copied into
-    /// `stored`. Fails if the lengths do not match the body.
+    /// Creates the list of the stream items in a received frame. `first` is the sequence number of
+    /// the first item, and `count` the number of items, each preceded by its length. If `count` is
+    /// 0, `body` is a single item. A short body is copied into `stored`. Fails if the lengths do
+    /// not match the body.
     pub(super) fn new(
         first: u32,
         codec: u8,
@@ -74,7 +75,8 @@ impl Run {
         self.bytes
     }
 
-    /// Drops all items after the first `count` items, because the stream ends there.
+    /// Drops the items after the first `count` items of this frame, because the stream ends after
+    /// these items.
     pub(super) fn truncate(&mut self, count: u32) {
         self.count = self.count.min(count);
     }
@@ -83,8 +85,8 @@ impl Run {
         self.taken >= self.count
     }
 
-    /// Takes the next item and decodes it with `decode`. The run must not be empty. The item counts
-    /// as taken even if `decode` panics.
+    /// Takes the next stream item of this frame and decodes it with `decode`. At least one item
+    /// must be left. The item counts as taken even if `decode` panics.
     pub(super) fn take<T>(
         &mut self,
         decode: impl FnOnce(u8, EncodedItem<'_>) -> Result<T, CodecError>,
@@ -103,7 +105,8 @@ impl Run {
         decode(self.codec, EncodedItem::Bytes(item))
     }
 
-    /// Drops the items, and returns the buffer of the run for a later run of the stream.
+    /// Drops the remaining items of this frame, and returns their buffer, which a later frame of
+    /// the stream can use.
     pub(super) fn into_stored(mut self) -> BodyBuffer {
         self.stored.clear();
         self.stored

@@ -38,13 +38,13 @@ pub(crate) struct RemainingWindow {
 }
 
 impl RemainingWindow {
-    /// Returns whether an item may be sent now. The item may have any length, because the last item
-    /// may exceed the window.
+    /// Returns whether the peer allows the sending of a stream item now: at least one item and one
+    /// byte. The item may be longer than the allowed bytes.
     pub(crate) fn is_open(&self) -> bool {
         self.items > 0 && self.bytes > 0
     }
 
-    /// Returns the sequence number of the next item to be sent.
+    /// Returns the sequence number, counted in items, of the next stream item to be sent.
     pub(crate) fn next(&self) -> u32 {
         self.next
     }
@@ -72,8 +72,9 @@ impl SendWindow {
         }
     }
 
-    /// Adds items and bytes that the peer has granted, and wakes the sender. Fails if the window
-    /// would exceed 32 bits.
+    /// Adds the items and bytes that the peer allows in addition, and wakes the task that waits to
+    /// send. Fails if the total of items or bytes would exceed 32 bits, because no correct peer
+    /// allows so many.
     pub(crate) fn grant(&self, window: Window) -> Result<(), Violation> {
         let waker = {
             let mut state = self.state.lock();
@@ -93,12 +94,13 @@ impl SendWindow {
         Ok(())
     }
 
-    /// Polls until an item may be sent, and then calls `append`, which must append items to the
-    /// outbox and count them with [`RemainingWindow::spend`].
+    /// Polls until the peer allows the sending of an item, and then calls `append` and returns its
+    /// result. `append` must append items to the send queue of the connection, and count them with
+    /// [`RemainingWindow::spend`].
     ///
-    /// `append` runs under the lock of the window, so that [`Self::sent`] is consistent: the
-    /// response of the handler, which another task may be sending, counts exactly the items that
-    /// were sent before the response.
+    /// `append` runs under the lock of this value. The number that [`Self::sent`] returns is thus
+    /// consistent: the response of the handler, which another task may be sending, counts exactly
+    /// the items that were sent before the response.
     pub(crate) fn poll_append<P>(
         &self,
         cx: &mut Context<'_>,
@@ -129,7 +131,7 @@ impl SendWindow {
         self.state.lock().closed.is_some()
     }
 
-    /// Closes the stream: sending fails with `error` from now on.
+    /// Closes this stream for sending: each attempt to send a further item fails with `error`.
     pub(crate) fn close(&self, error: &Error) {
         let waker = {
             let mut state = self.state.lock();
@@ -146,8 +148,8 @@ impl SendWindow {
 mod tests {
     use super::*;
 
-    /// Sends an item of `len` bytes. Returns its sequence number, or `None` if the window is
-    /// exhausted.
+    /// Sends a stream item of `len` bytes in a test. Returns the sequence number of the item, or
+    /// `None` if `window` does not allow the sending of an item now.
     fn send(window: &SendWindow, len: usize) -> Option<u32> {
         let mut cx = Context::from_waker(Waker::noop());
         let append = |window: &mut RemainingWindow| {

@@ -16,8 +16,9 @@ use crate::wire::{CallId, Header};
 
 /// Sender of a stream of items of type `T` to the other end of a call.
 ///
-/// Items that are sent without waiting in between share messages. A caller's stream ends when the
-/// sender is dropped. A handler's stream ends when the handler returns.
+/// Several items are sent in one message if the program sends them without waiting in between. A
+/// caller's stream ends when the sender is dropped. A handler's stream ends when the handler
+/// returns.
 pub struct Sender<T> {
     outgoing: Arc<SendWindow>,
     core: Arc<Core>,
@@ -26,9 +27,9 @@ pub struct Sender<T> {
     encode_long: EncodeLong<T>,
 }
 
-/// Function that appends an item to the open batch. The arguments are the batch, the call, the
-/// sequence number and the item. Returns the encoded length, or `None` if the item does not fit
-/// into a batch.
+/// Function that encodes a stream item into the message to which frames are being appended. The
+/// arguments are this message, the call, the sequence number and the item. Returns the encoded
+/// length, or `None` if the item is too long to share a message.
 type AppendItem<T> = fn(&mut OpenBatch<'_>, CallId, u32, &T) -> Result<Option<usize>, AppendError>;
 
 /// Function that encodes an item that does not fit into a batch as a separate message. The
@@ -67,7 +68,8 @@ fn header<C: Codec>(id: CallId, sequence: u32) -> ItemHeader {
 /// the outbox is rarely locked, and small enough to limit the memory for the items.
 const CHUNK: usize = 64;
 
-/// Items that one step of sending has encoded and has subtracted from the window.
+/// Result of one step of sending: the items that were encoded. The numbers of items and bytes that
+/// the peer still allows are already reduced by them.
 enum AppendedItems {
     /// This number of items is in the open batch.
     Batched(usize),
@@ -129,8 +131,9 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Sends as many of the first `items` as the window allows, at least one. Returns their number.
-    /// Waits while the window is exhausted.
+    /// Sends items from the start of `items`, as many as the peer allows and at least one. Returns
+    /// their number. Waits while the peer allows no items, because the receiver has not taken
+    /// enough of the earlier items.
     async fn send_some<I: Borrow<T>>(&self, items: &[I]) -> Result<usize, Error> {
         if !self.core.outbox.has_room() {
             self.core.outbox.wait_for_room().await;
@@ -162,8 +165,10 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Appends items to the open batch while the window allows. Encodes the first item as a
-    /// separate message if the item does not fit into a batch.
+    /// Encodes items from the start of `items` into the message to which frames are being appended,
+    /// as many as the peer allows. Stops before an item that is too long to share a message. If
+    /// this is the first item, encodes it as a separate message. Returns the number of items or the
+    /// separate message.
     fn append_items<I: Borrow<T>>(
         &self,
         window: &mut RemainingWindow,

@@ -48,14 +48,16 @@ impl CallId {
     };
 }
 
-/// Identifier of a lease, which is the temporary permission of the peer to access a bulk. Chosen by
-/// the owner of the memory. Frames about bulk memory contain the lease ID in place of the call ID.
+/// Identifier of a lease, the temporary permission of the peer to access the memory of a
+/// [`Bulk`](crate::Bulk). Chosen by the owner of the memory. Frames about bulk memory contain the
+/// lease ID in place of the call ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct LeaseId(pub(crate) u64);
 
 impl LeaseId {
-    /// Converts the lease ID to a [`CallId`] with the same 64 bits, because the ID field of a frame
-    /// has this type.
+    /// Converts this lease ID to the form in which the header of a frame stores an ID. The header
+    /// has one field of 64 bits for an ID, which usually is a [`CallId`]; the result has the same
+    /// 64 bits as this lease ID.
     fn to_words(self) -> CallId {
         CallId {
             index: (self.0 >> 32) as u32,
@@ -63,8 +65,9 @@ impl LeaseId {
         }
     }
 
-    /// Converts the ID field of a received frame about bulk memory to the lease ID that the field
-    /// contains. `words` is the field in the form of a call ID. The reverse of [`Self::to_words`].
+    /// Converts the ID field of a received frame about bulk memory to the lease ID in this field.
+    /// `words` contains the 64 bits of the field, which is usually a call ID. The reverse of
+    /// [`Self::to_words`].
     fn from_words(words: CallId) -> Self {
         Self(u64::from(words.index) << 32 | u64::from(words.generation))
     }
@@ -90,8 +93,8 @@ mod frame_kind {
     /// Flag in the header of a response frame: the body is an error of the service instead of a
     /// success value.
     pub(super) const IS_ERROR: u16 = 1;
-    /// Flag in the header of a response frame: the header is followed by the number of items of the
-    /// handler's stream.
+    /// Flag in the header of a response frame for a method whose handler sends a stream. If set,
+    /// the header is followed by the number of items that the handler has sent.
     pub(super) const HAS_ITEMS: u16 = 2;
 }
 
@@ -99,8 +102,9 @@ mod frame_kind {
 /// the length of the item; two bytes suffice, because such a frame is not longer than a batch.
 pub(crate) const ITEM_PREFIX_LEN: usize = 2;
 
-/// Maximum length of a message with several frames, in bytes: the length up to which rdma-async
-/// sends a message in one piece by default.
+/// Maximum length in bytes of a message with several frames. Equal to the length up to which
+/// rdma-async sends a message in one piece by default, because longer messages cost an additional
+/// exchange with the peer.
 pub(crate) const MAX_BATCH_LEN: usize = 4096 + 256;
 
 /// A violation of the wire format or of the protocol by the peer. The connection ends with this
@@ -177,7 +181,8 @@ impl FrameReader {
     }
 
     /// Parses the next frame of `message`, and returns the frame, or `None` after the last frame.
-    /// `message` must be the message for which the reader was created.
+    /// `message` must be the same message at each call, because this reader stores only its
+    /// position in the message.
     pub(crate) fn next(&mut self, message: &[u8]) -> Result<Option<Frame>, Violation> {
         if self.left == 0 {
             let is_whole = self.at == message.len();

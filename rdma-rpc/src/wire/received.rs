@@ -65,9 +65,9 @@ pub(crate) enum Frame {
     Bulk(BulkFrame),
 }
 
-/// A parsed frame about bulk memory. `lease` identifies the memory. `tag` is a number that the
-/// borrower chooses for the transfer of a piece and that the answer repeats. `at` is an offset in
-/// the bulk in bytes.
+/// A parsed frame about bulk memory, which one end lends to the other. `lease` identifies the
+/// memory. `tag` is the number of a request to read or write a piece of the memory; the answer
+/// repeats this number. `at` is an offset in the memory in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BulkFrame {
     /// A request of the borrower for the bytes of a piece of leased memory.

@@ -33,8 +33,8 @@ impl Settings {
         bytes
     }
 
-    /// Decodes the settings that the peer has sent from the start of `bytes`. Returns `None` if
-    /// `bytes` is too short.
+    /// Decodes the limits that the peer has sent from the start of a settings frame's body,
+    /// `bytes`. Returns `None` if `bytes` is too short.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.first_chunk::<{ Self::LEN }>()?;
         let number = |at| super::read_u32(bytes, at);

@@ -384,8 +384,8 @@ mod tests {
         rdma.alloc_local_mr(Layout::new::<[u8; 8]>()).unwrap()
     }
 
-    /// Polls `future` once, asserts that it has to wait, and drops it, to test the cancellation of
-    /// an operation.
+    /// Polls `future` once, asserts that the future has to wait, and drops it, to test the
+    /// cancellation of an operation.
     async fn poll_once(future: impl Future) {
         let mut future = pin!(future);
         let polled = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready()));

@@ -183,8 +183,8 @@ impl Leases {
         table.expiries.len() == 1
     }
 
-    /// Returns whether the lease with the id `id` exists and has not ended. Until it ends, the peer
-    /// may access the lent memory.
+    /// Returns whether the lease with the id `id` exists and has not ended. Until the end of the
+    /// lease, the peer may access the lent memory.
     pub(super) fn is_open(&self, id: u64) -> bool {
         self.table.lock().leases.contains_key(&id)
     }

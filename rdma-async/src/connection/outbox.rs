@@ -19,7 +19,7 @@ use crate::error::Result;
 const MAX_QUEUED_REPLIES: usize = 4096;
 
 /// Queue of control messages of a connection that wait for a credit (permission to send) or for
-/// room in the send queue. The code that queues a message does not wait until it is sent.
+/// room in the send queue. The code that queues a message does not wait for the send.
 #[derive(Debug)]
 pub(super) struct Outbox {
     queue: Mutex<Queue>,

@@ -95,8 +95,8 @@ impl PendingReplies {
         })
     }
 
-    /// Returns the total length, in bytes, of the long messages of this end that the peer may still
-    /// read (lent memory), because it has not yet confirmed the read.
+    /// Returns the total length, in bytes, of the long messages of this end that are lent to the
+    /// peer: the peer may read them by RDMA, and has not yet confirmed the read.
     pub(super) fn lent_bytes(&self) -> usize {
         self.lent.load(Ordering::Relaxed)
     }

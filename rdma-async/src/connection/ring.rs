@@ -32,7 +32,7 @@ const SLOTS: usize = 16;
 /// Maximum number of slots of the peer's ring. A [`Kind::Returned`] message has one bit for each
 /// slot, 64 in total.
 const MAX_SLOTS: u64 = 64;
-/// Number of read slots at which this end notifies the peer that it may write to them again. A
+/// Number of read slots at which this end notifies the peer that the slots are free again. A
 /// quarter of the ring: few messages, and the peer still has free slots meanwhile. The peer can
 /// request an earlier notification.
 const RETURN_AT: u32 = SLOTS as u32 / 4;

@@ -202,9 +202,9 @@ impl Windows {
         }
     }
 
-    /// Keeps a window that is not bound for a later lease (access of the peer to memory). Frees the
-    /// window if [`MAX_FREE`] windows are kept. `bindings` is the number of times that the window
-    /// was bound, which is limited.
+    /// Keeps an unbound window, so that a later lease (access of the peer to memory) can bind the
+    /// window again. Frees the window if [`MAX_FREE`] windows are kept. `bindings` is the number of
+    /// times that the window was bound, which is limited.
     fn keep(&self, window: MemoryWindow, bindings: u16) {
         let mut free = self.free.lock();
         if free.len() < MAX_FREE {
@@ -212,8 +212,8 @@ impl Windows {
         }
     }
 
-    /// Ends the access to regions of which the future was dropped while a request was binding or
-    /// invalidating the window. Returns the memory to its pool if the request has completed.
+    /// Ends the access to regions whose future was dropped while a request was binding or
+    /// invalidating their window. Returns the memory to its pool if the request has completed.
     /// Returns whether any such region is left.
     pub(super) fn end_abandoned(&self) -> bool {
         let abandoned = mem::take(&mut *self.abandoned.lock());

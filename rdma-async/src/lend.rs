@@ -61,7 +61,7 @@ impl Rdma {
     /// the settings of the connection do not allow.
     fn lend_with(&self, region: LocalMr, allowed: AccessFlags) -> Result<Lent, (LocalMr, Error)> {
         let connection = self.connection_arc();
-        let state = Arc::new(GrantState::new());
+        let state = Arc::new(GrantState::new(None));
         let (lease, memory) = connection.lend_with(region, allowed, &state)?;
         Ok(Lent {
             memory,

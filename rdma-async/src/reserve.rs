@@ -75,14 +75,12 @@ impl Rdma {
         limit: Duration,
         operation: impl FnOnce(Grant) -> F,
     ) -> Result<Reserved<F::Output>> {
-        let state = Arc::new(GrantState::new());
+        let state = Arc::new(GrantState::new(Some(limit)));
         let Loan {
             lease,
             memory,
             is_exclusive,
         } = self.connection().lend_for(region, &state).await?;
-        // The limit begins when the peer can access the memory.
-        state.set_limit(limit);
         let grant = Grant {
             memory,
             lease,
@@ -187,7 +185,7 @@ impl Grant {
 
     /// Replaces the time limit of the reservation by `limit`, which starts now.
     pub fn renew(&self, limit: Duration) {
-        self.state.set_limit(limit);
+        self.state.inner.lock().limit = Limit::starting_now(limit);
         self.state.changed.notify_waiters();
     }
 }
@@ -206,20 +204,38 @@ pub(crate) struct GrantState {
 
 #[derive(Debug)]
 struct Inner {
-    /// Time at which the limit expires, or `None` if no limit is set.
-    deadline: Option<Instant>,
+    limit: Limit,
     is_returned: bool,
     /// Region that the peer has returned.
     region: Option<EndedAccess>,
 }
 
+/// Time limit of a reservation.
+#[derive(Debug, Clone, Copy)]
+enum Limit {
+    /// The limit starts when the reservation first waits for its end.
+    NotStarted(Duration),
+    /// Time at which the limit expires.
+    Expires(Instant),
+    /// The limit is too long for an [`Instant`], and never expires.
+    Unlimited,
+}
+
+impl Limit {
+    /// Returns a limit of `duration` that starts now.
+    fn starting_now(duration: Duration) -> Self {
+        let end = Instant::now().checked_add(duration);
+        end.map_or(Self::Unlimited, Self::Expires)
+    }
+}
+
 impl GrantState {
     /// Creates the state for a call of [`Rdma::reserve`] whose memory is not yet lent to the peer.
-    /// [`Self::set_limit`] sets the time limit later.
-    pub(crate) fn new() -> Self {
+    /// `limit` is the time for which the memory is lent, or `None` for no limit.
+    pub(crate) fn new(limit: Option<Duration>) -> Self {
         Self {
             inner: Mutex::new(Inner {
-                deadline: None,
+                limit: limit.map_or(Limit::Unlimited, Limit::NotStarted),
                 is_returned: false,
                 region: None,
             }),
@@ -228,23 +244,22 @@ impl GrantState {
         }
     }
 
-    /// Sets the time for which [`Rdma::reserve`] lends the memory, counted from now. Does not wake
-    /// the tasks that wait for a change of the state.
-    fn set_limit(&self, limit: Duration) {
-        // A deadline that is too late for an [`Instant`] never passes.
-        self.inner.lock().deadline = Instant::now().checked_add(limit);
-    }
-
     /// Waits until the time for which [`Rdma::reserve`] lends the memory has passed. Other tasks
     /// may set a new limit meanwhile.
     async fn expired(&self) {
         loop {
             let changed = self.changed.notified();
-            let deadline = self.inner.lock().deadline;
+            let limit = {
+                let mut inner = self.inner.lock();
+                if let Limit::NotStarted(duration) = inner.limit {
+                    inner.limit = Limit::starting_now(duration);
+                }
+                inner.limit
+            };
             let sleeping = async {
-                match deadline {
-                    Some(deadline) => sleep_until(deadline).await,
-                    None => std::future::pending().await,
+                match limit {
+                    Limit::Expires(end) => sleep_until(end).await,
+                    _unlimited => std::future::pending().await,
                 }
             };
             tokio::select! {

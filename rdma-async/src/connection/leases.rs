@@ -1,6 +1,7 @@
 //! Leases: memory of this end that the peer may access.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -28,7 +29,7 @@ pub(super) struct Leases {
 /// yet returned or released.
 #[derive(Debug, Default)]
 struct LeaseTable {
-    leases: HashMap<u64, Lease>,
+    leases: HashMap<u64, Lease, BuildHasherDefault<LeaseIdHasher>>,
     last_id: u32,
     /// Leases that this end has revoked and the peer has not yet returned or released. The value is
     /// set if the peer had requested the memory.
@@ -40,6 +41,29 @@ struct LeaseTable {
     /// Expiry and id of each lease that expires, in order, because all have the same time limit.
     /// Also contains leases that have ended before their expiry.
     expiries: VecDeque<(Instant, u64)>,
+}
+
+/// Hash function for the ids of leases. A peer cannot choose ids that collide, because this end
+/// assigns consecutive ids.
+#[derive(Debug, Default)]
+struct LeaseIdHasher(u64);
+
+impl Hasher for LeaseIdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(byte.into());
+        }
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        // Multiplication by 2^64 divided by the golden ratio also fills the upper bits, which the
+        // hash table uses as tags.
+        self.0 = (self.0 ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
 }
 
 impl LeaseTable {

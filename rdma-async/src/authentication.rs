@@ -52,8 +52,9 @@ pub(crate) fn nonce() -> Result<[u8; NONCE_LEN]> {
 /// }
 /// ```
 pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
-    /// Returns the token that this end sends to the peer, at most 1024 bytes. This end is the
-    /// [prover](Transcript::prover) of the transcript.
+    /// Returns the token that this end sends to the peer: bytes, at most 1024, that prove to the
+    /// peer that this end may connect. `transcript` is the data of the handshake, with this end as
+    /// the [prover](Transcript::prover).
     fn token(&self, transcript: &Transcript) -> Vec<u8>;
 
     /// Checks the token of the peer, which is the [prover](Transcript::prover) of the transcript.
@@ -77,8 +78,9 @@ pub enum End {
     Accepting,
 }
 
-/// The data of one handshake from which an end computes its token, the proof that it may connect.
-/// The token is valid only for one end in one handshake.
+/// The data of one handshake from which an end computes its token, the proof that it may connect:
+/// the nonces of both ends and the messages that they have exchanged. The token is valid only for
+/// one end in one handshake.
 #[derive(Debug, Clone)]
 pub struct Transcript {
     prover: End,
@@ -102,7 +104,8 @@ impl Transcript {
         }
     }
 
-    /// Returns the role of the end that sends the token and thus proves that it may connect.
+    /// Returns the role of the end whose token is computed from this transcript. This end sends the
+    /// token, the proof that it may connect, and its peer checks the token.
     pub fn prover(&self) -> End {
         self.prover
     }

@@ -64,8 +64,8 @@ pub(crate) struct Settings {
     pub(crate) address: AddressChoice,
 }
 
-/// Limits of the memory that this end lends at the request of peers ([`Rdma::request_remote_mr`]),
-/// until the peers return the memory.
+/// Limits of the number, size and time of the memory regions that this end lends because peers
+/// request memory ([`Rdma::request_remote_mr`]).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GrantLimits {
     /// Maximum number of bytes on one connection.
@@ -78,8 +78,8 @@ pub(crate) struct GrantLimits {
     pub(crate) time: Option<Duration>,
 }
 
-/// Limits of the long messages, and long pieces of streams, of a connection that are read from the
-/// peer's memory before the program receives them.
+/// Limits of reading ahead: long messages, and long pieces of a stream, are read from the peer's
+/// memory before the program receives them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReadAhead {
     /// Maximum number of messages that are read ahead at a time. Bounds the number of their
@@ -96,8 +96,8 @@ pub(crate) struct ReadAhead {
 const CONTROL_DEPTH: u16 = 32;
 
 impl Settings {
-    /// Returns the numbers of data and control messages that this end accepts before it returns
-    /// credits (permissions to send).
+    /// Returns the receive depths of this end: the maximum numbers of data and of control messages
+    /// that the peer may send before this end returns credits (permissions to send).
     pub(crate) fn depths(&self) -> Depths {
         Depths {
             data: self.receive_depth,
@@ -105,8 +105,8 @@ impl Settings {
         }
     }
 
-    /// Returns the settings by which a connection is assigned to a shard (shared queues and task of
-    /// a runtime): connections of one shard have equal profiles.
+    /// Returns the settings that connections must have in common to share one completion queue, one
+    /// receive queue and the task that polls them (a shard).
     pub(crate) fn profile(&self) -> Profile {
         Profile {
             completion: self.completion,
@@ -283,27 +283,27 @@ impl RdmaBuilder {
     }
 
     /// Sets the maximum memory, in bytes, that all peers on one host may request and hold, over all
-    /// connections of the device. Regions count as in [`Self::remote_memory_limit`]. A host is
-    /// identified by its IP address. The default is 1 GiB.
+    /// connections of the device. Each region counts with its size or its alignment, whichever is
+    /// larger. A host is identified by its IP address. The default is 1 GiB.
     pub fn peer_memory_limit(mut self, bytes: usize) -> Self {
         self.settings.granted.peer_bytes = bytes;
         self
     }
 
-    /// Sets the maximum time for which the peer may hold a requested region. The default is no
-    /// limit.
+    /// Sets the maximum time for which the peer may hold a region of this end's memory that the
+    /// peer has requested. The default is no limit.
     ///
-    /// After this time, the access ends at the device and the memory is freed. The peer's
-    /// operations on the region fail with [`Error::LeaseEnded`](crate::Error::LeaseEnded).
+    /// After this time, the device refuses the peer's access, and this end frees the memory. The
+    /// peer's operations on the region fail with [`Error::LeaseEnded`](crate::Error::LeaseEnded).
     pub fn remote_memory_time(mut self, limit: Duration) -> Self {
         self.settings.granted.time = Some(limit);
         self
     }
 
-    /// Sets the buffer size of an [`RdmaStream`](crate::RdmaStream), in bytes: writers wait while
-    /// this number of written bytes is in transit, that is, not yet in the peer's memory, or unread
-    /// in the peer's ring (memory into which this end writes long pieces). Each piece in the ring
-    /// counts as 64 KiB. The default is 1 MiB, the minimum 64 KiB.
+    /// Sets the buffer size of an [`RdmaStream`](crate::RdmaStream), in bytes. Writers wait while
+    /// this number of written bytes is not yet in the peer's memory, or is unread in the peer's
+    /// ring (memory into which this end writes long pieces). Each piece in the ring counts as 64
+    /// KiB. The default is 1 MiB, the minimum 64 KiB.
     pub fn stream_buffer(mut self, bytes: usize) -> Self {
         self.settings.stream_buffer = bytes.max(64 << 10);
         self
@@ -320,8 +320,8 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the peer's access rights to the memory that this end lends. The default is read, write
-    /// and atomics.
+    /// Sets the access rights that a peer gets to any memory that this end lends. The default is
+    /// all rights: read, write and atomics.
     #[doc(alias = "max_rmr_access")]
     pub fn remote_access(mut self, access: AccessFlags) -> Self {
         self.settings.remote_access = access;
@@ -460,8 +460,8 @@ impl RdmaBuilder {
     }
 
     /// Returns the [`Template`] (device and settings) for a connection on the device `name`, which
-    /// the route to the peer uses. Takes the device from `open`, or opens the device and adds it to
-    /// `open`. Fails if the builder sets another device.
+    /// the route to the peer uses. Takes the device from the list `open`, or opens the device and
+    /// adds it to `open`. Fails if this builder was set to a device with another name.
     pub(crate) fn template_on(&self, name: &str, open: &mut Vec<RdmaDevice>) -> Result<Template> {
         let is_named = |device: &&RdmaDevice| device.context().name() == name;
         let wanted = match &self.device {
@@ -492,8 +492,9 @@ impl RdmaBuilder {
         self.settings.connect_timeout
     }
 
-    /// Opens the device unless it is already open, checks the port and GID index, and returns the
-    /// device and the settings for new connections.
+    /// Converts this builder to a [`Template`], the device and the settings from which connections
+    /// are created. Opens the device unless it is already open, and checks the port and the GID
+    /// index.
     pub(crate) fn template(self) -> Result<Template> {
         let device = match &self.device {
             DeviceChoice::Open(device) => device.clone(),
@@ -518,7 +519,8 @@ enum DeviceChoice {
     Open(RdmaDevice),
 }
 
-/// Open device and settings of a builder, from which each of its connections is created.
+/// An open device and the settings of an [`RdmaBuilder`]. Each connection of the builder is created
+/// from a copy.
 #[derive(Debug, Clone)]
 pub(crate) struct Template {
     pub(crate) device: RdmaDevice,

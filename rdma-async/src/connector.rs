@@ -49,7 +49,8 @@ pub trait Connector: Send + Sync {
     fn connect(&self) -> impl Future<Output = Result<Rdma>> + Send;
 }
 
-/// A method of accepting connections from peers, the counterpart of [`Connector`].
+/// An endpoint that accepts connections from peers in some way, such as over TCP. The counterpart
+/// of [`Connector`].
 pub trait Listener: Send {
     /// Waits until the next peer has connected, and returns its connection. Can be called again
     /// after an error of one peer.

@@ -186,8 +186,8 @@ impl RdmaDevice {
         }
     }
 
-    /// Allocates zeroed, registered memory that every connection of the device can use. Memory of
-    /// dropped regions is reused.
+    /// Allocates zeroed, registered memory that every connection of the device can use. If
+    /// possible, uses the memory of a dropped region again, which is already registered.
     ///
     /// # Errors
     ///
@@ -283,9 +283,10 @@ impl RdmaDevice {
         registered.map(LocalMr::from).map_err(refused)
     }
 
-    /// Registers memory of the program for reading, without copying it. The region can be cloned,
-    /// and other code can read the memory at the same time. A
-    /// [`RegistrationCache`](crate::RegistrationCache) keeps such regions for later operations.
+    /// Registers memory of the program, such as `Arc<[u8]>`, for reading, without copying it. The
+    /// region can be cloned, and other code can read the memory at the same time. On an error,
+    /// returns the owner of the memory, too. A [`RegistrationCache`](crate::RegistrationCache)
+    /// keeps such regions for later operations.
     ///
     /// # Errors
     ///
@@ -306,8 +307,9 @@ impl RdmaDevice {
     /// Frees memory of dropped regions until at most `kept` bytes stay registered for their next
     /// use, for example after a period of high use. Returns the number of freed bytes.
     ///
-    /// Large regions are freed first. Regions of less than 64 KiB, or of less than 2 MiB in huge
-    /// pages, share registrations, each of which ends when all its regions are freed.
+    /// Large regions are freed first. Small regions (less than 64 KiB, or less than 2 MiB in huge
+    /// pages) are parts of larger registrations. Such a registration ends when all its regions are
+    /// freed.
     ///
     /// ```
     /// use std::alloc::Layout;
@@ -342,8 +344,9 @@ impl RdmaDevice {
         &self.shared.pool
     }
 
-    /// Returns the shard (shared queues and task) of the current runtime and this profile. Starts
-    /// the shard if it does not exist yet.
+    /// Returns the shard (a completion queue, a receive queue and the task that polls them) that
+    /// connections on the current runtime with the settings in `profile` share. Starts the shard if
+    /// it does not exist yet.
     pub(crate) fn shard(&self, profile: Profile) -> Result<Arc<Shard>> {
         let runtime = Handle::current().id();
         let mut shards = self.shared.shards.lock();
@@ -358,8 +361,8 @@ impl RdmaDevice {
     }
 }
 
-/// Converts the error of a failed registration: returns the owner of the memory, so that the caller
-/// can return it to the program, and the error of this crate.
+/// Converts the error of a failed registration to the error of this crate. Also returns the owner
+/// of the memory, which the caller returns to the program.
 fn refused<O>(refused: Refused<O>) -> (O, Error) {
     (refused.value, refused.error.into())
 }

@@ -180,7 +180,8 @@ impl Error {
     }
 
     /// Converts this error, which has ended the connection, to the error of an operation that was
-    /// posted to the device. The [execution](Self::execution) of the operation is then unknown.
+    /// posted to the device. Its [`execution`](Self::execution) becomes unknown: the peer's device
+    /// may or may not have performed the operation.
     pub(crate) fn of_posted(self) -> Self {
         let execution = Execution::Unknown;
         match self {
@@ -203,8 +204,9 @@ impl Error {
         }
     }
 
-    /// Creates the error of a connection that has ended for `reason`. The execution state is
-    /// [`Execution::NotExecuted`]; [`Self::of_posted`] changes it.
+    /// Creates the error of a connection that has ended for `reason`. The error states that the
+    /// operation was not executed ([`Execution::NotExecuted`]). For an operation that was posted,
+    /// the caller changes this by [`Self::of_posted`].
     pub(crate) fn disconnected(reason: impl Into<Arc<str>>) -> Self {
         Self::Disconnected {
             reason: reason.into(),

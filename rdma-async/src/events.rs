@@ -48,7 +48,7 @@ pub struct DeviceEvents {
 
 impl RdmaDevice {
     /// Returns a stream of the asynchronous events of the device, on the current runtime. Each
-    /// event is delivered once: several streams of a device share its events.
+    /// event is delivered once: if the device has several streams, only one of them gets the event.
     ///
     /// # Errors
     ///
@@ -98,7 +98,8 @@ fn wait_error(source: io::Error) -> Error {
 impl Stream for DeviceEvents {
     type Item = Result<AsyncEvent>;
 
-    /// Polls for the next event. Never returns `None`.
+    /// Polls for the next asynchronous event of the device. Never returns `None`, because the
+    /// stream does not end.
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.poll_event(cx).map(Some)
     }

@@ -57,15 +57,16 @@ struct OwnProof {
     nonce: [u8; NONCE_LEN],
 }
 
-/// Label in the transcript of each [`PreparedRdma`]. A token of another kind of handshake, whose
-/// transcripts have no such label, is not valid here.
+/// Bytes at the start of each transcript (the data from which tokens are computed) of a
+/// [`PreparedRdma`]. A token of another kind of handshake is thus not valid here.
 const TRANSCRIPT_LABEL: &[u8] = b"exchanged";
 
 impl RdmaBuilder {
-    /// Creates one end of a connection whose endpoints the program exchanges itself. The peer
-    /// creates the other end by the same function. [`Self::toward`] selects the GID by the address
-    /// of the peer's host. With an [authenticator](Self::authenticator), the ends also exchange
-    /// [proofs](PreparedRdma::proof).
+    /// Creates one end of a connection for which the program itself passes data between the two
+    /// ends. The peer creates the other end by the same function. Each end passes its
+    /// [hello](PreparedRdma::hello), and with an [authenticator](Self::authenticator) its
+    /// [proof](PreparedRdma::proof). The GID is selected by [`Self::toward`] or
+    /// [`Self::gid_index`].
     ///
     /// Must be called on the runtime that will drive the connection.
     ///
@@ -87,9 +88,9 @@ impl RdmaBuilder {
         Ok(PreparedRdma { local, own_proof })
     }
 
-    /// Creates a [`Connector`] and [`Listener`] whose connections need no TCP connection: the
-    /// function `exchange` of the program passes bytes to the peer and returns the peer's bytes,
-    /// see [`Exchange`].
+    /// Creates a [`Connector`] and [`Listener`] whose connections need no TCP connection.
+    /// `exchange` is a function of the program that passes bytes to the peer and returns the peer's
+    /// bytes. [`Exchange`] describes the calls of this function.
     pub fn exchange<F, Fut>(self, exchange: F) -> Exchange<F>
     where
         F: Fn(Vec<u8>) -> Fut + Send + Sync,
@@ -114,9 +115,10 @@ impl PreparedRdma {
         }
     }
 
-    /// Returns the token that proves to the peer that this end may connect. The peer passes the
-    /// token to [`Self::connect_authenticated`]. `peer` are the bytes that [`Self::hello`] has
-    /// returned at the peer. The token is valid only for this pair of hellos.
+    /// Returns the token that proves to the peer that this end may connect. `peer` is the hello of
+    /// the peer, the bytes that [`Self::hello`] returns there. The program passes the token to the
+    /// peer, which needs it for [`Self::connect_authenticated`]. The token is valid only for these
+    /// two hellos.
     ///
     /// # Errors
     ///
@@ -130,8 +132,8 @@ impl PreparedRdma {
         Ok(own.authenticator.token(&transcript))
     }
 
-    /// Connects this end to the peer. `peer` are the bytes that [`Self::hello`] has returned at the
-    /// peer. Sends nothing.
+    /// Connects this end to the peer. `peer` is the hello of the peer: the bytes that
+    /// [`Self::hello`] returns at the other end. Sends nothing.
     ///
     /// **Neither end may send before both ends are connected.** The program must ensure this order,
     /// for example by a barrier; [`Exchange`] ensures it. A message to an end that is not connected
@@ -152,7 +154,8 @@ impl PreparedRdma {
     }
 
     /// Connects this end to the peer like [`Self::connect`], if the proof of the peer is valid.
-    /// `proof` are the bytes that [`Self::proof`] has returned at the peer.
+    /// `peer` is the hello of the peer, and `proof` is the token that [`Self::proof`] returns at
+    /// the other end.
     ///
     /// ```
     /// use rdma_async::{RdmaDevice, SharedSecret};
@@ -226,8 +229,9 @@ impl PreparedRdma {
             .ok_or_else(|| Error::invalid("authenticator", "this end has no authenticator"))
     }
 
-    /// Returns the data from which the end `prover` computes its token: the hellos of the
-    /// connecting end and of the accepting end, with their nonces.
+    /// Returns the data from which the end `prover` computes its token: the hellos of both ends,
+    /// with their nonces. `peer` is the hello of the peer as bytes, and `remote` is the same hello,
+    /// decoded.
     fn transcript(&self, prover: End, peer: &[u8], remote: &Hello) -> Transcript {
         let own = self.hello();
         // The nonces decide which end counts as the connecting end, so both ends sort equally.
@@ -252,8 +256,9 @@ impl PreparedRdma {
 }
 
 impl OwnProof {
-    /// Returns the roles of this end and of the peer. The end with the lesser nonce counts as the
-    /// connecting end, because the two ends of an exchange have no other roles.
+    /// Returns the roles of this end and of the peer in the authentication. Both ends call the same
+    /// function, so the nonces decide: the end with the lesser nonce counts as the connecting end.
+    /// `peer` is the hello of the peer.
     fn roles(&self, peer: &[u8]) -> (End, End) {
         match self.nonce[..] < peer[HELLO_LEN..] {
             true => (End::Connecting, End::Accepting),
@@ -262,18 +267,18 @@ impl OwnProof {
     }
 }
 
-/// Returns the IP address in the GID of a hello, with port 0, which stands for the address of the
-/// end that has sent the hello.
+/// Returns the address of the end that has sent `hello` (its first handshake message): the IP
+/// address in its GID. The port is 0, because a hello contains no port.
 fn address(hello: &Hello) -> SocketAddr {
     SocketAddr::new(hello.endpoint.gid.to_ip(), 0)
 }
 
-/// A [`Connector`] and [`Listener`] that exchanges endpoints by a function of the program. Created
-/// by [`RdmaBuilder::exchange`].
+/// A [`Connector`] and [`Listener`] that passes the handshake by a function of the program instead
+/// of a TCP connection. Created by [`RdmaBuilder::exchange`].
 ///
 /// The function is asynchronous: it passes bytes to the peer, and returns the bytes that the peer
-/// passed. Each end calls the function twice for each connection: first with its hello, and then
-/// with one byte that confirms that the end is connected. With an
+/// passed. Each end calls the function twice for each connection: first with its hello (its address
+/// and parameters), and then with one byte that confirms that the end is connected. With an
 /// [authenticator](RdmaBuilder::authenticator), each end passes its token between the two calls.
 ///
 /// ```
@@ -320,8 +325,9 @@ where
     F: Fn(Vec<u8>) -> Fut + Send + Sync,
     Fut: Future<Output = io::Result<Vec<u8>>> + Send,
 {
-    /// Connects to the peer. The program's function passes the messages of the handshake to the
-    /// peer. Fails after the time limit of connecting.
+    /// Connects to the peer. The handshake messages are passed by the function that the program
+    /// gave to [`RdmaBuilder::exchange`]. Fails if the handshake takes longer than the time limit
+    /// of connecting.
     async fn establish(&self) -> Result<Rdma> {
         let limit = self.builder.connect_limit();
         let what = "connecting";

@@ -36,8 +36,8 @@ pub(crate) struct HalfOpen {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// A handshake in progress: its task, its start time and its state, which determine when the
-/// listener may end it.
+/// A handshake in progress: its task, its start time, and its state. If another peer waits, the
+/// listener ends the oldest handshake after a minimum time. The state determines this time.
 #[derive(Debug)]
 struct Entry {
     task: AbortHandle,
@@ -55,7 +55,8 @@ pub(crate) struct HandshakeState {
 }
 
 impl HandshakeState {
-    /// Records that the peer has sent a valid hello and, if required, a valid token.
+    /// Records that the peer has sent a valid first message (hello) and, if authentication is
+    /// required, a valid token (proof that it may connect). The handshake then gets more time.
     pub(crate) fn set_proved(&self) {
         self.has_proved.store(true, Ordering::Relaxed);
     }
@@ -64,8 +65,9 @@ impl HandshakeState {
         self.has_proved.load(Ordering::Relaxed)
     }
 
-    /// Waits until the listener ends the handshake in favor of a waiting peer. Must be awaited by
-    /// one task only.
+    /// Waits until the listener demands the end of this handshake, because too many handshakes are
+    /// in progress and another peer waits. Must be awaited by only one task, the task of the
+    /// handshake.
     pub(crate) async fn evicted(&self) {
         self.eviction.notified().await;
     }
@@ -106,8 +108,9 @@ impl HalfOpen {
         }
     }
 
-    /// Polls until another handshake may begin. At the maximum, ends the oldest handshake after its
-    /// minimum time. Must be called only while a peer waits.
+    /// Polls until the number of handshakes in progress is below the limit. At the limit, ends the
+    /// oldest handshake, but waits until that handshake has lasted a minimum time. Must be called
+    /// only while a peer waits to connect.
     pub(crate) fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.entries.len() < self.limit {
             return Poll::Ready(());
@@ -134,8 +137,9 @@ impl HalfOpen {
         Poll::Ready(())
     }
 
-    /// Begins a handshake in a new task. `handshake` creates the future of the task, which calls
-    /// [`HandshakeState::set_proved`], and which must end soon after [`HandshakeState::evicted`].
+    /// Begins a handshake in a new task. `handshake` creates the future of the task. This future
+    /// must call [`HandshakeState::set_proved`] when the peer has proved that it may connect, and
+    /// must end soon after [`HandshakeState::evicted`] resolves.
     pub(crate) fn begin<F>(&mut self, handshake: impl FnOnce(Arc<HandshakeState>) -> F)
     where
         F: Future<Output = Result<Rdma>> + Send + 'static,

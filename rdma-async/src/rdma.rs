@@ -25,8 +25,8 @@ use crate::within::Within;
 ///
 /// Every operation takes `&self`, so that any number of tasks can use the connection concurrently.
 /// Operations that exceed the capacity of the send queue wait until there is room. Dropping a
-/// future leaves its operation in flight: the memory stays claimed until the operation has
-/// completed. Forgetting a polled future ([`std::mem::forget`]) also leaves its operation in
+/// future leaves its operation in flight, and its memory cannot be used again until the operation
+/// has completed. Forgetting a polled future ([`std::mem::forget`]) also leaves its operation in
 /// flight. A forgotten future can occupy a credit (permission to send a message), or one of the 64
 /// slots for results of atomics, until the connection ends.
 ///
@@ -79,8 +79,8 @@ impl Rdma {
     }
 
     /// Returns the address of this end: the address of the TCP connection or of the connection
-    /// manager. If the program exchanged the endpoints, returns the IP address of the GID, and port
-    /// 0.
+    /// manager. For a connection without these ([`PreparedRdma`](crate::PreparedRdma) or
+    /// [`Exchange`](crate::Exchange)), returns the IP address of the GID, and port 0.
     pub fn local_address(&self) -> SocketAddr {
         self.local
     }
@@ -241,22 +241,22 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a message that is longer than one piece, [`Error::Verbs`] if
-    /// the device refuses the request, and the error that ended the connection.
+    /// [`Error::InvalidArgument`] if the message is longer than the peer's
+    /// [`message_length`](crate::RdmaBuilder::message_length), [`Error::Verbs`] if the device
+    /// refuses the request, and the error that ended the connection.
     pub fn try_post(&self, message: &impl LocalMrReadAccess) -> Result<bool> {
         self.connection.try_post_message(message)
     }
 
     /// Polls the completion queue until `attempt` returns a value, for at most `limit`. Calls
-    /// `attempt` after each poll that has found completions. `cx` is the context of the calling
-    /// task. A future that waits for the effect of a message handler ([`Self::handle_messages`])
-    /// calls this function before it registers its waker, because a wakeup takes longer than the
-    /// answer of a near peer.
+    /// `attempt` after each poll that has found completions. Meant for a future that waits for the
+    /// effect of a message handler ([`Self::handle_messages`]), before it registers its waker: with
+    /// a near peer, polling takes less time than a wakeup. `cx` is the context of the calling task.
     ///
-    /// Returns `None` after `limit`. Returns `None` without polling if polling could delay another
-    /// task: if the runtime has several threads, if another future waits, if another task called this
-    /// function last, at every eighth call of a task, and at 16 calls after a call that has polled
-    /// for `limit`. Also returns `None` in the mode
+    /// Returns `None` after `limit`. Also returns `None`, without polling, if polling could delay
+    /// another task: if the runtime has several threads, if another future waits, if another task
+    /// called this function last, at every eighth call of a task, and at 16 calls after a call that
+    /// has polled for `limit`. The same holds in the mode
     /// [`CompletionMode::Event`](crate::CompletionMode).
     pub fn poll_briefly<T>(
         &self,
@@ -278,7 +278,8 @@ impl Rdma {
         self.device().alloc_local_mr(layout)
     }
 
-    /// Allocates registered memory without zeroing it: it can contain data of an earlier region.
+    /// Allocates registered memory of the size and alignment in `layout` for operations of this
+    /// connection. The memory is not zeroed: it can contain data of an earlier region.
     ///
     /// # Errors
     ///
@@ -384,7 +385,8 @@ impl Rdma {
     }
 
     /// Fills `local` with the bytes at the start of `remote` by RDMA, and waits until the read has
-    /// completed.
+    /// completed. If the future is dropped, the read continues, and `local` cannot be used by other
+    /// operations until the read has completed.
     ///
     /// # Errors
     ///
@@ -546,8 +548,9 @@ impl Rdma {
         })
     }
 
-    /// Returns memory to the peer, which receives it by [`Self::receive_local_mr`]. If the future
-    /// is dropped before the memory was sent, the memory is released, and the peer can free it.
+    /// Returns memory that the peer has lent to this end. The peer gets the memory from
+    /// [`Self::receive_local_mr`]. If the future is dropped before the message was sent, the memory
+    /// is released, and the peer can free it.
     ///
     /// # Errors
     ///
@@ -592,9 +595,9 @@ impl Rdma {
 }
 
 impl Drop for Rdma {
-    /// Passes the connection to its task, which keeps the connection until the peer has received
-    /// the last messages. If the runtime has ended, the task has already waited until the peer has
-    /// received them.
+    /// Passes the connection to its control task, which keeps the connection until the peer has
+    /// received the last messages. If the runtime has ended, this does nothing: the control task
+    /// was dropped with the runtime, and has then waited for the peer.
     fn drop(&mut self) {
         if let Some(task) = self.task.take() {
             drop(task.send(Arc::clone(&self.connection)));
@@ -602,8 +605,8 @@ impl Drop for Rdma {
     }
 }
 
-/// Checks that the lease of `remote` has not ended and that `remote` has at least `len` bytes.
-/// Returns the address, length and key of `remote`.
+/// Checks that the peer has not ended the access to `remote`, and that `remote` has at least `len`
+/// bytes. Returns the address, length and key of `remote`.
 #[inline]
 pub(crate) fn check_remote(remote: &impl RemoteMrReadAccess, len: usize) -> Result<RemoteMemory> {
     let memory = remote.memory();

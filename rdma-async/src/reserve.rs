@@ -23,8 +23,8 @@ impl Rdma {
     /// completed or the limit has expired, ends the access at the device, and then returns the
     /// region. A later access of the peer gets a remote access error and changes nothing.
     ///
-    /// If the device enforces the bounds and the queue pair of memory windows of type 2, only the
-    /// peer of this connection can access the memory ([`Grant::is_exclusive`]).
+    /// Only the peer of this connection can access the memory if the device supports memory windows
+    /// of type 2, and limits them to their bytes and their queue pair ([`Grant::is_exclusive`]).
     ///
     /// `operation` gets a [`Grant`], which contains the token of the memory and can offer the
     /// memory to the peer. Dropping the returned future ends the access.
@@ -106,7 +106,8 @@ impl Rdma {
     }
 }
 
-/// Result of [`Rdma::reserve`]: the region that was lent, and the output of the future.
+/// Result of [`Rdma::reserve`]: the region that was lent, and the output of the program's future
+/// that ran meanwhile.
 #[derive(Debug)]
 pub struct Reserved<T> {
     /// The region, which the peer can no longer access.
@@ -143,13 +144,14 @@ impl Grant {
         self.memory
     }
 
-    /// Returns whether only the peer of this connection can access the memory. Otherwise the token
-    /// gives access to every peer that is connected to the [device value](crate::RdmaDevice).
+    /// Returns whether only the peer of this connection can access the memory. Otherwise every peer
+    /// that is connected to the same [`RdmaDevice`](crate::RdmaDevice), and knows the token, can
+    /// access the memory.
     ///
-    /// The access is exclusive if the device has memory windows of type 2, and a test has shown
-    /// that the device limits the access to the bytes of a window and refuses the access of other
-    /// queue pairs. [`RdmaBuilder::exclusive_grants`] and the registration of the memory can forbid
-    /// windows; the access is then not exclusive.
+    /// The access is exclusive if it uses a memory window of type 2, and a test of the device has
+    /// shown that the device enforces the limits of windows: only the bytes of the window, and only
+    /// its queue pair. The access is not exclusive if [`RdmaBuilder::exclusive_grants`] or the
+    /// registration of the memory forbids windows.
     ///
     /// [`RdmaBuilder::exclusive_grants`]: crate::RdmaBuilder::exclusive_grants
     pub fn is_exclusive(&self) -> bool {
@@ -188,8 +190,8 @@ impl Grant {
     }
 }
 
-/// State of one call of [`Rdma::reserve`], shared by its future, the clones of its [`Grant`] and
-/// the connection.
+/// State of memory that [`Rdma::reserve`] lends: its time limit, and the region after the peer has
+/// returned it. Shared by the future of the call, the clones of its [`Grant`] and the connection.
 #[derive(Debug)]
 pub(crate) struct GrantState {
     inner: Mutex<Inner>,
@@ -228,8 +230,8 @@ impl Limit {
 }
 
 impl GrantState {
-    /// Creates the state of a reservation, whose memory is not yet lent to the peer, with the time
-    /// limit `limit`, or without a limit.
+    /// Creates the state for a call of [`Rdma::reserve`] whose memory is not yet lent to the peer.
+    /// `limit` is the time for which the memory is lent, or `None` for no limit.
     pub(crate) fn new(limit: Option<Duration>) -> Self {
         Self {
             inner: Mutex::new(Inner {
@@ -242,8 +244,8 @@ impl GrantState {
         }
     }
 
-    /// Waits until the time limit of the reservation, which other tasks may renew meanwhile, has
-    /// expired.
+    /// Waits until the time for which [`Rdma::reserve`] lends the memory has passed. Other tasks
+    /// may set a new limit meanwhile.
     async fn expired(&self) {
         loop {
             let changed = self.changed.notified();
@@ -267,8 +269,8 @@ impl GrantState {
         }
     }
 
-    /// Waits until the region, whose lease the peer has ended, is stored by [`Self::put_back`], and
-    /// returns the region.
+    /// Waits for the region that the peer returns or releases, and returns the region. The thread
+    /// that receives the peer's message stores the region by [`Self::put_back`].
     async fn returned_region(&self) -> EndedAccess {
         self.wait_for(|inner| inner.region.take()).await
     }
@@ -285,44 +287,47 @@ impl GrantState {
         }
     }
 
-    /// Records that an offer message (see [`Grant::offer`]) is being sent to the peer. Returns
-    /// `false` if the memory was offered before.
+    /// Records that the message which offers the memory to the peer ([`Grant::offer`]) is being
+    /// sent. Returns `false` if the memory was offered before.
     pub(crate) fn begin_offer(&self) -> bool {
         let _inner = self.inner.lock();
         !self.is_offered.swap(true, Ordering::AcqRel)
     }
 
-    /// Calls `send`, which sends the offer message to the peer. The reservation cannot end during
-    /// the call, so that the peer gets the message about the end of the lease after the offer.
+    /// Calls `send`, which sends the message that offers the memory to the peer, under the lock of
+    /// the state. The lease cannot end during the call. The peer thus always gets the offer before
+    /// the message about the end.
     pub(crate) fn send_offer<T>(&self, send: impl FnOnce() -> T) -> T {
         let _inner = self.inner.lock();
         send()
     }
 
-    /// Records that the offer message (see [`Grant::offer`]) was not sent, so that the memory can
-    /// be offered again. Calls `forget`, which removes the lease from the revoked leases if the
-    /// reservation has ended meanwhile. The reservation cannot end during the call.
+    /// Records that the message which offers the memory ([`Grant::offer`]) was not sent, so that
+    /// the memory can be offered again. Calls `forget` under the lock of the state: `forget`
+    /// removes the lease from the list of ended leases that the peer must still return, because the
+    /// peer does not know the lease.
     pub(crate) fn withdraw_offer(&self, forget: impl FnOnce()) {
         let _inner = self.inner.lock();
         self.is_offered.store(false, Ordering::Release);
         forget();
     }
 
-    /// Calls `end`, which ends the lease. The argument of `end` is `true` if the memory was
-    /// offered, so that the peer must be notified. No offer can be sent or withdrawn during the
-    /// call.
+    /// Calls `end`, which ends the peer's access, and returns its value. The argument of `end` is
+    /// `true` if the memory was offered to the peer, which must then be notified. Offers cannot be
+    /// sent or withdrawn during the call.
     fn end_by<T>(&self, end: impl FnOnce(bool) -> T) -> T {
         let _inner = self.inner.lock();
         end(self.is_offered())
     }
 
-    /// Returns whether the reserved memory was offered to the peer. Does not take a lock.
+    /// Returns whether the memory that [`Rdma::reserve`] lends was offered to the peer. Does not
+    /// take a lock.
     pub(crate) fn is_offered(&self) -> bool {
         self.is_offered.load(Ordering::Acquire)
     }
 
-    /// Stores the region that was lent, after the peer has ended the lease. Wakes the task that
-    /// waits for the region in [`Self::returned_region`].
+    /// Stores the region that the peer has returned or released, with the state of the end of the
+    /// access. Wakes the task that waits for the region in [`Self::returned_region`].
     pub(crate) fn put_back(&self, region: EndedAccess) {
         {
             let mut inner = self.inner.lock();
@@ -342,9 +347,9 @@ struct Reservation<'c> {
 }
 
 impl Reservation<'_> {
-    /// Ends the peer's access at the device, and returns the region to the caller. If the peer has
-    /// already ended the lease, waits until the polling thread has stored the region in the
-    /// [`GrantState`].
+    /// Ends the peer's access at the device, and returns the region. If the peer has already
+    /// returned or released the memory, waits until the thread that handles the peer's message has
+    /// stored the region in the [`GrantState`].
     async fn end(mut self) -> Result<LocalMr> {
         self.is_open = false;
         let end = |is_offered| self.connection.begin_end_lease(self.lease, is_offered);
@@ -394,7 +399,8 @@ mod tests {
         rdma.alloc_local_mr(Layout::new::<[u8; 8]>()).unwrap()
     }
 
-    /// Polls a future once, and drops it.
+    /// Polls `future` once, asserts that the future has to wait, and drops it, to test the
+    /// cancellation of an operation.
     async fn poll_once(future: impl Future) {
         let mut future = pin!(future);
         let polled = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready()));

@@ -114,8 +114,9 @@ impl Rdma {
         finished.map_err(Error::of_posted)
     }
 
-    /// Ends the connection because a request was refused after earlier requests of the operation
-    /// were accepted. Returns the error of the operation.
+    /// Ends the connection because only some requests of a vectored operation were accepted.
+    /// Otherwise the accepted requests would continue after the operation has failed. Returns the
+    /// error of the operation.
     fn fail_partial(&self, error: Error) -> Error {
         self.connection().fail(error.clone());
         error.of_posted()

@@ -19,8 +19,9 @@ pub(crate) struct Within<F> {
     deadline: Deadline,
 }
 
-/// Deadline at which the connection ends, started when the operation first has to wait. Dropping
-/// the value, for example because the operation has completed, cancels the deadline.
+/// Time limit of one operation: the connection ends at this deadline. The time starts when the
+/// operation first has to wait. Dropping the value, for example because the operation has
+/// completed, cancels the deadline.
 #[derive(Debug)]
 struct Deadline {
     connection: Arc<Connection>,

@@ -79,8 +79,8 @@ impl Drop for EndUnlessAuthenticated<'_> {
 impl Identity {
     /// Returns the private data, the IP address and the queue pair number of the identified end as
     /// bytes, from which tokens are computed. Returns `None` if the address is unknown. Both ends
-    /// compute the same bytes. The bytes differ for an attacker between two connections, so that
-    /// relayed tokens are not valid.
+    /// compute the same bytes. If an attacker relays tokens between two connections, the bytes of
+    /// the two connections differ, and the tokens are not valid.
     fn encode(&self, queue_pair: u32) -> Option<Vec<u8>> {
         let address = match self.address?.ip().to_canonical() {
             IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -117,8 +117,9 @@ impl TokenExchange<'_> {
         self.send(&[]).await
     }
 
-    /// Exchanges nonces and tokens with the connecting end. Succeeds once the token of the peer is
-    /// valid and the peer has confirmed this end's token.
+    /// Authenticates both ends from the side of the accepting end: exchanges nonces and tokens
+    /// (proofs that an end may connect) with the connecting end. Fails if the token of the peer is
+    /// not valid, or if the peer does not confirm this end's token.
     async fn accept(&self) -> Result<()> {
         let own = nonce()?;
         self.send(&own).await?;
@@ -133,15 +134,17 @@ impl TokenExchange<'_> {
         self.receive(0).await.map(drop)
     }
 
-    /// Returns the data from which the token of the end `prover` is computed: `accepting` and
-    /// `connecting` are the nonces of the two ends.
+    /// Returns the data from which the token of the end `prover` is computed: the role of that end,
+    /// the nonces of both ends, and the identities of both ends. `accepting` and `connecting` are
+    /// the nonces.
     fn transcript(&self, prover: End, accepting: &[u8], connecting: &[u8]) -> Transcript {
         let parts = [accepting, connecting, self.identities];
         Transcript::new(prover, self.rdma.peer_address(), parts)
     }
 
-    /// Checks `token`, the proof of the peer, which the peer must have computed from `transcript`.
-    /// Returns the reason as an error if the token is not valid.
+    /// Checks `token`, the peer's proof that it may connect. The peer must have computed the token
+    /// from `transcript`, the data of this handshake. Returns an error with the reason if the token
+    /// is not valid.
     fn check(&self, transcript: &Transcript, token: &[u8]) -> Result<()> {
         let checked = self.authenticator.check(transcript, token);
         checked.map_err(Error::disconnected)
@@ -174,7 +177,8 @@ mod tests {
     use crate::handshake::EndLimits;
     use crate::testing::pair;
 
-    /// Authenticator whose token is the transcript itself.
+    /// Authenticator for tests whose token is the transcript itself, so that two ends authenticate
+    /// each other only if their transcripts are equal.
     #[derive(Debug)]
     struct TranscriptAsToken;
 
@@ -209,7 +213,8 @@ mod tests {
         }
     }
 
-    /// Connects two ends that have not authenticated each other by messages.
+    /// Connects two ends over TCP and makes them withhold memory from each other, as the ends of a
+    /// connection do before the authentication by messages.
     async fn unauthenticated_pair() -> (Rdma, Rdma) {
         let (client, server) = pair(|builder| builder.authenticator(TranscriptAsToken)).await;
         client.connection().withhold_memory();

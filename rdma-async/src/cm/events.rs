@@ -37,8 +37,9 @@ impl AsyncEventChannel {
         self.channel.get_ref()
     }
 
-    /// Polls for the next event of any connection identifier of the channel. If there is no event,
-    /// registers the task of `cx`, which is woken when an event arrives.
+    /// Polls for the next rdma_cm event of any connection identifier (`rdma_cm_id`) of this
+    /// channel. If there is no event, registers the task of `cx`, which is woken when an event
+    /// arrives.
     pub(super) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Result<ConnectionEvent>> {
         loop {
             if let Some(event) = self.channel().try_next()? {
@@ -50,7 +51,8 @@ impl AsyncEventChannel {
         }
     }
 
-    /// Waits for the next event of any connection identifier of the channel, and returns the event.
+    /// Waits for the next rdma_cm event of any connection identifier (`rdma_cm_id`) of this
+    /// channel, and returns the event.
     pub(super) async fn next(&self) -> Result<ConnectionEvent> {
         poll_fn(|cx| self.poll_next(cx)).await
     }

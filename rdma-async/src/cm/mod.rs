@@ -45,8 +45,8 @@ const BACKLOG: u32 = 1024;
 impl RdmaBuilder {
     /// Creates a connector that uses the connection manager of the system (rdma_cm). `address` is
     /// the IP address and port at which the peer listens, see [`CmListener`]. The connection
-    /// manager selects the device and the path by the route to the peer. [`Self::options`],
-    /// [`Self::port`] and [`Self::gid_index`] have no effect.
+    /// manager selects the device and the path from the route to the peer, and connects the queue
+    /// pair. [`Self::options`], [`Self::port`] and [`Self::gid_index`] thus have no effect.
     pub fn cm_connector(self, address: SocketAddr) -> CmConnector {
         CmConnector {
             devices: Devices::new(self),
@@ -77,8 +77,8 @@ impl RdmaBuilder {
     }
 }
 
-/// Devices that the connections of one connector or listener use: the connection manager selects
-/// the device of each connection. Each device is opened once.
+/// Devices that the connections of one connector or listener use. Each device is opened once, when
+/// the connection manager selects it for a connection.
 #[derive(Debug, Clone)]
 struct Devices {
     builder: RdmaBuilder,
@@ -177,18 +177,18 @@ impl CmConnector {
     }
 }
 
-/// Returns the identities of this end and of the peer, from which authentication tokens are
-/// computed. An identity contains private data, which are `own` and `theirs`, and an address, which
-/// `id` returns.
+/// Returns the identity of this end and the identity of the peer, which authentication tokens
+/// depend on. `own` and `theirs` are the private data of the two ends, and `id` contains their
+/// addresses.
 fn identities(id: &ConnectionId, own: PrivateData, theirs: PrivateData) -> (Identity, Identity) {
     let identity = |private, address| Identity { private, address };
     let own = identity(own, id.local_address());
     (own, identity(theirs, id.peer_address()))
 }
 
-/// Creates the connection of a connected queue pair, and attaches the connection to its shard (the
-/// shared queues and their task), which passes completions to the connection. If the settings
-/// require authentication, the connection lends no memory until the peer is authenticated.
+/// Creates the connection of a connected queue pair, and attaches the connection to its shard,
+/// which passes completions to the connection. If the settings require authentication, the
+/// connection lends no memory until the peer is authenticated.
 fn attach(
     room: ReservedRoom,
     pair: QueuePair,

@@ -17,8 +17,8 @@ pub(super) struct PrivateData {
 const LEN: usize = EndLimits::ENCODED_LEN + 1;
 
 impl PrivateData {
-    /// Returns the private data that an end with the settings in `template` sends: its limits, and
-    /// whether it authenticates.
+    /// Returns the private data that an end with the settings in `template` sends when it connects
+    /// or accepts by rdma_cm: its limits, and whether it authenticates.
     pub(super) fn of(template: &Template) -> Self {
         Self {
             limits: template.limits(),
@@ -26,16 +26,17 @@ impl PrivateData {
         }
     }
 
-    /// Returns the private data as bytes: the encoded limits, followed by one byte that is 1 if the
-    /// end authenticates.
+    /// Returns the private data of an rdma_cm connect request or acceptance as bytes: the encoded
+    /// limits of this end, followed by one byte that is 1 if this end authenticates.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = self.limits.encode().to_vec();
         bytes.push(u8::from(self.authenticates));
         bytes
     }
 
-    /// Decodes `bytes`, the private data of the peer. `own` are the private data of this end.
-    /// Returns an error unless both ends authenticate, or neither end does.
+    /// Decodes `bytes`, the private data that the peer has sent by rdma_cm. Returns an error unless
+    /// both ends authenticate, or neither end does. `own` is the private data of this end, which
+    /// states whether this end authenticates.
     pub(super) fn decode(bytes: &[u8], own: Self) -> Result<Self, String> {
         let Some((limits, &[authenticates])) = bytes
             .get(..LEN)
@@ -65,8 +66,8 @@ const REJECTION: [u8; 8] = *b"RDMAdeny";
 /// of a rejection has at most 148 bytes (REJ: IBTA volume 1, 12.6.7).
 const MAX_REASON_LEN: usize = 128;
 
-/// Returns the private data of a rejection as bytes: the magic number, followed by the reason,
-/// which the peer reports.
+/// Returns the private data with which this end rejects a connect request, as bytes: the magic
+/// number, followed by the reason. The error of the connecting end contains the reason.
 pub(super) fn rejection(reason: &str) -> Vec<u8> {
     let reason = &reason.as_bytes()[..reason.len().min(MAX_REASON_LEN)];
     [&REJECTION[..], reason].concat()

@@ -17,16 +17,16 @@ pub(super) struct BorrowedLeases {
 }
 
 impl BorrowedLeases {
-    /// Adds the id `lease` of memory that the peer has lent. Returns the flag that is set when the
-    /// peer revokes the lease.
+    /// Adds a lease (memory of the peer that this end may access) with the id `lease` to the table.
+    /// Returns the flag that is set when the peer revokes the lease.
     pub(super) fn add(&self, lease: u64) -> Arc<AtomicBool> {
         let ended = Arc::default();
         self.ends.lock().insert(lease, Arc::clone(&ended));
         ended
     }
 
-    /// Sets the flag of a lease that the peer has revoked. Does nothing if this end has already
-    /// returned or released the lease.
+    /// Marks a lease that the peer has revoked as ended, by setting the flag that [`Self::add`] has
+    /// returned. Does nothing if this end has already returned or released the lease.
     pub(super) fn mark_ended(&self, lease: u64) {
         if let Some(ended) = self.ends.lock().remove(&lease) {
             ended.store(true, Ordering::Release);
@@ -35,8 +35,8 @@ impl BorrowedLeases {
 }
 
 impl Connection {
-    /// Removes a lease that this end returns or releases, so that a later revocation by the peer
-    /// has no effect.
+    /// Removes a lease that this end returns or releases from the table of leases of the peer's
+    /// memory. A later revocation by the peer then has no effect.
     pub(crate) fn forget_borrowed(&self, lease: u64) {
         self.borrowed.ends.lock().remove(&lease);
     }

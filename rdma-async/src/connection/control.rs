@@ -21,9 +21,9 @@ use crate::observe::OpenConnection;
 /// connection, because the peer keeps its queue pair for the same time.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Interval between two checks of the operations in flight, while a connection ends, or while a
-/// memory window is being bound whose memory the application has dropped. Short, because the end of
-/// the connection waits for the check.
+/// Interval between two checks for the end of operations in flight. The task checks while the
+/// connection ends, and while a memory window is being bound for a lease that the application has
+/// dropped. Short, because the end of the connection waits for the check.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// State of the control task of a connection. The task answers requests for memory, ends expired
@@ -101,8 +101,8 @@ impl Lingering {
     }
 }
 
-/// State of a connection that the peer has closed and on which operations of this end are still in
-/// flight.
+/// State of a connection that the peer has closed. The connection is kept while operations of this
+/// end are in flight, at most until the deadline.
 #[derive(Debug)]
 struct PeerClosed {
     reason: String,
@@ -114,8 +114,9 @@ struct PeerClosed {
 }
 
 impl ControlTask {
-    /// Starts the control task of a connection on the current runtime. Returns the sender to which
-    /// the connection is passed when the application drops it.
+    /// Starts the control task of a connection on the current runtime. Returns a channel sender:
+    /// the application's handle sends the connection on this channel when it is dropped, and the
+    /// task then ends the connection.
     pub(crate) fn spawn(attached: Attached, link: Link) -> oneshot::Sender<Arc<Connection>> {
         let (sender, dropped) = oneshot::channel();
         let connection = Arc::clone(&attached.0);
@@ -212,8 +213,8 @@ impl ControlTask {
         }
     }
 
-    /// Answers the oldest request of the peer for memory, unless large memory for an earlier
-    /// request is still being allocated.
+    /// Answers the oldest request of the peer for memory. Does nothing while the memory for an
+    /// earlier request is still being allocated on another thread.
     async fn answer_request(&mut self, connection: &Arc<Connection>) {
         if self.granting.is_none()
             && let Some(request) = connection.requests.pop()
@@ -261,11 +262,12 @@ impl ControlTask {
         lingering.connection.failure().is_some() || Instant::now() >= lingering.deadline
     }
 
-    /// Blocks the thread until the peer has received all messages or closed its end, for at most
-    /// [`LINGER`]. Used when the runtime has ended.
+    /// Blocks the thread until the peer has received all messages of this end or has closed its
+    /// end. Used when the runtime has ended. Blocks at most until the deadline of a dropped
+    /// connection, or else for [`LINGER`].
     fn block_until_delivered(&self, connection: &Connection) {
-        /// Time between two polls. Short compared with the time of an acknowledgement over a
-        /// network.
+        /// Time between two polls of the completion queue. Short compared with the time of an
+        /// acknowledgement over a network.
         const PAUSE: Duration = Duration::from_micros(50);
         let deadline = match &self.lingering {
             Some(lingering) => lingering.deadline,
@@ -295,9 +297,9 @@ impl ControlTask {
 }
 
 impl Drop for ControlTask {
-    /// Ends the connection when this task ends for any reason, because no other task wakes the
-    /// waiting tasks. If the runtime was dropped, blocks for at most [`LINGER`] until the peer has
-    /// received all messages.
+    /// Ends the connection when the control task ends for any reason, and wakes the tasks that wait
+    /// for the connection, because no other task would wake them. If the runtime was dropped, first
+    /// blocks the thread for a limited time until the peer has received all messages.
     fn drop(&mut self) {
         let handed_over = self.dropped.try_recv().ok();
         if let Some(connection) = handed_over.or_else(|| self.connection.upgrade()) {
@@ -311,8 +313,8 @@ impl Drop for ControlTask {
     }
 }
 
-/// Waits until the blocking task `granting` has allocated the requested memory and has sent the
-/// reply. Never completes if there is no such task.
+/// Waits until the task `granting` has allocated the memory that the peer requested, and has sent
+/// the reply. With `None`, never completes, so that a `select!` waits only for its other branches.
 async fn end_of_grant(granting: &mut Option<JoinHandle<()>>) {
     match granting {
         Some(granting) => drop(granting.await),
@@ -328,8 +330,8 @@ async fn until(time: Option<Instant>) {
     }
 }
 
-/// Waits until the peer closes the link, and returns the reason. Never completes if there is no
-/// link.
+/// Waits until the peer closes `link` (the TCP or rdma_cm connection, or messages in place of it),
+/// and returns the reason. With `None`, never completes.
 async fn wait_for_link_close(link: Option<&mut Link>) -> String {
     match link {
         Some(link) => link.wait_for_close().await,

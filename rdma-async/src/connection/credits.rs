@@ -36,7 +36,8 @@ impl CreditCounter {
         }
     }
 
-    /// Takes a credit for one message if at least `reserve` credits remain afterwards. Returns
+    /// Takes a credit, the permission to send one message, if at least `reserve` credits remain
+    /// afterwards. The reserve is kept for messages that return credits to the peer. Returns
     /// `false` if no credit was taken.
     pub(super) fn try_take(&self, reserve: u32) -> bool {
         let less = |available: u32| (available > reserve).then(|| available - 1);
@@ -45,7 +46,8 @@ impl CreditCounter {
             .is_ok()
     }
 
-    /// Adds `count` returned credits. Returns `false`, and adds nothing, if the number of available
+    /// Adds `count` credits (permissions to send one message each) that the peer has returned, and
+    /// wakes the waiting tasks. Returns `false`, and adds nothing, if the number of available
     /// credits would exceed the limit.
     #[must_use = "a peer that returns too many credits violates the protocol"]
     pub(super) fn add(&self, count: u16) -> bool {
@@ -65,7 +67,8 @@ impl CreditCounter {
         fits
     }
 
-    /// Returns the list of the tasks that wait for credits, for example to wake them.
+    /// Returns the list of the tasks that wait for credits of this counter, so that the caller can
+    /// wake them or wait. A credit is the permission to send one message.
     pub(super) fn waiters(&self) -> &Waiters {
         &self.waiters
     }
@@ -81,8 +84,9 @@ pub(super) struct Credit<'c> {
 }
 
 impl<'c> Credit<'c> {
-    /// Creates the guard of a credit for a data message, which the caller has taken from the
-    /// counter.
+    /// Creates a guard for a credit for a data message, which the caller has taken from the
+    /// connection's counter. The guard returns the credit to the counter when it is dropped, unless
+    /// [`Self::spend`] was called.
     pub(super) fn data(connection: &'c Connection) -> Self {
         let control = false;
         Self {
@@ -91,8 +95,9 @@ impl<'c> Credit<'c> {
         }
     }
 
-    /// Creates the guard of a credit for a control message, which the caller has taken from the
-    /// counter.
+    /// Creates a guard for a credit for a control message, which the caller has taken from the
+    /// connection's counter. The guard returns the credit to the counter when it is dropped, unless
+    /// [`Self::spend`] was called.
     pub(super) fn control(connection: &'c Connection) -> Self {
         let control = true;
         Self {

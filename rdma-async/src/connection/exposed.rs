@@ -8,9 +8,9 @@ use rdma_core::{AccessFlags, Buffer, ExposedMemory};
 
 use crate::memory::{LocalMr, PieceLender, RegionParts};
 
-/// Region of local memory that the peer may access, with the other parts of its registered buffer,
-/// to which the region is joined again when the access ends. The region has a memory registration
-/// of its own, so that deregistration ends the peer's access.
+/// Region of local memory that the peer may access. The region has a memory registration of its
+/// own, so that deregistration ends the peer's access. The other parts of the original buffer are
+/// kept, and joined with the region again when the access ends.
 #[derive(Debug)]
 pub(super) struct ExposedRegion {
     memory: ExposedMemory,
@@ -22,8 +22,9 @@ pub(super) struct ExposedRegion {
 }
 
 impl ExposedRegion {
-    /// Registers a region for accesses of the peer with the rights in `access`. Returns the region
-    /// if an operation is using it, or if the device cannot register it.
+    /// Registers `region` so that the peer may access it with the rights in `access`. Fails, and
+    /// returns the region with the error, if an operation is using the region or the device cannot
+    /// register it.
     pub(super) fn new(
         region: LocalMr,
         access: AccessFlags,
@@ -50,7 +51,7 @@ impl ExposedRegion {
         &self.memory
     }
 
-    /// Deregisters the memory to end the peer's access, and returns the memory.
+    /// Ends the peer's access to this region by deregistering its memory, and returns the memory.
     pub(super) fn end(self) -> Result<LocalMr, rdma_core::Error> {
         let Self {
             memory,
@@ -89,7 +90,8 @@ pub(super) fn split_around(
     }
 }
 
-/// Joins the parts that [`split_around`] has returned into a region of the original range.
+/// Joins the parts into which [`split_around`] has divided a buffer. Returns the region of the
+/// middle part, `memory`, in the whole buffer.
 pub(super) fn join_parts(
     lead: Option<Buffer>,
     memory: Buffer,

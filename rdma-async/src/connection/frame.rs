@@ -98,8 +98,9 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Returns the code of the reason in a [`Kind::Refuse`] message, and the limit, or 0 if the
-    /// reason has no limit.
+    /// Returns the reason as two numbers of a [`Kind::Refuse`] message: the code of the reason, and
+    /// the limit (of bytes, regions or the pool) that the request exceeds. The second number is 0
+    /// if the reason is not a limit.
     fn to_numbers(self) -> (u8, u64) {
         match self {
             Self::Bytes(limit) => (0, limit),
@@ -112,8 +113,8 @@ impl Refusal {
         }
     }
 
-    /// Returns the reason with this code and limit, the reverse of [`Self::to_numbers`]. Returns
-    /// `None` for an unknown code.
+    /// Returns the reason for refusing memory that a [`Kind::Refuse`] message states as a code and
+    /// a limit, the reverse of [`Self::to_numbers`]. Returns `None` for an unknown code.
     fn from_numbers(number: u8, limit: u64) -> Option<Self> {
         Some(match number {
             0 => Self::Bytes(limit),

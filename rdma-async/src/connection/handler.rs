@@ -44,8 +44,9 @@ impl Poster<'_> {
     }
 }
 
-/// Function of the program that is called for each message that arrives in one piece. Returns the
-/// message if it does not handle the message. The program then gets the message from a receive.
+/// Function of the program that is called for each message that arrives in one piece. The function
+/// can post messages with the [`Poster`]. Returns the message if it does not handle the message:
+/// the program then gets the message from a receive.
 type HandlerFn = dyn Fn(Message, &Poster<'_>) -> Option<Message> + Send + Sync;
 
 /// The message handler of a connection: a function of the program, or none until the program sets a

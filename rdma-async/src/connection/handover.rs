@@ -85,9 +85,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Lends memory for [`Rdma::reserve`](crate::Rdma::reserve), and waits until the peer can
-    /// access the memory. Sends no message to the peer. If the peer returns or releases the memory,
-    /// `reservation` gets the memory back.
+    /// Lends `region` to the peer for [`Rdma::reserve`](crate::Rdma::reserve), and waits until the
+    /// device permits the access. Sends no message to the peer. `reservation` is the state of the
+    /// reserve call, and gets the memory back if the peer returns or releases it.
     pub(crate) async fn lend_for(
         &self,
         region: LocalMr,
@@ -128,8 +128,8 @@ impl Connection {
         })
     }
 
-    /// Returns an unbound memory window for a new lease, with the number of times that it was
-    /// bound, or `None` if the device has no further windows.
+    /// Returns a memory window that is not bound, for a new lease, with the number of times that
+    /// the window was bound before. Returns `None` if the device has no further windows.
     fn unbound_window(&self) -> Option<(MemoryWindow, u16)> {
         let window = self.windows.unbound_window(self.device.protection_domain());
         window
@@ -139,8 +139,9 @@ impl Connection {
             .ok()
     }
 
-    /// Lends memory like [`Self::lend_for`], but restricts the peer's access rights to `allowed`,
-    /// and returns the region on an error.
+    /// Lends `region` to the peer with at most the access rights in `allowed`. Returns the id of
+    /// the lease and the address, length and key of the memory, or the region with an error.
+    /// `reservation` gets the memory back when the peer returns it.
     pub(crate) fn lend_with(
         &self,
         region: LocalMr,
@@ -157,9 +158,9 @@ impl Connection {
         lent.map_err(|(region, error)| (region, error.into()))
     }
 
-    /// Offers memory of [`Rdma::reserve`](crate::Rdma::reserve), which is lent under the id
-    /// `lease`, to the peer, and waits until the peer's device has acknowledged the message. Fails
-    /// if the lease has ended or the memory was offered before.
+    /// Offers memory of [`Rdma::reserve`](crate::Rdma::reserve) to the peer, and waits until the
+    /// peer's device has acknowledged the message. `lease` is the id of the lease, the peer's right
+    /// of access. Fails if the lease has ended or the memory was offered before.
     pub(crate) async fn offer_lease(
         &self,
         lease: u64,
@@ -203,9 +204,9 @@ impl Connection {
         self.operation(number, None).await.map(drop)
     }
 
-    /// Ends a lease of memory that this end has lent, and returns the memory. Ends the peer's
-    /// access at the device, and notifies the peer if `is_offered` is set. Returns `None` if the
-    /// peer has already ended the lease.
+    /// Ends a lease of memory that this end has lent: ends the peer's access at the device, and
+    /// returns the memory. `is_offered` states that the peer knows of the lease, so the peer is
+    /// notified. Returns `None` if the peer has already ended the lease.
     pub(crate) fn end_lease(
         &self,
         lease: u64,
@@ -219,7 +220,8 @@ impl Connection {
     }
 
     /// Begins to end a lease like [`Self::end_lease`]. The caller passes the returned value to
-    /// [`Self::finish_end`], which waits until the access of the peer has ended.
+    /// [`Self::finish_end`], which waits until the access of the peer has ended. Returns `None` if
+    /// the peer has already ended the lease.
     pub(crate) fn begin_end_lease(&self, lease: u64, is_offered: bool) -> Option<EndedAccess> {
         let ended = self.begin_end(self.leases.remove(lease, is_offered)?.region);
         if is_offered {
@@ -235,7 +237,8 @@ impl Connection {
         self.leases.revoked()
     }
 
-    /// Returns the amount of memory that this connection lends at the request of the peer.
+    /// Returns the number of bytes and regions that this end lends on this connection because the
+    /// peer has requested memory.
     pub(crate) fn granted_memory(&self) -> GrantedMemory {
         self.leases.granted()
     }
@@ -280,14 +283,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Queues a message that releases the lease `lease` of peer memory, so that the peer can free
-    /// the memory. Returns without waiting.
+    /// Queues a message that releases the lease `lease`, by which the peer has lent memory to this
+    /// end. The peer can then free the memory. Returns without waiting.
     pub(crate) fn release_remote(&self, lease: u64) {
         self.send_control(Kind::Release { lease });
     }
 
-    /// Waits for memory that the peer offers, and returns the region. Then this end owes the peer
-    /// the credit that the offer has used.
+    /// Waits for memory that the peer offers, and returns the region. Also records that the peer
+    /// gets back the credit that the offer has used.
     pub(crate) async fn receive_offer(&self) -> Result<RemoteMr> {
         let region = self
             .wait(self.offers.waiters(), || self.offers.pop())
@@ -318,8 +321,8 @@ pub(crate) struct Loan {
     pub(crate) is_exclusive: bool,
 }
 
-/// Guard of an offer of memory to the peer. If the guard is dropped before the offer was sent, the
-/// lease ends and the memory is dropped.
+/// Guard of a message that offers memory to the peer. If the guard is dropped before the message
+/// was sent, the peer's access to the memory ends, and the memory is dropped.
 struct EndUnlessSent<'c> {
     connection: &'c Connection,
     lease: u64,

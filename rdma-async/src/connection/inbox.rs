@@ -23,8 +23,8 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// Adds an item, and wakes the waiting tasks. Returns `false`, and drops the item, if the queue
-    /// is full.
+    /// Adds an item, and wakes the tasks that wait for an item. Returns `false`, and drops the
+    /// item, if the queue is full.
     #[must_use = "a peer that sends more messages than it has credits for violates the protocol"]
     pub(super) fn push(&self, item: T) -> bool {
         let fits = {

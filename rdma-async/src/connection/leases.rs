@@ -17,7 +17,7 @@ use crate::observe::{LentBytes, report_failed_end};
 use crate::reserve::GrantState;
 
 /// Memory that this end lends to the peer of a connection. Each lease has its own memory
-/// registration or memory window, whose end ends the peer's access.
+/// registration or memory window. The peer's access ends with the registration or the window.
 #[derive(Debug)]
 pub(super) struct Leases {
     table: Mutex<LeaseTable>,
@@ -98,7 +98,8 @@ impl LeaseTable {
     }
 }
 
-/// Memory that is lent to the peer, with the data that are needed when the lease ends.
+/// Memory that is lent to the peer, with the charge or the reservation that must be updated when
+/// the lease ends.
 #[derive(Debug)]
 pub(super) struct Lease {
     pub(super) region: LentRegion,
@@ -109,8 +110,8 @@ pub(super) struct Lease {
     _observed: LentBytes,
 }
 
-/// Region of local memory that is lent to the peer. The contents are boxed because a region is
-/// moved several times while access begins and ends.
+/// Region of local memory that is lent to the peer, by one of two mechanisms. Boxed, because a
+/// region is moved several times while access begins and ends.
 #[derive(Debug)]
 pub(super) enum LentRegion {
     /// Region with a registration of its own, whose key is valid for every peer of the device.
@@ -127,8 +128,8 @@ impl LentRegion {
         }
     }
 
-    /// Ends the peer's access at the device immediately, by deregistration or deallocation instead
-    /// of a request of the send queue, and returns the memory.
+    /// Ends the peer's access to the region immediately, and returns the memory. Deregisters the
+    /// memory or deallocates its memory window, and does not need the send queue.
     pub(super) fn end(self) -> Result<LocalMr, rdma_core::Error> {
         match self {
             Self::Registered(region) => region.end(),
@@ -137,8 +138,8 @@ impl LentRegion {
     }
 }
 
-/// A lease that the peer has ended by returning or releasing the memory, by what happens to the
-/// memory.
+/// Outcome of ending a lease because the peer has returned or released the memory: the new place of
+/// the memory.
 #[derive(Debug)]
 pub(super) enum EndedLease {
     /// Memory that the application gets back, or the error of the deregistration, and the charge of
@@ -170,8 +171,8 @@ impl Leases {
         self.table.lock().requested
     }
 
-    /// Returns the number of regions that the peer had requested, that this end has revoked, and
-    /// that the peer has not yet returned or released.
+    /// Returns the number of revoked regions: memory that the peer had requested, and whose lease
+    /// this end has ended, but that the peer has not yet returned or released.
     pub(super) fn unreturned_regions(&self) -> usize {
         self.table.lock().revoked_requests
     }
@@ -192,8 +193,8 @@ impl Leases {
         self.table.lock().expiries.front().map(|&(end, _)| end)
     }
 
-    /// Sets the time `end` at which the lease `id` expires. Returns `true` if no other lease has an
-    /// expiry, so that the control task must begin to wait for this expiry.
+    /// Sets the time `end` at which the lease `id` expires. Returns `true` if this is the only
+    /// expiry in the list. The control task must then begin to wait for it.
     pub(super) fn set_expiry(&self, id: u64, end: Instant) -> bool {
         let table = &mut *self.table.lock();
         // Removes leases that ended before their expiry, so that the list stays short.
@@ -206,16 +207,16 @@ impl Leases {
         table.expiries.len() == 1
     }
 
-    /// Returns whether the lease with the id `id` exists and has not ended, so that the peer may
-    /// access its memory.
+    /// Returns whether the lease with the id `id` exists and has not ended. Until the end of the
+    /// lease, the peer may access the lent memory.
     pub(super) fn is_open(&self, id: u64) -> bool {
         self.table.lock().leases.contains_key(&id)
     }
 
-    /// Lends a region to the peer. `charge` counts the memory towards the limit of the peer if the
-    /// peer has requested it, and `reservation` gets the memory back if it was lent by
-    /// [`Rdma::reserve`](crate::Rdma::reserve). Returns the id of the lease, and the address,
-    /// length and key of the memory. Returns the region on an error.
+    /// Lends a region to the peer. Returns the id of the lease and the address, length and key of
+    /// the memory, or the region with an error. `charge` counts memory that the peer has requested
+    /// towards the peer's limit. `reservation` gets the memory back if
+    /// [`Rdma::reserve`](crate::Rdma::reserve) has lent it.
     pub(super) fn lend(
         &self,
         region: LocalMr,
@@ -226,7 +227,8 @@ impl Leases {
         self.lend_with(region, self.access, charge, reservation, device)
     }
 
-    /// Lends a region like [`Self::lend`], but restricts the peer's access rights to `allowed`.
+    /// Lends a region to the peer like [`Self::lend`], but gives the peer only the access rights
+    /// that are also in `allowed`.
     pub(super) fn lend_with(
         &self,
         region: LocalMr,
@@ -241,8 +243,9 @@ impl Leases {
         Ok((self.insert(region, charge, reservation, device), remote))
     }
 
-    /// Adds a lease of a region that the peer can access, and returns the id of the lease.
-    /// [`Self::lend`] describes the other arguments.
+    /// Adds a lease of `region`, which the peer can already access, to the table, and returns the
+    /// id of the lease. `charge` counts requested memory towards the peer's limit, and
+    /// `reservation` gets the memory back.
     pub(super) fn insert(
         &self,
         region: LentRegion,
@@ -268,9 +271,9 @@ impl Leases {
         id
     }
 
-    /// Ends a lease that the peer returns or releases. Returns `None` for an id that the peer
-    /// cannot know, which is a violation of the protocol. Calls `begin_end` to end the access to
-    /// memory that belongs to a reservation.
+    /// Ends a lease because the peer returns or releases it, and returns the outcome. Returns
+    /// `None` for an id that the peer cannot know, which is a violation of the protocol. For memory
+    /// of [`Rdma::reserve`](crate::Rdma::reserve), calls `begin_end` to end the access.
     pub(super) fn end_by_peer(
         &self,
         id: u64,
@@ -312,9 +315,9 @@ impl Leases {
         self.table.lock().revoked.len()
     }
 
-    /// Removes a lease, and returns it. The caller must end the access to its region. Returns
-    /// `None` if the peer has already ended the lease. If `is_offered` is set, the lease counts as
-    /// revoked until the peer returns or releases it.
+    /// Removes a lease from the table, and returns it. The caller must end the access to its
+    /// region. `is_offered` states that the peer knows the id: the id is then kept until the peer
+    /// returns or releases the lease. Returns `None` if the peer has already ended the lease.
     pub(super) fn remove(&self, id: u64, is_offered: bool) -> Option<Lease> {
         let mut table = self.table.lock();
         let lease = table.remove(id)?;
@@ -328,7 +331,8 @@ impl Leases {
 }
 
 impl Drop for Leases {
-    /// Ends the leases, so that their memory returns to its pool.
+    /// Ends all leases of the connection: ends the peer's access, so that the lent memory returns
+    /// to its pool.
     fn drop(&mut self) {
         for (_, lease) in self.table.get_mut().leases.drain() {
             // After an error the device may still access the memory, so the memory is not freed.

@@ -27,14 +27,15 @@ pub(crate) enum Link {
     InBand(InBand),
 }
 
-/// State of a link without a TCP or rdma_cm connection: the ends notify each other only by control
-/// messages.
+/// State of a link without a TCP or rdma_cm connection: each end sends a control message on the
+/// RDMA connection to announce that it closes. The [`CloseNotice`] records that message of the
+/// peer.
 #[derive(Debug)]
 pub(crate) struct InBand(Arc<CloseNotice>);
 
 impl Link {
-    /// Returns a link for a connection without a TCP connection: the ends notify each other only by
-    /// control messages of the connection.
+    /// Returns a link for a connection that has no TCP or rdma_cm connection: each end announces
+    /// its close by a control message on the RDMA connection itself.
     pub(crate) fn in_band(connection: &Connection) -> Self {
         Self::InBand(InBand(Arc::clone(&connection.close_notice)))
     }
@@ -55,7 +56,8 @@ impl Link {
         }
     }
 
-    /// Notifies the peer, by the means of the link, that this end sends no further messages.
+    /// Notifies the peer that this end sends no further messages: shuts down the TCP connection,
+    /// disconnects the rdma_cm connection, or sends a control message.
     pub(super) async fn shut_down(&mut self, connection: &Connection) {
         match self {
             // If this fails, the TCP connection is broken, and reading from it returns the error.
@@ -65,8 +67,9 @@ impl Link {
         }
     }
 
-    /// Notifies the peer by a control message that this end sends no further messages, if dropping
-    /// the link does not notify the peer. Returns whether such a message was queued.
+    /// Queues a control message that announces the close of this end, if the link is neither a TCP
+    /// nor an rdma_cm connection. Returns whether such a message was queued. The other links notify
+    /// the peer when they are dropped.
     pub(super) fn announce_close_in_band(&self, connection: &Connection) -> bool {
         match self {
             Self::Tcp(_) | Self::Cm(_) => false,
@@ -77,8 +80,8 @@ impl Link {
         }
     }
 
-    /// Returns whether the control message that announces the close of this end may still be in
-    /// flight. Until the peer has acknowledged that message, the connection must not end.
+    /// Returns whether the connection must be kept because the control message that announces the
+    /// close of this end may still be in flight. Always `false` for a TCP or rdma_cm link.
     pub(super) fn is_busy(&self, connection: &Connection) -> bool {
         matches!(self, Self::InBand(_)) && !connection.has_delivered_all()
     }
@@ -89,8 +92,8 @@ impl Link {
         !matches!(self, Self::Tcp(_))
     }
 
-    /// Returns whether the link is open, that is, the peer has not closed the link. Can be called
-    /// after the runtime has ended.
+    /// Returns whether the peer has not closed the link: the TCP or rdma_cm connection, or its
+    /// replacement by control messages. Does not wait, and does not need the runtime.
     pub(super) fn is_open(&self) -> bool {
         match self {
             Self::Tcp(stream) => {

@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 use crate::memory::{LocalMrReadAccess, claim_read};
 use crate::observe;
 
-/// Payload of a message, the bytes after its header: none, bytes to be copied, or a claim on memory
-/// of the application.
+/// Payload of a message, the bytes after its header: nothing, bytes to be copied, or memory of the
+/// application that the device reads. A claim reserves that memory until the send completes.
 #[derive(Debug)]
 pub(super) enum Payload<'a> {
     Nothing,
@@ -46,9 +46,9 @@ impl Connection {
         self.operation(number, None).await.map(drop)
     }
 
-    /// Sends a message of the application without waiting for the acknowledgement of the peer. Only
-    /// for a message that is longer than a receive of the peer, waits until the peer has read the
-    /// message.
+    /// Sends a message of the application. Does not wait for the acknowledgement of the peer,
+    /// except if the message is too long for one receive of the peer: then waits until the peer has
+    /// read the message.
     pub(crate) async fn post_message(&self, message: &impl LocalMrReadAccess) -> Result<()> {
         if message.length() > self.peer_payload {
             return self.send_by_rendezvous(claim_read(message)?, None).await;
@@ -60,10 +60,10 @@ impl Connection {
         }
     }
 
-    /// Submits a message that fits into one receive of the peer, and returns the number of its
-    /// request, by which the caller can wait for its completion. `how` states whether a future
-    /// waits for the completion, and when the request is posted. Returns `None` if no credit or no
-    /// room in the send queue is available.
+    /// Submits a message that fits into one receive of the peer. Returns the number of its request,
+    /// by which the caller can wait for its completion. Returns `None` if no credit (permission to
+    /// send) or no room in the send queue is available. `how` states whether a future waits, and
+    /// when the request is posted.
     pub(super) fn try_begin_send(
         &self,
         message: &impl LocalMrReadAccess,
@@ -102,8 +102,9 @@ impl Connection {
         Ok(number)
     }
 
-    /// Returns the payload of a short message: a copy if header and payload fit into the inline
-    /// data of a request, or else a claim on the memory.
+    /// Returns the payload of a short message: a copy, if header and payload fit into the inline
+    /// data of a request. Otherwise returns a claim, which reserves the memory until the send
+    /// completes.
     pub(super) fn payload<'a>(&self, message: &'a impl LocalMrReadAccess) -> Result<Payload<'a>> {
         if HEADER_LEN + message.length() <= self.inline {
             return Ok(Payload::Copied(message.try_as_slice()?));
@@ -134,8 +135,8 @@ impl Connection {
         Ok(Credit::control(self))
     }
 
-    /// Takes a credit (permission of the peer) to send one data message. Returns `None` if no
-    /// credit is available.
+    /// Takes a credit, the permission of the peer to send one data message (a message of the
+    /// application). Returns `None` if no credit is available.
     pub(super) fn try_data_credit(&self) -> Option<Credit<'_>> {
         let taken = self.data_credits.try_take(0);
         taken.then(|| Credit::data(self))
@@ -157,8 +158,8 @@ impl Connection {
         Ok(Credit::data(self))
     }
 
-    /// Waits for room in the send queue, and then submits a message. The parameters and the result
-    /// are those of [`Self::submit_frame`].
+    /// Waits for room in the send queue, and then submits a message of the kind `kind`. Returns the
+    /// number of its request. The arguments are those of [`Self::submit_frame`].
     pub(super) async fn submit_frame_when_possible(
         &self,
         kind: Kind,
@@ -174,10 +175,10 @@ impl Connection {
         }
     }
 
-    /// Submits a message of this kind to the send queue, and returns the number of its request. The
-    /// header returns the credits that this end owes to the peer. `how` states whether a future
-    /// waits for the completion, and when the request is posted. The payload is unchanged if the
-    /// message is not accepted.
+    /// Submits a message of the kind `kind` to the send queue, and returns the number of its
+    /// request. The header also returns the peer's credits. `how` states whether a future waits for
+    /// the completion, and when the request is posted. On an error, `payload` is unchanged, so that
+    /// the caller can repeat the call.
     pub(super) fn submit_frame(
         &self,
         kind: Kind,
@@ -215,8 +216,9 @@ impl Connection {
         submitted
     }
 
-    /// Submits a message that is too long for inline data: copies the header to registered memory,
-    /// and claims the memory of the payload until the send completes.
+    /// Submits a message that is too long for inline data. Copies the header to registered memory.
+    /// The request holds `claim`, the right to the memory of the payload, until the send completes.
+    /// On an error, puts the claim back.
     fn submit_claimed(
         &self,
         push: Push,
@@ -238,8 +240,8 @@ impl Connection {
             })
     }
 
-    /// Records that the application has taken a data message, so that this end owes the peer a
-    /// credit, which a later message returns.
+    /// Records that the application has taken a data message, so that the peer may send another
+    /// message. A later message returns this credit to the peer.
     pub(super) fn owe_data_credit(&self) {
         self.owed_data.fetch_add(1, Ordering::Relaxed);
         self.return_credits();
@@ -262,8 +264,8 @@ impl Connection {
     }
 }
 
-/// Takes all credits (permissions to send) that this end owes the peer from `counter`, so that the
-/// header of a message can return them. Returns their number, at most `u16::MAX`.
+/// Takes all credits that this end must return to the peer from `counter`, so that the header of a
+/// message can return them. Returns the number of credits, at most `u16::MAX`.
 fn take_owed(counter: &AtomicU32) -> u16 {
     if counter.load(Ordering::Relaxed) == 0 {
         return 0;

@@ -104,8 +104,8 @@ pub(crate) struct Depths {
     pub(crate) control: u16,
 }
 
-/// Arguments of [`Connection::new`]: the connected queue pair, its device and reserved room, the
-/// settings, and the limits and the address of the peer.
+/// Arguments of [`Connection::new`]: the connected queue pair with its device, the reserved room
+/// for its completions and receives, the settings, and the limits and the address of the peer.
 pub(crate) struct ConnectionParts {
     pub(crate) queue_pair: QueuePair,
     pub(crate) device: RdmaDevice,
@@ -265,8 +265,8 @@ impl Connection {
         self.withholds_memory.store(true, Ordering::Release);
     }
 
-    /// Allows the peer's requests for memory, and its long messages, because the peer is
-    /// authenticated.
+    /// Ends the effect of [`Self::withhold_memory`], because the peer is authenticated: from now
+    /// on, accepts the peer's requests for memory and its long messages, which also need memory.
     pub(crate) fn release_memory(&self) {
         self.withholds_memory.store(false, Ordering::Release);
     }
@@ -397,15 +397,15 @@ impl Connection {
             }))
     }
 
-    /// Wakes all futures that wait for completions, because the driver no longer polls for them.
-    /// Called after the connection has failed. Requests in flight keep their memory until the queue
-    /// pair is destroyed.
+    /// Wakes all futures that wait for completions, after the connection has failed: the task that
+    /// polls no longer finds their completions. Requests in flight keep their memory until the
+    /// queue pair is destroyed.
     pub(crate) fn end_waits(&self) {
         self.sender.end_waits();
     }
 
-    /// Returns an `Err` with the error that ended the connection, for the result of a wait. Returns
-    /// `None` while the connection is open.
+    /// Returns the error that ended the connection, as the result of a wait (`Some(Err(error))`).
+    /// Returns `None` while the connection is open.
     fn failed<T>(&self) -> Option<Result<T>> {
         self.failure().map(|error| Err(error.clone()))
     }
@@ -451,8 +451,8 @@ impl Connection {
         self.operation_of(submitted.map_err(|(not_accepted, _)| not_accepted))
     }
 
-    /// Converts `submitted`, the result of submitting a request, to a future that waits for the
-    /// request with the returned number. Returns `None` if the send queue is full.
+    /// Converts `submitted`, the result of submitting a request to the send queue, to a future that
+    /// waits for the completion of that request. Returns `None` if the send queue is full.
     #[inline]
     fn operation_of(&self, submitted: Result<u64, NotAccepted>) -> Result<Option<Operation<'_>>> {
         match submitted {
@@ -462,8 +462,8 @@ impl Connection {
         }
     }
 
-    /// Performs the RDMA write `push` with the bytes of `local`, and waits until the write has
-    /// completed. Waits for room if the send queue is full.
+    /// Performs an RDMA write with the bytes of `local`, and waits until the write has completed.
+    /// `push` contains the remote address and key. Waits for room if the send queue is full.
     pub(crate) async fn write(&self, local: &impl LocalMrReadAccess, push: Push) -> Result<()> {
         if local.length() > self.inline {
             return self
@@ -480,9 +480,9 @@ impl Connection {
         self.operation(number, None).await.map(drop)
     }
 
-    /// Performs the RDMA write `push`, which has immediate data, with the bytes of `local`. First
-    /// waits for a credit (permission to send), because immediate data consumes a receive of the
-    /// peer.
+    /// Performs an RDMA write with immediate data, with the bytes of `local`. `push` contains the
+    /// remote address and key, and the immediate data. First waits for a credit (permission to
+    /// send), because immediate data uses up a posted receive of the peer.
     pub(crate) async fn write_with_immediate(
         &self,
         local: &impl LocalMrReadAccess,
@@ -512,16 +512,16 @@ impl Connection {
         self.perform_held(work, claim_write(local)?.into()).await
     }
 
-    /// Performs the operation `work`, whose request holds the claim on the application's memory
-    /// until it completes, and waits for its completion.
+    /// Performs the operation `work` and waits for its completion. The request holds `claim`, which
+    /// reserves the application's memory, until the operation completes.
     async fn perform_held(&self, work: Work, claim: Claim) -> Result<()> {
         let number = self.begin_held(work, claim).await?;
         self.operation(number, None).await.map(drop)
     }
 
-    /// Submits the operation `work`, whose request holds the claim on the application's memory
-    /// until it completes. Returns the number of the request, by which the caller can wait for its
-    /// completion. Waits while the send queue is full.
+    /// Submits the operation `work`, whose request holds `claim`, the right to use the
+    /// application's memory, until it completes. Returns the number of the request, by which the
+    /// caller can wait for its completion. Waits while the send queue is full.
     pub(crate) async fn begin_held(&self, work: Work, claim: Claim) -> Result<u64> {
         self.check_open()?;
         let mut memory = Some((None, Some(claim)));
@@ -532,8 +532,8 @@ impl Connection {
         }
     }
 
-    /// Waits until the request with this number, and thus every earlier request, has completed.
-    /// Returns immediately for `None`.
+    /// Waits until the request with the number `last`, and thus every earlier request, has
+    /// completed. Returns immediately for `None`. Fails if that request fails.
     pub(crate) async fn finish(&self, last: Option<u64>) -> Result<()> {
         match last {
             Some(number) => self.operation(number, None).await.map(drop),
@@ -541,8 +541,9 @@ impl Connection {
         }
     }
 
-    /// Submits a request that takes the memory out of `memory`. If the request is not accepted,
-    /// puts the memory back into `memory`, so that the caller can repeat the call.
+    /// Submits the operation `work`, whose request takes the memory out of `memory`. If the send
+    /// queue does not accept the request, puts the memory back into `memory`, so that the caller
+    /// can repeat the call.
     #[inline]
     fn submit_or_restore(
         &self,
@@ -580,8 +581,9 @@ impl Connection {
         self.operation(number, Some(slot)).await
     }
 
-    /// Returns the error of the failed request `number`: the error that the device reported for it,
-    /// or else the error that ended the connection.
+    /// Returns the error of the failed request with the number `number`: the error that the device
+    /// reported for this request, or else the error that ended the connection. The error also
+    /// states whether the request was posted.
     fn operation_error(&self, number: u64) -> Error {
         match self.sender.own_failure(number) {
             Some(own) => own.into(),
@@ -591,7 +593,8 @@ impl Connection {
     }
 
     /// Counts a poll of one of the connection's futures. Returns whether the caller must charge
-    /// this poll to tokio's cooperative budget: one of every [`POLLS_PER_UNIT`] polls is charged.
+    /// this poll to tokio's cooperative budget. Only one of every [`POLLS_PER_UNIT`] polls is
+    /// charged, because one poll is short compared with a unit of the budget.
     #[inline]
     fn count_poll(&self) -> bool {
         // Two threads may lose a count, which does no harm: the number is approximate.
@@ -612,9 +615,9 @@ impl Connection {
     }
 
     /// Posts the staged requests (accepted, but not yet posted), and polls for a short time until
-    /// `attempt` returns a value. Returns `None` immediately if [`Shard::may_poll_briefly`] returns
-    /// `false`. Posts the requests here because the driver task, which otherwise posts them, does
-    /// not run during the poll.
+    /// `attempt` returns a value. Returns `None` if no value was found in this time, or if
+    /// [`Shard::may_poll_briefly`] forbids the poll. The driver task, which otherwise posts the
+    /// requests, does not run during the poll.
     pub(super) fn post_and_poll_briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
         if !self.shard.may_poll_briefly() {
             return None;
@@ -623,8 +626,9 @@ impl Connection {
         self.shard.poll_briefly(BRIEF_POLL, attempt)
     }
 
-    /// Polls like [`Self::post_and_poll_briefly`], for at most `limit`. Returns `None` immediately
-    /// if [`Shard::is_lone_task`] returns `false`, because polling could delay another task.
+    /// Polls for at most `limit` until `attempt` returns a value, after posting the staged
+    /// requests. Returns `None` if no value was found, or if [`Shard::is_lone_task`] forbids the
+    /// poll because polling could delay another task.
     pub(crate) fn poll_as_lone_task<T>(
         &self,
         cx: &Context<'_>,
@@ -642,8 +646,8 @@ impl Connection {
         found
     }
 
-    /// Waits until `attempt` returns a value or the connection has ended. Polls the completion
-    /// queue before it waits for `waiters` to be woken.
+    /// Waits until `attempt` returns a value, or fails if the connection has ended. First polls the
+    /// completion queue. Then waits, and repeats `attempt` whenever `waiters` are woken.
     async fn wait<T>(
         &self,
         waiters: &Waiters,

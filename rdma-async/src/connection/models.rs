@@ -58,8 +58,9 @@ impl Requests {
         Arc::new(Self { sender, device })
     }
 
-    /// Accepts a request that a future waits for, with the slot for the result if the request is an
-    /// atomic operation. Returns the number of the request, or `None` if the queue has no room.
+    /// Adds a request that a future waits for, as after its post to the device. `slot` is the place
+    /// for the result of an atomic operation. Returns the number of the request, or `None` if the
+    /// queue has no room.
     fn begin(&self, slot: Option<ResultSlot>) -> Option<u64> {
         let mut state = self.lock();
         state.has_room().then(|| {
@@ -68,17 +69,17 @@ impl Requests {
         })
     }
 
-    /// Accepts the request of an atomic operation. Returns the number of the request, and the slot
-    /// in which its result will be stored.
+    /// Adds the request of an atomic operation, for which a future waits. Returns the number of the
+    /// request, and the slot in which the result of the operation will be stored.
     fn begin_atomic(&self) -> (u64, ResultSlot) {
         let slot = self.results.reserve().expect("a slot is free");
         let number = self.begin(Some(slot)).expect("there is room");
         (number, slot)
     }
 
-    /// Ends the oldest request, as the polling thread does after a completion. `is_success` states
-    /// whether the request was successful. `value` is the result if the request is an atomic
-    /// operation.
+    /// Ends the oldest request of the modelled send queue, as the polling thread does after a
+    /// completion. `is_success` is the outcome of the request. `value` is the result if the request
+    /// is an atomic operation.
     fn complete(&self, is_success: bool, value: u64) {
         let mut wakes = Vec::new();
         let has_ended = self.end(is_success, |state| {
@@ -119,7 +120,8 @@ impl Requests {
     }
 }
 
-/// Waker that wakes a thread of a loom model, which waits for a future.
+/// Waker for a future in a loom model (a test of all thread interleavings). Wakes the model's
+/// thread that waits for the future.
 #[derive(Debug, Default)]
 struct Unpark(Notify);
 
@@ -219,8 +221,8 @@ fn a_dropped_future_does_not_change_a_request_that_reuses_its_state() {
     });
 }
 
-/// Checks that the result slot of a dropped atomic operation, which then completes, is used by the
-/// next one, and that the future of the next one gets the right result.
+/// Checks the reuse of a result slot whose first atomic operation is dropped and then completes:
+/// the next atomic operation takes the slot, and its future gets the right result.
 #[test]
 fn a_result_slot_can_be_reused_while_its_first_request_completes() {
     loom::model(|| {

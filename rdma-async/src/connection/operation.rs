@@ -60,9 +60,10 @@ impl<'c> Operation<'c> {
         Some(outcome)
     }
 
-    /// Polls the completion queue for a short time, and then registers the task of `cx` to be woken
-    /// when the operation ends. Returns the result if the operation ends before, or if the
-    /// connection ends its waits.
+    /// Polls the completion queue for a short time. If the operation has not ended by then,
+    /// registers the task of `cx`, which is woken when the operation ends. Returns the result if
+    /// the operation has ended, or if the connection has failed and no longer waits for
+    /// completions.
     #[inline(never)]
     fn wait(&mut self, cx: &Context<'_>) -> Poll<Result<u64>> {
         let connection = self.connection;

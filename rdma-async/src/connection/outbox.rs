@@ -14,20 +14,20 @@ use super::send_state::{AwaitedBy, NotAccepted, PostTime};
 use crate::error::Result;
 
 /// Maximum number of queued replies to the peer's requests for memory, which wait for credits
-/// (permissions to send). Bounds the memory that a peer can use: the connection of a peer that
-/// causes more replies ends.
+/// (permissions to send). Bounds the memory that a peer can use: if more replies are queued, the
+/// connection ends.
 const MAX_QUEUED_REPLIES: usize = 4096;
 
-/// Queue of control messages that wait for a credit (permission to send) or for room in the send
-/// queue, and for which no future waits.
+/// Queue of control messages of a connection that wait for a credit (permission to send) or for
+/// room in the send queue. The code that queues a message does not wait for the send.
 #[derive(Debug)]
 pub(super) struct Outbox {
     queue: Mutex<Queue>,
     has_messages: AtomicBool,
 }
 
-/// Control messages that wait to be sent, in order, and the number of replies to requests for
-/// memory among them.
+/// Control messages that wait to be sent, in order. The replies to requests for memory are counted,
+/// because their number is limited.
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<Kind>,
@@ -37,9 +37,9 @@ struct Queue {
 }
 
 impl Queue {
-    /// Adds a control message of the kind `kind` to the end of the queue. The queue has at most one
-    /// message that returns slots of a ring, because a peer can use a returned slot before the
-    /// message is sent.
+    /// Adds a control message of the kind `kind` to the end of the queue. A message that returns
+    /// slots of a ring is merged into a queued message of the same kind, so the queue has at most
+    /// one such message.
     fn push(&mut self, kind: Kind) {
         if let Kind::Returned { slots } = kind {
             let queued = self.messages.iter_mut().find_map(|queued| match queued {
@@ -68,8 +68,9 @@ impl Outbox {
         !self.has_messages.load(Ordering::Acquire)
     }
 
-    /// Drops all queued messages, because the connection has ended. If a thread, possibly this one,
-    /// is posting queued messages, the messages stay until the connection is dropped.
+    /// Drops all queued control messages, because the connection has ended. Does nothing while a
+    /// thread, possibly this one, holds the lock to send messages. The messages then stay until the
+    /// connection is dropped.
     pub(super) fn clear(&self) {
         let Some(mut queue) = self.queue.try_lock() else {
             return;
@@ -139,9 +140,9 @@ impl Connection {
         self.flush_outbox_into_room();
     }
 
-    /// Sends messages like [`Self::flush_outbox`], but without a memory fence. The caller must have
-    /// made room under the lock of the send queue, which orders that change before the check of the
-    /// outbox.
+    /// Sends queued control messages in order, while credits and room in the send queue are
+    /// available. Has no memory fence, unlike [`Self::flush_outbox`]: the caller must have made the
+    /// room under the lock of the send queue.
     #[inline]
     pub(super) fn flush_outbox_into_room(&self) {
         if self.outbox.has_messages.load(Ordering::Acquire)

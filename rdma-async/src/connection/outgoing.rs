@@ -25,9 +25,9 @@ use super::waiters::Waiters;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, claim_read};
 
-/// Length, in bytes, from which the bytes of one write, if too long for one message, are written to
-/// the peer's [ring](super::ring), or are sent by [rendezvous](super::rendezvous). Shorter writes
-/// are split into messages, because a rendezvous takes an additional round trip.
+/// Length of one write to a stream, in bytes, from which bytes that do not fit into one message are
+/// written to the peer's [ring](super::ring) or sent by [rendezvous](super::rendezvous). Shorter
+/// writes are split into messages, because a rendezvous takes an additional round trip.
 pub(crate) const LONG_LEN: usize = 32 << 10;
 /// Maximum length, in bytes, of a piece (buffer with bytes of a stream) that is copied from a
 /// write. A longer write becomes several pieces, so that no large registered buffer is needed.
@@ -65,7 +65,8 @@ struct Pieces {
     end: StreamEnd,
 }
 
-/// State of the empty message that marks the end of a stream.
+/// State, at the writing end, of the empty message that marks the end of a stream: not requested,
+/// queued, or sent.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum StreamEnd {
     /// The stream accepts more bytes.
@@ -100,8 +101,9 @@ impl Outgoing {
         &self.room
     }
 
-    /// Drops all pieces, because the connection has ended. If a thread, possibly this one, is
-    /// posting pieces, the pieces stay until the connection is dropped.
+    /// Drops all bytes that wait to be sent on the stream, because the connection has ended. Does
+    /// nothing while a thread, possibly this one, holds the lock to post bytes. The bytes then stay
+    /// until the connection is dropped.
     pub(super) fn clear(&self) {
         let Some(mut pieces) = self.pieces.try_lock() else {
             return;
@@ -122,8 +124,9 @@ impl Pieces {
         self.queue.is_empty() && self.open.is_none()
     }
 
-    /// Appends the open piece, to which writes of this turn are copied, to the queue of pieces, so
-    /// that it is sent and gets no further bytes.
+    /// Completes the open piece: the buffer to which writes of the current turn of the scheduler
+    /// are copied. Appends the piece to the queue of pieces to send, so that it gets no further
+    /// bytes.
     fn close(&mut self) {
         if let Some((piece, len)) = self.open.take() {
             self.queue.push_back(piece.truncated(len));
@@ -235,8 +238,8 @@ impl Connection {
         self.post_staged();
     }
 
-    /// Returns the error that ended the connection, if the connection has ended before all accepted
-    /// bytes of the stream were posted. Otherwise returns `None`.
+    /// Returns the error that ended the connection, if accepted bytes of the stream were lost
+    /// because the connection ended before they were posted. Otherwise returns `None`.
     pub(crate) fn lost_bytes(&self) -> Option<&Error> {
         let error = self.failure()?;
         let outgoing = self.outgoing();
@@ -245,7 +248,8 @@ impl Connection {
         has_lost.then_some(error)
     }
 
-    /// Waits until the stream accepts more bytes or the connection has ended.
+    /// Waits until the program can write more bytes to the stream, or until the connection has
+    /// ended.
     pub(crate) async fn wait_for_outgoing_room(&self) {
         let attempt = || (self.failure().is_some() || self.has_outgoing_room()).then_some(());
         let _waiting = self.shard.waiting();
@@ -273,8 +277,8 @@ impl Connection {
         }
     }
 
-    /// Posts the queued pieces of the stream, and the open piece to which writes of this turn were
-    /// copied, while credits and room in the send queue are available.
+    /// Posts all bytes of the stream that wait to be sent, while credits and room in the send queue
+    /// are available. Includes the last piece even if the piece is not full.
     #[inline]
     pub(super) fn flush_outgoing_and_open(&self) {
         if let Some(outgoing) = self.outgoing.get() {
@@ -289,8 +293,9 @@ impl Connection {
             .expect("called only after `begin_stream`")
     }
 
-    /// Returns whether the stream accepts more bytes: fewer bytes than the limit have not reached
-    /// the peer or are in slots of its ring, and the ring has a free slot.
+    /// Returns whether the program can write more bytes to the stream. The sum of the bytes that
+    /// are not yet posted and the bytes in the peer's ring must be below the limit, and the ring
+    /// (if there is one) must have a free slot.
     fn has_outgoing_room(&self) -> bool {
         let in_ring = match self.peer_ring.get() {
             Some(ring) if !ring.has_free() => return false,
@@ -325,9 +330,9 @@ impl Connection {
             .map(|number| number.is_some())
     }
 
-    /// Copies bytes into the peer's ring or into pieces, until all bytes are copied, the buffer is
-    /// full, or no memory is available. Returns the number of copied bytes, or an error if no byte
-    /// was copied.
+    /// Copies bytes of the program into the peer's ring, or into pieces (pooled buffers that are
+    /// sent later). Ends when all bytes are copied, the buffer of the stream is full, or no memory
+    /// is available. Returns the number of copied bytes, or an error if no byte was copied.
     fn add_bytes(
         &self,
         outgoing: &Outgoing,
@@ -376,9 +381,9 @@ impl Connection {
         Ok(before - bytes.len())
     }
 
-    /// Writes the first bytes of `bytes`, at most [`SLOT_LEN`], into a free slot of the peer's
-    /// ring, after sending all pieces. Returns the number of written bytes. Returns 0, and writes
-    /// nothing, if there is no ring, no credit, no free slot, no room in the send queue or no
+    /// Sends all queued pieces of the stream, and then writes the first bytes of `bytes`, at most
+    /// [`SLOT_LEN`], into a free slot of the peer's ring. Returns the number of written bytes.
+    /// Returns 0 if there is no ring, no credit, no free slot, no room in the send queue or no
     /// memory. An error ends the connection.
     fn write_to_ring(
         &self,
@@ -416,9 +421,9 @@ impl Connection {
         self.device.alloc_local_mr_stale(layout)
     }
 
-    /// Posts queued pieces of the stream while credits and room in the send queue are available,
-    /// and wakes the waiting writers. Includes the open piece, to which writes are still copied, if
-    /// `includes_open` is set.
+    /// Posts the queued pieces (buffers with bytes) of the stream while credits and room in the
+    /// send queue are available, and wakes the waiting writers. If `includes_open` is set, also
+    /// posts the last piece, which is not yet full.
     fn flush_pieces(&self, outgoing: &Outgoing, includes_open: bool) {
         // Orders the caller's change before the check of the queue. A thread that adds a piece
         // checks for credits and room afterwards, so at least one of the two threads sees the
@@ -442,9 +447,9 @@ impl Connection {
         }
     }
 
-    /// Posts queued pieces of the stream, the open piece (to which writes are copied) if it is due,
-    /// and the end of the stream after the last piece, while credits and room in the send queue are
-    /// available.
+    /// Posts the queued pieces (buffers with bytes) of the stream while credits and room in the
+    /// send queue are available. Then posts the last piece, which may not be full, if a flush was
+    /// requested, and the end of the stream.
     fn send_pieces(&self, outgoing: &Outgoing, pieces: &mut Pieces) -> Result<()> {
         let mut outcome = Ok(true);
         loop {
@@ -473,10 +478,9 @@ impl Connection {
         outcome.map(drop)
     }
 
-    /// Sends a piece (contiguous bytes of a stream) to the peer as one message. If the piece does
-    /// not fit into a receive of the peer, lends the piece to the peer, which reads it
-    /// (rendezvous). Returns `false`, and sends nothing, if no credit or no room in the send queue
-    /// is available.
+    /// Sends a piece (contiguous bytes of a stream) to the peer as one message. A piece that is too
+    /// long for one message is lent to the peer, which reads it (rendezvous). Returns `false`, and
+    /// sends nothing, if no credit (permission to send) or no room in the send queue is available.
     fn try_send_piece(&self, piece: &LocalMr) -> Result<bool> {
         if piece.length() <= self.peer_payload {
             let begun = self.try_begin_send(piece, None, UNAWAITED)?;
@@ -505,8 +509,8 @@ impl Connection {
         self.try_submit(credit, Kind::Data, Payload::Nothing)
     }
 
-    /// Submits a message of the stream and spends its credit. Returns `false`, and returns the
-    /// credit to the counter, if the send queue is full.
+    /// Submits a message of the stream, and uses up `credit`, the permission to send. Returns
+    /// `false` if the send queue is full: dropping `credit` then makes it available again.
     fn try_submit(&self, credit: Credit<'_>, kind: Kind, mut payload: Payload<'_>) -> Result<bool> {
         match self.submit_frame(kind, &mut payload, None, UNAWAITED) {
             Ok(_) => {

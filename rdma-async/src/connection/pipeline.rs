@@ -85,7 +85,8 @@ impl<'c> Pipeline<'c> {
         }
     }
 
-    /// Writes all bytes of `local` to the start of `remote`. Resolves when the write is accepted.
+    /// Writes all bytes of `local` to the start of `remote` by RDMA. Resolves when the write is in
+    /// the send queue, and does not wait for its completion, see [`Self::finish`].
     ///
     /// # Errors
     ///
@@ -114,8 +115,9 @@ impl<'c> Pipeline<'c> {
         })
     }
 
-    /// Reads from the start of `remote` into `local`. Resolves when the read is accepted. `local`
-    /// contains the bytes after the request has completed.
+    /// Reads from the start of `remote` into all of `local` by RDMA. Resolves when the read is in
+    /// the send queue. `local` contains the bytes only after the read has completed, see
+    /// [`Self::finish`].
     ///
     /// # Errors
     ///
@@ -158,8 +160,8 @@ impl<'c> Pipeline<'c> {
         }
     }
 
-    /// Waits until the request `number` and all earlier requests have completed. Removes all
-    /// completed requests from the list.
+    /// Waits until the request `number` and all earlier requests have completed. Then removes all
+    /// completed requests from the pipeline's list of requests in flight.
     async fn wait_for(&mut self, number: u64) -> Result<()> {
         let connection = self.connection;
         if connection.sender.is_staged(number) {
@@ -174,8 +176,9 @@ impl<'c> Pipeline<'c> {
         Ok(())
     }
 
-    /// Submits a request for the operation `work` that holds the claim on its local memory until
-    /// the request completes. No future waits for the request.
+    /// Submits a request for the operation `work`. The request holds `claim`, the right to its
+    /// local memory, until it completes. No future waits for the request, so a failure ends the
+    /// connection.
     async fn submit_held(&mut self, work: Work, claim: Claim) -> Result<()> {
         let connection = self.connection;
         let mut memory: Option<Memory> = Some((None, Some(claim)));
@@ -183,8 +186,9 @@ impl<'c> Pipeline<'c> {
             .await
     }
 
-    /// Submits a request by calling `attempt`, and adds its number to the list of requests in
-    /// flight. Repeats the call while requests of other tasks fill the send queue.
+    /// Submits a request by calling `attempt`, which returns the number of the request, and adds
+    /// the number to the list of requests in flight. Repeats the call while requests of other tasks
+    /// fill the send queue.
     async fn submit(
         &mut self,
         mut attempt: impl FnMut() -> Result<u64, NotAccepted>,

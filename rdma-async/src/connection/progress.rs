@@ -177,8 +177,8 @@ impl Connection {
         }
     }
 
-    /// Ends a lease that the peer returns or releases, see
-    /// [`Leases::end_by_peer`](super::leases::Leases::end_by_peer).
+    /// Ends a lease (the peer's right to access memory of this end) because the peer returns or
+    /// releases it. Returns the outcome, or `None` if the peer cannot know the id `lease`.
     fn end_lease_by_peer(&self, lease: u64) -> Option<EndedLease> {
         let begin_end = |region| self.begin_end(region);
         self.leases.end_by_peer(lease, begin_end)

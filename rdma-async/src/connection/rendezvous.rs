@@ -179,7 +179,8 @@ impl Connection {
         }
     }
 
-    /// Waits for the next message of the peer, which may still be in the peer's memory.
+    /// Waits for the next message of the peer. A long message may still be in the peer's memory,
+    /// and the caller must then read it.
     async fn next_message(&self) -> Result<IncomingMessage> {
         let attempt = || self.front.pop().or_else(|| self.messages.pop());
         self.wait(self.messages.waiters(), attempt).await
@@ -255,7 +256,8 @@ impl Connection {
     }
 
     /// Begins to read the long messages at the front of the inbox, which the application receives
-    /// next. Stops at the first message that exceeds a limit or that needs room in the send queue.
+    /// next. Stops at the limits of [`RdmaBuilder::read_ahead`](crate::RdmaBuilder::read_ahead), or
+    /// if the read of a message cannot begin.
     fn read_ahead(&self) {
         let limit = self.settings.read_ahead;
         let mut bytes = 0_usize;
@@ -298,9 +300,9 @@ impl Connection {
         }
     }
 
-    /// Begins to read a message like [`Self::begin_read`]. Returns `None` if the send queue is full
-    /// or the read fails. In that case the receive of this message repeats the attempt and returns
-    /// the error.
+    /// Begins to read a message like [`Self::begin_read`], but does not wait. Returns `None` if the
+    /// send queue is full or the read fails. The receive of this message later begins the read
+    /// again, and returns the error if there is one.
     fn try_begin_read(&self, memory: RemoteMemory) -> Option<(u64, LocalMr)> {
         let mut region = self.memory_for(memory).ok()?;
         let claim = claim_write(&mut region).ok()?;
@@ -323,7 +325,7 @@ impl Connection {
         self.device.alloc_local_mr_stale(layout)
     }
 
-    /// Posts a control message of the kind `kind` to the device, after waiting for a credit
+    /// Sends a control message of the kind `kind` to the peer, after waiting for a credit
     /// (permission to send) and for room in the send queue. Does not wait for the acknowledgement
     /// of the message.
     async fn post_control_frame(&self, kind: Kind) -> Result<()> {

@@ -11,8 +11,8 @@ use super::frame::Refusal;
 use crate::error::{Error, Result};
 use crate::memory::RemoteMr;
 
-/// Reply of the peer to a request for memory, or to a long message that the peer reads
-/// (rendezvous).
+/// Reply of the peer to a message of this end: to a request for memory, or to the announcement of a
+/// long message, after the peer has read that message (rendezvous).
 #[derive(Debug)]
 pub(super) enum Reply {
     /// Memory that the peer lends. Dropping the region releases the lease.
@@ -37,7 +37,8 @@ struct Table {
     failure: Option<Error>,
 }
 
-/// An expected reply: the sender that passes it to the waiting future, and the lent memory.
+/// An expected reply: the channel on which the waiting future gets the reply, and the memory of a
+/// long message, which the peer may read until it replies.
 #[derive(Debug)]
 struct Entry {
     sender: oneshot::Sender<Result<Reply>>,
@@ -46,8 +47,9 @@ struct Entry {
     lent: Option<LentMemory>,
 }
 
-/// A reply that a future expects from the peer. Dropping this value removes its entry from the
-/// table, unless memory is lent until the reply arrives.
+/// A reply of the peer for which a future waits. Dropping this value removes its entry from the
+/// table, except if the peer may still read a long message of this end: then the entry stays until
+/// the reply arrives.
 #[derive(Debug)]
 pub(super) struct PendingReply<'a> {
     pub(super) id: u64,
@@ -93,8 +95,8 @@ impl PendingReplies {
         })
     }
 
-    /// Returns the total length, in bytes, of the long messages that are lent to the peer and that
-    /// the peer has not yet read.
+    /// Returns the total length, in bytes, of the long messages of this end that are lent to the
+    /// peer: the peer may read them by RDMA, and has not yet confirmed the read.
     pub(super) fn lent_bytes(&self) -> usize {
         self.lent.load(Ordering::Relaxed)
     }
@@ -107,8 +109,8 @@ impl PendingReplies {
         }
     }
 
-    /// Ends all current and later waits for replies with this error, because the connection has
-    /// ended.
+    /// Ends all waits for replies of the peer with `error`, because the connection has ended. Later
+    /// waits get the same error.
     pub(super) fn fail(&self, error: &Error) {
         let entries = {
             let mut table = self.table.lock();
@@ -129,8 +131,9 @@ impl PendingReply<'_> {
         (&mut self.receiver).await.ok()
     }
 
-    /// Returns a guard that removes the entry from the table, unless `is_sent` was set before the
-    /// guard is dropped.
+    /// Returns a guard that removes this reply from the table of expected replies when it is
+    /// dropped. The caller sets `is_sent` in the guard once the request was sent, so that the entry
+    /// stays.
     pub(super) fn remove_unless_sent(&self) -> RemoveUnlessSent<'_> {
         RemoveUnlessSent {
             replies: self.replies,
@@ -140,7 +143,8 @@ impl PendingReply<'_> {
     }
 }
 
-/// Guard that removes the entry of a reply from the table unless its request was sent.
+/// Guard that removes an entry from the table of expected replies when it is dropped. Does nothing
+/// if `is_sent` is set, because the request was sent and the peer will reply.
 #[derive(Debug)]
 pub(super) struct RemoveUnlessSent<'a> {
     replies: &'a PendingReplies,

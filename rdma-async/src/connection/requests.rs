@@ -26,7 +26,8 @@ const MAX_WAITING: usize = 4096;
 /// because that takes more than about 100 µs.
 const LARGE: usize = 1 << 20;
 
-/// A request of the peer for memory, with its size and alignment in bytes.
+/// A request of the peer for new memory of this end, which the peer will access by RDMA. Contains
+/// the size and the alignment in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request {
     pub(super) id: u64,
@@ -41,8 +42,8 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Adds a request to the queue. Returns `false` if the queue has more than [`MAX_WAITING`]
-    /// requests.
+    /// Adds a request to the queue. Returns `false` if the queue then has more than [`MAX_WAITING`]
+    /// requests, for which the caller ends the connection.
     fn push(&self, request: Request) -> bool {
         let mut waiting = self.waiting.lock();
         waiting.push_back(request);
@@ -56,8 +57,8 @@ impl Requests {
 }
 
 impl Connection {
-    /// Queues a request of the peer for memory, and wakes the control task, which answers the
-    /// request.
+    /// Queues a request of the peer for memory, and wakes the control task of the connection, which
+    /// answers the request. Ends the connection if too many requests are queued.
     pub(super) fn queue_request(&self, request: Request) {
         if !self.requests.push(request) {
             return self.fail_for_violation("more requests for memory than can be queued");
@@ -66,8 +67,8 @@ impl Connection {
     }
 
     /// Answers a request of the peer for memory: lends new memory to the peer, or sends the reason
-    /// for a refusal. Large memory is allocated on a thread for blocking tasks, which sends the
-    /// answer. In this case, returns the handle of that task, and otherwise `None`.
+    /// for a refusal. Returns `None` if the answer was sent. Large memory is allocated on a
+    /// blocking thread, which then sends the answer: in this case, returns the handle of that task.
     pub(super) fn answer(self: &Arc<Self>, request: Request) -> Option<JoinHandle<()>> {
         let Request { id, size, align } = request;
         if self.failure().is_some() {
@@ -117,8 +118,9 @@ impl Connection {
         Ok((layout, charge))
     }
 
-    /// Counts memory of this end as held by the peer until the returned [`Charge`] is dropped.
-    /// Fails if the peer's host, or all peers, would exceed their limit.
+    /// Counts memory of the size and alignment in `layout` as held by the peer until the returned
+    /// [`Charge`] is dropped. Fails if the peer's host, or all peers together, would exceed their
+    /// limit of bytes.
     pub(super) fn charge_peer(&self, layout: Layout) -> Result<Charge, Refusal> {
         let pool = self.device.pool();
         let amount = Amount {

@@ -29,7 +29,8 @@ pub(super) struct ResultSlot(u8);
 
 #[cfg(all(test, loom_models))]
 impl ResultSlot {
-    /// The slot with the index 0, which is reserved first if all slots are free.
+    /// The slot of [`Results`] with the index 0. The first reservation gets this slot if all slots
+    /// are free.
     pub(super) const FIRST: Self = Self(0);
 }
 
@@ -72,7 +73,8 @@ impl Results {
         self.values()[usize::from(slot.0)].store(value, Ordering::Relaxed);
     }
 
-    /// Returns the result that [`Self::set`] has stored in a slot.
+    /// Returns the result of an atomic operation (the previous value of the remote memory) that
+    /// [`Self::set`] has stored in `slot`.
     pub(super) fn value(&self, slot: ResultSlot) -> u64 {
         self.values()[usize::from(slot.0)].load(Ordering::Relaxed)
     }

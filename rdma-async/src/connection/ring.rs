@@ -22,16 +22,19 @@ use crate::error::Result;
 use crate::memory::{Charge, LocalMr, LocalMrWriteAccess, claim_read};
 use crate::observe::{LentBytes, report_failed_end};
 
-/// Length of a slot of a ring in bytes, and thus the maximum length of a piece that is written to a
-/// ring. Longer slots need fewer messages for a long write, and more memory.
+/// Length in bytes of one slot of a ring (the receiver's memory for long pieces of a stream), and
+/// thus the maximum length of a piece. Longer slots need fewer messages for a long write, and more
+/// memory.
 pub(super) const SLOT_LEN: usize = 64 << 10;
-/// Number of slots of the ring that this end advertises, 1 MiB in total. The sender can write this
-/// number of pieces ahead of the reader.
+/// Number of slots of the ring that this end advertises, 1 MiB in total. The writer of the stream
+/// can fill this number of slots before the reader has read the first slot.
 const SLOTS: usize = 16;
-/// Maximum number of slots of the peer's ring: the number of bits in [`Kind::Returned`].
+/// Maximum number of slots of the peer's ring. A [`Kind::Returned`] message has one bit for each
+/// slot, 64 in total.
 const MAX_SLOTS: u64 = 64;
-/// Number of slots that are returned by one message, except if the peer requests an earlier return.
-/// A quarter of the ring: few messages, and the sender still has free slots meanwhile.
+/// Number of read slots at which this end notifies the peer that the slots are free again. A
+/// quarter of the ring: few messages, and the peer still has free slots meanwhile. The peer can
+/// request an earlier notification.
 const RETURN_AT: u32 = SLOTS as u32 / 4;
 
 /// Ring that this end has advertised to the peer: memory, divided into slots, into which the peer
@@ -46,7 +49,8 @@ pub(super) struct OwnRing {
     _charge: Charge,
 }
 
-/// Slots of the ring of this end that the peer must not write to, as bit masks.
+/// Slots of this end's ring that contain unread bytes or are not yet returned, as bit masks. The
+/// peer must not write to these slots.
 #[derive(Debug, Default)]
 struct OwnSlots {
     /// Slots with pieces that the application has not read.
@@ -72,7 +76,8 @@ impl RingPiece {
     }
 }
 
-/// Immediate data of the RDMA write of a piece into a ring, by which the receiver finds the piece.
+/// Immediate data of an RDMA write into a ring: the slot and the length of the written piece, and a
+/// request (`returns`) to return the slot as soon as the piece was read.
 ///
 /// ```text
 /// bits 0..17   17        18..24   24..32
@@ -92,8 +97,8 @@ impl Announcement {
         self.slot << 18 | u32::from(self.returns) << 17 | self.len
     }
 
-    /// Decodes the immediate data of an RDMA write of the peer. Returns `None` if the slot or the
-    /// length is invalid.
+    /// Decodes the immediate data of an RDMA write of the peer into a ring. Returns `None` if the
+    /// number of the slot or the length is too large, or if the length is 0.
     fn decode(immediate: u32) -> Option<Self> {
         let (slot, len) = (immediate >> 18, immediate & 0x1_ffff);
         let is_valid = slot < MAX_SLOTS as u32 && (1..=SLOT_LEN as u32).contains(&len);
@@ -106,7 +111,8 @@ impl Announcement {
 }
 
 impl Drop for OwnRing {
-    /// Ends the peer's access, so that the memory returns to its pool.
+    /// Ends the peer's access to the memory of this ring, so that the memory returns to the pool of
+    /// the device.
     fn drop(&mut self) {
         // After an error the device may still access the memory, so the memory is not freed.
         if let Some(Err(error)) = self.region.take().map(ExposedRegion::end) {
@@ -127,8 +133,9 @@ pub(super) struct PeerRing {
 }
 
 impl PeerRing {
-    /// Creates the ring for memory of the peer. Returns `None` if the length is not that of 1 to
-    /// [`MAX_SLOTS`] slots.
+    /// Creates the state of the ring in `memory` of the peer, which consists of slots of
+    /// [`SLOT_LEN`] bytes. Returns `None` unless `memory` is exactly as long as 1 to [`MAX_SLOTS`]
+    /// slots.
     fn new(memory: RemoteMemory) -> Option<Self> {
         let count = memory.len / SLOT_LEN as u64;
         let is_valid =
@@ -140,9 +147,9 @@ impl PeerRing {
         })
     }
 
-    /// Takes the free slot with the lowest number, which is the slot that was used last, so that
-    /// few slots stay in the caches of the processors while the peer reads quickly. Returns `None`
-    /// if no slot is free. Must be called by one thread at a time.
+    /// Takes the free slot with the lowest number. Returns `None` if no slot is free. While the
+    /// peer reads quickly, this end uses the same few slots again, which stay in the caches of the
+    /// processors. Must be called by one thread at a time.
     pub(super) fn take(&self) -> Option<u32> {
         let free = self.slots & !self.in_use.load(Ordering::Acquire);
         let slot = free.trailing_zeros();
@@ -152,8 +159,9 @@ impl PeerRing {
         })
     }
 
-    /// Marks the slots in the bit mask `slots` as free, so that pieces can be written to them.
-    /// Returns `false`, and changes nothing, if any of these slots is not in use.
+    /// Marks the slots of the peer's ring in the bit mask `slots` as free, so that this end can
+    /// write to them again. Returns `false`, and changes nothing, if any of these slots is not in
+    /// use.
     #[must_use = "a peer that returns a free slot violates the protocol"]
     pub(super) fn put_back(&self, slots: u64) -> bool {
         let without = |in_use: u64| (in_use & slots == slots).then_some(in_use & !slots);
@@ -168,14 +176,14 @@ impl PeerRing {
         self.in_use.load(Ordering::Acquire) != self.slots
     }
 
-    /// Returns the length of all slots in use, in bytes. A slot counts completely, even if its
-    /// piece is shorter.
+    /// Returns the total length in bytes of the slots of the peer's ring that are in use. A slot
+    /// counts completely, even if fewer bytes were written to it.
     pub(super) fn bytes_in_use(&self) -> usize {
         self.in_use.load(Ordering::Acquire).count_ones() as usize * SLOT_LEN
     }
 
-    /// Returns the address, length and key of the first `len` bytes of a slot, to which a piece is
-    /// written. `len` must not exceed [`SLOT_LEN`].
+    /// Returns the address, length and key of the first `len` bytes of the slot with the number
+    /// `slot` in the peer's ring. `len` must not exceed [`SLOT_LEN`].
     fn place(&self, slot: u32, len: usize) -> RemoteMemory {
         RemoteMemory {
             address: self
@@ -189,10 +197,10 @@ impl PeerRing {
 }
 
 impl Connection {
-    /// Advertises a ring to the peer, unless this was done before. The ring counts as memory that
-    /// the peer holds. Does nothing if no memory is available, if a limit of the peer's memory
-    /// would be exceeded, or if the peer may not write to memory of this end: long pieces then
-    /// still arrive by [rendezvous](super::rendezvous).
+    /// Advertises a ring to the peer: memory of this end into which the peer writes long pieces of
+    /// a stream. The ring counts as memory that the peer holds. Does nothing if this was done
+    /// before, if memory or the peer's limit is used up, or if the peer may not write to it: long
+    /// pieces then still arrive by [rendezvous](super::rendezvous).
     pub(crate) fn advertise_ring(&self) {
         let access = self.settings.remote_access & AccessFlags::REMOTE_WRITE;
         // iWARP has no writes with immediate data.
@@ -228,15 +236,15 @@ impl Connection {
         }
     }
 
-    /// Returns whether this end has advertised a ring, so that the immediate data of a write of the
-    /// peer announces a piece of a stream.
+    /// Returns whether this end has advertised a ring. Immediate data of the peer's RDMA writes
+    /// then announce pieces of a stream in the ring.
     pub(super) fn has_own_ring(&self) -> bool {
         self.own_ring.get().is_some()
     }
 
-    /// Returns the piece that the peer has written into a slot of this end's ring, and that
-    /// `immediate` announces. Returns `None` if the peer was not allowed to write to the slot, or
-    /// the immediate data is invalid.
+    /// Returns the position of the bytes that the peer has written into a slot of this end's ring.
+    /// `immediate`, the immediate data of the write, contains the slot and the length. Returns
+    /// `None` if these are invalid, or if the peer was not allowed to write to the slot.
     pub(super) fn accept_written(&self, immediate: u32) -> Option<RingPiece> {
         let ring = self.own_ring.get()?;
         let Announcement { slot, len, returns } = Announcement::decode(immediate)?;
@@ -253,11 +261,10 @@ impl Connection {
         })
     }
 
-    /// Copies `bytes`, at most [`SLOT_LEN`], to registered memory, and writes the copy into a free
-    /// slot of the peer's ring. `must_return` is called after the slot was taken, and
-    /// returns whether the peer must return the slot immediately after it has read the piece.
-    /// Returns `false`, and writes nothing, if there is no credit, no free slot, no room in the
-    /// send queue or no memory.
+    /// Writes a copy of `bytes`, at most [`SLOT_LEN`], into a free slot of the peer's ring. Returns
+    /// `false`, and writes nothing, if there is no credit, no free slot, no room in the send queue
+    /// or no memory. Calls `must_return` after it has taken a slot: with `true`, the peer returns
+    /// the slot as soon as the bytes were read.
     pub(super) fn try_write_to_slot(
         &self,
         ring: &PeerRing,
@@ -280,8 +287,9 @@ impl Connection {
         written
     }
 
-    /// Writes `bytes` into the slot `slot` of the peer's ring. Called by
-    /// [`Self::try_write_to_slot`], which has taken the slot and a credit.
+    /// Writes a copy of `bytes` into the slot `slot` of the peer's ring, and returns whether the
+    /// send queue accepted the write. The caller, [`Self::try_write_to_slot`], has taken the slot
+    /// and the permission to send.
     fn write_slot(
         &self,
         ring: &PeerRing,
@@ -326,15 +334,17 @@ impl Connection {
             .expect("the piece is inside of the ring");
     }
 
-    /// Copies the bytes of a piece in the ring, beginning at `start`, into a new region.
+    /// Copies the bytes that the peer has written into a slot of the ring, from the position
+    /// `start`, into a new region.
     pub(crate) fn region_from_ring(&self, piece: &RingPiece, start: usize) -> Result<LocalMr> {
         let mut region = self.alloc_piece(piece.len - start)?;
         self.copy_from_ring(piece, start, region.as_mut_slice());
         Ok(region)
     }
 
-    /// Frees the slot of a piece that the program has read. Notifies the peer of the free slots if
-    /// there are [`RETURN_AT`] of them, or if the peer waits for a slot.
+    /// Frees the slot of this end's ring that contains `piece`, bytes that the program has read.
+    /// Returns all read slots to the peer if there are [`RETURN_AT`] of them, or if the peer waits
+    /// for a slot.
     pub(crate) fn free_slot(&self, piece: RingPiece) {
         let Some(ring) = self.own_ring.get() else {
             return;
@@ -358,8 +368,9 @@ impl Connection {
         self.peer_ring.get().map_or(0, PeerRing::bytes_in_use)
     }
 
-    /// Records the ring that the peer has advertised. Ends the connection if the peer has already
-    /// advertised a ring, or if the length of the memory is invalid.
+    /// Records the ring that the peer has advertised: `memory` of the peer into which this end
+    /// writes long pieces of a stream. Ends the connection if the peer has already advertised a
+    /// ring, or if the length of the memory is invalid.
     pub(super) fn record_peer_ring(&self, memory: RemoteMemory) {
         let recorded = PeerRing::new(memory).map(|ring| self.peer_ring.set(ring));
         if !matches!(recorded, Some(Ok(()))) {
@@ -367,8 +378,9 @@ impl Connection {
         }
     }
 
-    /// Frees the slots of the peer's ring in the bit mask `slots`, which the peer has returned, and
-    /// wakes the writer of the stream. Ends the connection if any of these slots was not in use.
+    /// Marks slots of the peer's ring as free, because the peer has returned them after its program
+    /// has read the bytes. Wakes the writers of the stream. `slots` is a bit mask. Ends the
+    /// connection if any of these slots was not in use.
     pub(super) fn take_back_slots(&self, slots: u64) {
         let ring = self.peer_ring.get();
         if slots == 0 || !ring.is_some_and(|ring| ring.put_back(slots)) {

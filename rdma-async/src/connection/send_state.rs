@@ -19,12 +19,13 @@ use crate::error::{Error, Result};
 /// waiting for the end of the turn, one round of the driver task. Limits the delay of the first
 /// request.
 const MAX_STAGED: usize = 32;
-/// Number of claimed bytes from which a staged request (posted with others in a batch) is signaled,
-/// so that its own completion releases its memory. The memory of a smaller request is released by
-/// the completion of a later request.
+/// Number of bytes of the application's memory from which a request that is posted with others is
+/// signaled, so that its own completion releases the memory. The memory of a smaller request is
+/// released by the completion of a later request.
 const SIGNALED_LEN: usize = 16 << 10;
 
-/// Indication whether a future waits for the end of an accepted request.
+/// State of the caller of an accepted request: a future waits for the end of the request, or no
+/// future waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AwaitedBy {
     /// A future waits for the request.
@@ -33,7 +34,8 @@ pub(super) enum AwaitedBy {
     Nothing,
 }
 
-/// Time at which an accepted request is posted to the device: now, or together with later requests.
+/// Time at which an accepted request is posted to the device: now, or at the end of the turn (one
+/// round of the driver task), together with other requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PostTime {
     /// Immediately, after all requests that were staged earlier.
@@ -42,11 +44,12 @@ pub(super) enum PostTime {
     AtTurnEnd,
 }
 
-/// Mode of most operations: a future waits for the request, which is posted at the end of the turn
-/// (round of the driver task), or immediately if no other request is in flight.
+/// Mode of most operations: a future waits for the request. The request is posted immediately if no
+/// other request is in flight, and otherwise at the end of the turn, one round of the driver task.
 pub(super) const AWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Future, PostTime::AtTurnEnd);
-/// Mode of requests for which no future waits, posted at the same time as in the mode [`AWAITED`].
-/// A failure of such a request ends the connection.
+/// Mode of requests for which no future waits, so that a failure ends the connection. A request is
+/// posted immediately if no other request is in flight, and otherwise at the end of the turn, one
+/// round of the driver task.
 pub(super) const UNAWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
 
 /// Reason why the send queue has not accepted a request.
@@ -72,8 +75,8 @@ impl<M> From<PostError<M>> for NotAccepted {
     }
 }
 
-/// A request that the send queue has accepted: its number, and whether the caller must still
-/// schedule its post to the device.
+/// A request that the send queue has accepted: its number, and whether the caller must still ensure
+/// that the request is posted to the device.
 #[derive(Debug)]
 pub(super) struct Accepted {
     pub(super) number: u64,
@@ -82,8 +85,8 @@ pub(super) struct Accepted {
     pub(super) must_post: bool,
 }
 
-/// State of a request that has not ended: its waiting future, and its result slot if it is an
-/// atomic operation. The send queue holds the memory of the request.
+/// State of a request that has not ended: the waker of its future and, for an atomic operation, the
+/// slot for its result. The send queue holds the memory of the request.
 #[derive(Debug, Default)]
 struct RequestState {
     waker: Option<Waker>,
@@ -92,8 +95,8 @@ struct RequestState {
     has_memory: bool,
 }
 
-/// A request that was accepted and is not yet posted to the device, with its copied data or its
-/// memory.
+/// A request that was accepted and is not yet posted to the device. The request either has a copy
+/// of its data, or holds the memory that the device will access.
 #[derive(Debug)]
 enum Staged {
     /// Request whose data was copied to `staged_bytes`, and the number of its bytes.
@@ -101,8 +104,8 @@ enum Staged {
     Held(Work, Memory),
 }
 
-/// Send queue, with the state of the requests that have not ended. Only loom models use another
-/// type for `Q`.
+/// Send queue, with the state of each accepted request that has not ended. `Q` is the queue of the
+/// device; only loom models use another type.
 #[derive(Debug)]
 pub(super) struct SendState<Q = SendQueue<Memory>> {
     queue: Q,
@@ -124,7 +127,8 @@ pub(super) struct SendState<Q = SendQueue<Memory>> {
     is_closed: bool,
 }
 
-/// Counts of ended requests after one completion, which can end several requests.
+/// Numbers of requests that have ended: since the connection was created, and by one completion,
+/// which can end several requests.
 #[derive(Debug, Default)]
 pub(super) struct EndedCount {
     /// Number of requests that have ended since the connection was created.
@@ -148,8 +152,8 @@ impl Posted for SendQueue<Memory> {
 }
 
 impl<Q: Posted> SendState<Q> {
-    /// Creates the state of a send queue with `capacity` entries, for at most `limit` requests that
-    /// have not ended.
+    /// Creates the state of a send queue with `capacity` entries. At most `limit` accepted requests
+    /// may be unfinished at a time, even if the queue has more entries.
     pub(super) fn new(queue: Q, capacity: usize, limit: usize) -> Self {
         let states = capacity.next_power_of_two();
         Self {
@@ -172,8 +176,8 @@ impl<Q: Posted> SendState<Q> {
         &mut self.states[number as usize & mask]
     }
 
-    /// Returns whether the send queue has room for another request: fewer requests than the limit
-    /// have not ended.
+    /// Returns whether the send queue has room for another request: the number of unfinished
+    /// requests is below the limit.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         self.accepted - self.ended < self.limit as u64
@@ -185,8 +189,8 @@ impl<Q: Posted> SendState<Q> {
         self.has_room() && !self.is_closed
     }
 
-    /// Returns the number of the first staged request, or of the next request if no request is
-    /// staged.
+    /// Returns the number of the oldest request that was accepted but is not yet posted (staged).
+    /// If there is no such request, returns the number of the next request.
     #[inline]
     pub(super) fn first_staged(&self) -> u64 {
         self.accepted - self.staged.len() as u64
@@ -204,14 +208,15 @@ impl<Q: Posted> SendState<Q> {
         self.accepted == self.ended
     }
 
-    /// Returns whether a future waits for any request that has not ended.
+    /// Returns whether at least one unfinished request has a future that waits for it.
     pub(super) fn is_awaited(&self) -> bool {
         self.awaited > 0
     }
 
-    /// Assigns the next number to an accepted request, and records whether a future waits for it,
-    /// whether it holds memory, and its result slot. Returns the number, and whether the caller
-    /// must schedule the post of the request.
+    /// Assigns the next number to an accepted request, and records the state of the request.
+    /// `has_memory` states that the request holds memory, and `slot` is the place for the result of
+    /// an atomic operation. Returns the number, and whether the caller must ensure that the request
+    /// is posted.
     #[inline]
     pub(super) fn count(
         &mut self,
@@ -257,8 +262,8 @@ impl<Q: Posted> SendState<Q> {
         first
     }
 
-    /// Marks the next `newly_ended` requests as ended, oldest first. Adds the wakers of their
-    /// futures to `wakes`.
+    /// Marks the `newly_ended` oldest requests as ended, and adds the wakers of their futures to
+    /// `wakes`. Returns the total number of ended requests and `newly_ended`.
     #[inline]
     pub(super) fn end(&mut self, newly_ended: u64, wakes: &mut Vec<Waker>) -> EndedCount {
         for number in self.ended..self.ended + newly_ended {
@@ -276,8 +281,8 @@ impl<Q: Posted> SendState<Q> {
         }
     }
 
-    /// Returns the result slot of the oldest request that has not ended, so that its result can be
-    /// stored. Returns `None` if the request is not an atomic operation.
+    /// Returns the slot for the result of the oldest request that has not ended, so that the caller
+    /// can store the result. Returns `None` if this request is not an atomic operation.
     #[cfg(all(test, loom_models))]
     pub(super) fn next_slot(&mut self) -> Option<ResultSlot> {
         self.request(self.ended).slot
@@ -304,7 +309,7 @@ impl<Q: Posted> SendState<Q> {
     }
 
     /// Removes the waker of the request `number`, whose future is dropped. Returns the waker, which
-    /// the caller must drop outside of the lock.
+    /// the caller must drop without holding the lock, because dropping a waker can run other code.
     pub(super) fn detach(&mut self, number: u64) -> Option<Waker> {
         if number < self.ended || number >= self.accepted {
             return None;
@@ -382,8 +387,8 @@ impl SendState {
     }
 
     /// Accepts a request that binds or invalidates a memory window, and for which a future waits.
-    /// Posts the staged requests and then this request, which `begin` returns. `begin` is called
-    /// only if the queue accepts the request.
+    /// Posts the staged requests, then calls `begin` to create the request, and posts that request.
+    /// If the queue is full or closed, `begin` is not called.
     pub(super) fn accept_window(
         &mut self,
         begin: impl FnOnce() -> rdma_core::Result<SendRequest<()>>,
@@ -397,8 +402,9 @@ impl SendState {
         Ok(self.count(AwaitedBy::Future, false, None))
     }
 
-    /// Returns whether the next request must be posted immediately instead of staged. If so, first
-    /// posts the staged requests, to keep the order.
+    /// Returns whether the next request must be posted now instead of staged: if no other request
+    /// is in flight, or if `posting` demands it. Posts the staged requests first, to keep the
+    /// order.
     #[inline]
     fn is_posted_now(&mut self, posting: PostTime) -> Result<bool, NotAccepted> {
         if self.is_idle() {
@@ -456,7 +462,8 @@ impl SendState {
     }
 
     /// Ends the requests that a completion reports: stores the results of atomic operations, adds
-    /// the wakers of futures to `wakes`, and passes the memory of each request to `recycle`.
+    /// the wakers of futures to `wakes`, and passes the memory of each request to `recycle`, which
+    /// releases it. Returns the numbers of ended requests.
     #[inline]
     pub(super) fn complete(
         &mut self,
@@ -497,7 +504,8 @@ fn signaled_if<T>(signaled: bool, request: SendRequest<T>) -> SendRequest<T> {
     }
 }
 
-/// Returns the number of bytes of the application's memory that a request claims.
+/// Returns the number of bytes of the application's memory that a request holds. Memory of this
+/// crate, the first part of [`Memory`], does not count.
 fn size_of_claim((_, claim): &Memory) -> usize {
     match claim {
         Some(Claim::Read(claim)) => claim.len(),

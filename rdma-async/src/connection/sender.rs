@@ -97,8 +97,9 @@ impl<Q: Posted> Sender<Q> {
         number >= self.first_staged.load(Ordering::Relaxed)
     }
 
-    /// Publishes the number of the first staged request (accepted, but not yet posted), which
-    /// [`Self::is_staged`] reads without the lock. Called after each change of the send queue.
+    /// Stores the number of the first staged request (accepted, but not yet posted) in an atomic
+    /// variable, so that [`Self::is_staged`] does not need the lock. Must be called after each
+    /// change of the send queue.
     #[inline]
     pub(super) fn note_staged(&self, state: &SendState<Q>) {
         self.first_staged
@@ -157,7 +158,9 @@ impl<Q: Posted> Sender<Q> {
         wakes.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes all futures that wait for completions, because the driver no longer polls for them.
+    /// Wakes all futures that wait for completions, and makes later waits end at once, because the
+    /// driver task no longer polls for completions. The futures then return the error of the
+    /// connection.
     pub(super) fn end_waits(&self) {
         self.waits_ended.store(true, Ordering::SeqCst);
         let mut wakes = Vec::new();
@@ -165,8 +168,9 @@ impl<Q: Posted> Sender<Q> {
         wakes.into_iter().for_each(Waker::wake);
     }
 
-    /// Registers `waker` like [`Self::register`]. Returns `None`, and registers nothing, if no
-    /// other future waits for a request: the caller may then poll for its request instead.
+    /// Registers `waker` for the request `number` and returns the result of [`Self::register`]. If
+    /// no other future waits for a request, registers nothing and returns `None`, because the
+    /// caller may then poll for its own request.
     pub(super) fn register_unless_alone(&self, number: u64, waker: &Waker) -> Option<bool> {
         let state = self.lock();
         (!state.has_one_waiter()).then(|| self.register_in(state, number, waker))
@@ -194,8 +198,8 @@ impl<Q: Posted> Sender<Q> {
         self.has_ended(number) || self.have_waits_ended()
     }
 
-    /// Removes the waker of the request `number`, whose future is dropped, and frees its result
-    /// slot. The request itself stays in flight.
+    /// Removes the waker of the request `number`, whose future is dropped, and frees `slot`, the
+    /// place for the result of an atomic operation. The request itself stays in flight.
     pub(super) fn detach(&self, number: u64, slot: Option<ResultSlot>) {
         let waker = self.lock().detach(number);
         // Dropped after the lock is released, because dropping a waker can run code of the runtime.
@@ -205,9 +209,9 @@ impl<Q: Posted> Sender<Q> {
         }
     }
 
-    /// Locks the state of the send queue, and calls `end`, which marks requests as ended. Then
-    /// publishes the number of ended requests, which the futures read. `is_success` is `false` if
-    /// the last of these requests has failed. Returns whether any request has ended.
+    /// Locks the state of the send queue, calls `end` to mark requests as ended, and then stores
+    /// their number for the futures. `is_success` states whether the last of these requests was
+    /// successful. Returns whether any request has ended.
     #[inline]
     pub(super) fn end(
         &self,
@@ -229,8 +233,9 @@ impl<Q: Posted> Sender<Q> {
         true
     }
 
-    /// Stores `error` as the failure of the last request that `ended` counts, unless an earlier
-    /// request of the connection has failed. Ignores the error of a flushed request.
+    /// Stores `error` as the failure of the request that has ended last, according to the counts in
+    /// `ended`. Does nothing if an earlier request of the connection has failed, or if the request
+    /// was flushed.
     #[cold]
     fn note_failure(&self, ended: &EndedCount, error: &WorkError) {
         if ended.newly_ended > 0 && error.status != WorkStatus::Flushed {
@@ -267,9 +272,9 @@ impl Connection {
         Ok(number)
     }
 
-    /// Submits a request that holds `memory` until the request completes, and returns the number of
-    /// the request. `slot` is the slot for the result of an atomic operation. Returns the memory if
-    /// the request is not accepted.
+    /// Submits the operation `work` to the send queue. The request holds `memory` until it
+    /// completes. Returns the number of the request, or the memory if the request is not accepted.
+    /// `slot` is the place for the result of an atomic operation.
     #[inline(never)]
     pub(super) fn submit_held(
         &self,
@@ -295,8 +300,8 @@ impl Connection {
         Ok(number)
     }
 
-    /// Ends the connection if the device has refused requests that were staged earlier (accepted,
-    /// but posted only now), because no completion will end these requests.
+    /// Ends the connection if the send queue is closed because the device has refused staged
+    /// requests (accepted earlier, but posted only now). No completion will end these requests.
     #[cold]
     pub(super) fn fail_if_closed(
         &self,
@@ -337,8 +342,9 @@ impl Connection {
         }
     }
 
-    /// Repeats `attempt`, which failed with `first`, until the request is accepted. Waits while the
-    /// send queue is full. Returns any other error.
+    /// Repeats `attempt` until the send queue accepts its request, and returns the number of the
+    /// request. Waits while the queue is full. `first` is the failure of the attempt before this
+    /// call. Returns any failure other than a full queue as an error.
     pub(super) async fn retry(
         &self,
         first: NotAccepted,
@@ -377,7 +383,9 @@ impl Connection {
         self.sender.result_free.wait_for(attempt).await
     }
 
-    /// Ends the requests that a completion reports. Adds the wakers of their futures to `wakes`.
+    /// Marks the requests that a completion reports as ended, and adds the wakers of their futures
+    /// to `wakes`, so that the caller wakes them. Then sends messages that waited for room in the
+    /// send queue.
     #[inline]
     pub(crate) fn complete(&self, completion: &WorkCompletion, wakes: &mut Vec<Waker>) {
         let outcome = completion.result();
@@ -406,8 +414,9 @@ impl Connection {
         self.sender.room.wake_without_fence();
     }
 
-    /// Releases the memory of a completed request: returns the memory of the header or the result
-    /// to the pool, and drops the claim on the application's memory.
+    /// Releases the memory of a completed request. Returns memory of this crate (a message header,
+    /// or the result of an atomic operation) to the pool, and drops the claim, so that the
+    /// application may use its memory again.
     pub(super) fn recycle(&self, (own, _claim): Memory) {
         if let Some(own) = own
             && let Ok(piece) = own.into_shared()

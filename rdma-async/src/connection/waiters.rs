@@ -25,8 +25,8 @@ impl Waiters {
         }
     }
 
-    /// Wakes all waiting tasks like [`Self::wake`], but without a fence. The caller must have made
-    /// its change under a lock that the attempt of every waiting task takes.
+    /// Wakes all waiting tasks like [`Self::wake`], but without a memory fence. The caller must
+    /// have made its change under a lock that every waiting task takes when it repeats its attempt.
     #[inline]
     pub(super) fn wake_without_fence(&self) {
         // The lock orders both sides, because a task increments the count before its attempt takes
@@ -36,7 +36,8 @@ impl Waiters {
         }
     }
 
-    /// Waits until `attempt` returns a value. Calls `attempt` first and after each wakeup.
+    /// Waits until `attempt` returns a value. Calls `attempt` first, and then after each call of
+    /// [`Self::wake`] by another task or thread.
     pub(super) async fn wait_for<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> T {
         if let Some(value) = attempt() {
             return value;
@@ -54,8 +55,8 @@ impl Waiters {
     }
 }
 
-/// Guard that counts a task as waiting until the guard is dropped, so that [`Waiters::wake`] wakes
-/// the task.
+/// Guard that counts a task as waiting until the guard is dropped. [`Waiters::wake`] does nothing
+/// if the count is 0, because waking costs time.
 struct Counted<'a>(&'a AtomicU32);
 
 impl<'a> Counted<'a> {

@@ -33,8 +33,8 @@ const MAX_BINDINGS: u16 = 256;
 /// number are freed, and must be allocated again.
 const MAX_FREE: usize = 16;
 
-/// Region of local memory that the peer may access through a memory window, with the other parts of
-/// its registered buffer, to which the region is joined again when the access ends.
+/// Region of local memory that the peer may access through a memory window. The other parts of the
+/// original buffer are kept, and joined with the region again when the access ends.
 #[derive(Debug)]
 pub(super) struct WindowedRegion {
     lease: WindowLease,
@@ -89,9 +89,10 @@ pub(super) struct NotEnded {
 }
 
 impl NotEnded {
-    /// Returns the region if a request is binding or invalidating its window, so that the access
-    /// can be ended later. Reports another error, after which the device may still access the
-    /// memory, and drops the region, which does not free such memory.
+    /// Returns the region if the error is [`VerbsError::InUse`]: a request is binding or
+    /// invalidating the memory window, so the access can only be ended later. After any other
+    /// error, reports the error and returns `None`. The memory is then not freed, because the
+    /// device may still access it.
     fn into_region_in_use(self, device: &RdmaDevice) -> Option<Box<WindowedRegion>> {
         match self.error {
             VerbsError::InUse { .. } => Some(self.region),
@@ -127,8 +128,8 @@ impl Windows {
         }
     }
 
-    /// Returns an unbound window (a kept window or a new window), and the number of times that it
-    /// was bound. Fails if the device has no further windows.
+    /// Returns a memory window that is not bound (from an earlier lease, or new), with the number
+    /// of times that the window was bound before. Fails if the device has no further windows.
     pub(super) fn unbound_window(
         &self,
         domain: &ProtectionDomain,
@@ -141,8 +142,8 @@ impl Windows {
         }
     }
 
-    /// Pairs a region with an unbound window that [`Self::unbound_window`] has returned. The peer
-    /// has no access until [`Connection::bind_window`] binds the window.
+    /// Prepares a lease of `region` through a memory window that [`Self::unbound_window`] has
+    /// returned. The peer has no access until [`Connection::bind_window`] binds the window.
     pub(super) fn pair(
         self: &Arc<Self>,
         region: RegionParts,
@@ -174,8 +175,9 @@ impl Windows {
         }
     }
 
-    /// Returns the memory of a region, if the peer can no longer access it. Otherwise ends the
-    /// access like [`WindowedRegion::end`].
+    /// Ends the peer's access to a region, unless the access has already ended, and returns the
+    /// memory. Keeps the window for later leases if a request has ended the access. Returns the
+    /// region and the error if the device fails.
     fn end(&self, region: WindowedRegion) -> Result<LocalMr, NotEnded> {
         let WindowedRegion {
             lease,
@@ -200,8 +202,9 @@ impl Windows {
         }
     }
 
-    /// Keeps an unbound window, which was bound `bindings` times, for a later lease. Frees the
-    /// window if [`MAX_FREE`] windows are kept.
+    /// Keeps an unbound window, so that a later lease (access of the peer to memory) can bind the
+    /// window again. Frees the window if [`MAX_FREE`] windows are kept. `bindings` is the number of
+    /// times that the window was bound, which is limited.
     fn keep(&self, window: MemoryWindow, bindings: u16) {
         let mut free = self.free.lock();
         if free.len() < MAX_FREE {
@@ -209,9 +212,9 @@ impl Windows {
         }
     }
 
-    /// Ends the access to the abandoned regions (without a waiting owner) whose requests have
-    /// completed, so that their memory returns to its pool. Returns whether any such region is
-    /// left.
+    /// Ends the access to regions whose future was dropped while a request was binding or
+    /// invalidating their window. Returns the memory to its pool if the request has completed.
+    /// Returns whether any such region is left.
     pub(super) fn end_abandoned(&self) -> bool {
         let abandoned = mem::take(&mut *self.abandoned.lock());
         for region in abandoned {
@@ -225,14 +228,15 @@ impl Windows {
 }
 
 impl Drop for Windows {
-    /// Returns the memory of the abandoned regions, for whose requests no owner waits, to its pool.
+    /// Returns the memory of abandoned regions to its pool. The futures that waited for these
+    /// regions were dropped.
     fn drop(&mut self) {
         self.end_abandoned();
     }
 }
 
-/// Region whose window a request is binding or invalidating. If this value is dropped, the memory
-/// returns to its pool, as soon as the request has completed.
+/// Region of local memory, while a request binds or invalidates its memory window. If this value is
+/// dropped, the memory returns to the pool of the device as soon as the request has completed.
 #[derive(Debug)]
 pub(crate) struct PendingWindow {
     /// `None` only within `end`, `into_region` and `drop`.
@@ -248,15 +252,16 @@ impl PendingWindow {
             .lease
     }
 
-    /// Returns the region after its window was bound, so that the peer can access it.
+    /// Converts this value to the region that the peer may access. Must be called only after the
+    /// request that binds the window has completed.
     fn into_region(mut self) -> Box<WindowedRegion> {
         self.region
             .take()
             .expect("the region is taken only when `self` is consumed")
     }
 
-    /// Returns the memory after the request has completed or failed, and ends the peer's access if
-    /// the request has not ended it.
+    /// Returns the memory of the region, after the request that binds or invalidates the window has
+    /// completed or failed. If the peer still has access, ends the access first.
     fn end(mut self) -> Result<LocalMr, VerbsError> {
         let region = self.region.take();
         let region = region.expect("the region is taken only when `self` is consumed");
@@ -281,8 +286,8 @@ impl Drop for PendingWindow {
     }
 }
 
-/// Access of the peer to a region that this end has ended or is ending. [`Connection::finish_end`]
-/// waits for the end.
+/// Outcome of ending the peer's access to a region: the access has ended, or a request in flight
+/// will end it. [`Connection::finish_end`] waits for that request.
 #[derive(Debug)]
 pub(crate) enum EndedAccess {
     /// The access has ended. Contains the memory, or the error of the device.
@@ -314,8 +319,9 @@ impl Connection {
         }
     }
 
-    /// Begins to end the access of the peer to a region. Invalidates the window of the region if no
-    /// other request can delay the invalidation. Otherwise ends the access at once.
+    /// Begins to end the access of the peer to a region. If the send queue is empty, submits a
+    /// request that invalidates the memory window. Otherwise ends the access at once, because
+    /// earlier requests could delay the invalidation.
     pub(super) fn begin_end(&self, region: LentRegion) -> EndedAccess {
         let region = match region {
             LentRegion::Windowed(region) if self.failure().is_none() => region,
@@ -331,8 +337,8 @@ impl Connection {
         }
     }
 
-    /// Ends the regions whose owner no longer waits for a request that binds or invalidates their
-    /// window. Returns whether such a request is still in flight.
+    /// Ends the peer's access to regions whose future was dropped while a request was binding or
+    /// invalidating the window. Returns whether such a request is still in flight.
     pub(super) fn end_abandoned_windows(&self) -> bool {
         self.windows.end_abandoned() && {
             self.shard.poll();
@@ -340,7 +346,8 @@ impl Connection {
         }
     }
 
-    /// Waits until the access of the peer has ended, and returns the memory.
+    /// Waits until the peer's access has ended, and returns the memory. `ended` is the value that
+    /// [`Self::begin_end`] has returned. Fails if the device fails to end the access.
     pub(crate) async fn finish_end(&self, ended: EndedAccess) -> Result<LocalMr, VerbsError> {
         match ended {
             EndedAccess::Ended(region) => region,
@@ -352,9 +359,9 @@ impl Connection {
         }
     }
 
-    /// Submits a request that binds or invalidates a memory window, and that `begin` returns.
-    /// Returns the number of the request. If `must_be_first` is set, the request is accepted only
-    /// if all earlier requests have completed.
+    /// Submits a request that binds or invalidates a memory window, and returns the number of the
+    /// request. `begin` creates the request. If `must_be_first` is set, fails unless all earlier
+    /// requests have completed.
     fn submit_window(
         &self,
         must_be_first: bool,

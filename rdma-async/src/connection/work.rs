@@ -3,8 +3,8 @@
 use rdma_core::memory::{Claim, WriteClaim};
 use rdma_core::{RemoteMemory, SendRequest};
 
-/// Memory that a request holds until it completes: the header of a message or the result of an
-/// atomic operation, and the application's memory.
+/// Memory that a request holds until it completes: first, memory of this crate (the header of a
+/// message, or the result of an atomic operation), and second, memory of the application.
 pub(crate) type Memory = (Option<WriteClaim>, Option<Claim>);
 
 /// An operation that transfers local data to the peer: a send or an RDMA write.
@@ -23,8 +23,9 @@ pub(crate) enum Push {
 }
 
 impl Push {
-    /// Returns a work request for this operation, with its memory or data. The request is signaled:
-    /// it has a completion of its own.
+    /// Returns a work request for this operation. `memory` is the local data of the request:
+    /// registered memory, or bytes to be copied. The request is signaled, so it has a completion of
+    /// its own.
     #[inline(always)]
     pub(super) fn request<T>(self, memory: T) -> SendRequest<T> {
         match self {

@@ -55,8 +55,8 @@ pub(super) struct Arrived {
     pub(super) immediate: Option<u32>,
 }
 
-/// Creates a completion queue with `entries` entries, and its completion channel, registered at the
-/// current runtime.
+/// Creates a completion queue with `entries` entries and its completion channel. Returns both. The
+/// channel is registered with the current tokio runtime, so that tasks can wait for its events.
 pub(super) fn completions(
     domain: &ProtectionDomain,
     entries: u32,
@@ -79,8 +79,8 @@ pub(super) fn completions(
     Ok((completions, channel))
 }
 
-/// Posts `count` receives, each with memory of `lender`, to the new receive queue `queue`. Returns
-/// the queue.
+/// Posts `count` receives to `queue`, a new receive queue, and returns the queue. `lender` is the
+/// pool from which each receive takes its memory.
 pub(super) fn with_receives(
     mut queue: ReceiveQueue<WriteClaim>,
     lender: &PieceLender,
@@ -92,8 +92,8 @@ pub(super) fn with_receives(
     Ok(queue)
 }
 
-/// Takes memory from `lender`, and posts a receive that uses the memory, so that another datagram
-/// can arrive.
+/// Posts a receive to `queue`, into which another datagram can arrive. `lender` is the pool from
+/// which the receive takes its memory.
 fn post_receive(queue: &mut ReceiveQueue<WriteClaim>, lender: &PieceLender) -> Result<()> {
     let Ok(memory) = lender.take()?.into_claim(..) else {
         unreachable!("memory from the pool is unclaimed");
@@ -157,8 +157,9 @@ impl Queues {
         .await
     }
 
-    /// Waits until `attempt` returns a value or an operation of the socket has failed. Handles the
-    /// completions of all tasks during the wait.
+    /// Waits until `attempt` returns a value, and returns this value. Fails if an operation of the
+    /// socket has failed. During the wait, this task also handles the completions of other tasks,
+    /// and wakes them.
     async fn wait_for<T>(
         &self,
         mut attempt: impl FnMut(&mut Inner) -> Option<Result<T>>,
@@ -185,9 +186,9 @@ impl Queues {
         }
     }
 
-    /// Handles the completions in the queue, wakes the other waiting tasks if there were any, and
-    /// returns the result of `attempt`. Returns `None` if the task must wait; the completion
-    /// channel is then armed for the next completion.
+    /// Handles the completions in the queue, wakes the other waiting tasks if there were
+    /// completions, and then calls `attempt`. Returns its value, or an error of the socket. Returns
+    /// `None` if the task must wait: the next completion then causes an event on the channel.
     fn attempt<T>(
         &self,
         attempt: &mut impl FnMut(&mut Inner) -> Option<Result<T>>,
@@ -254,8 +255,8 @@ impl Inner {
         }
     }
 
-    /// Stores a received datagram until the program receives it. `memory` contains the global route
-    /// header, followed by the datagram.
+    /// Stores a received datagram until the program receives it. `completion` states the length and
+    /// the source. `memory` contains the global route header, followed by the datagram.
     fn arrive(&mut self, completion: &WorkCompletion, memory: WriteClaim) {
         let gid = match completion.has_global_route() {
             true => DatagramHeader::parse(&memory).map_or(Gid::default(), |header| header.source()),
@@ -277,8 +278,9 @@ impl Inner {
         });
     }
 
-    /// Posts a datagram to the device. Returns the number of datagrams posted so far, by which the
-    /// caller recognizes that this datagram was sent, or `None` if the send queue is full.
+    /// Posts a datagram to the device. Returns the number of datagrams that the socket has posted
+    /// so far, including this datagram: the datagram is sent once as many have completed. Returns
+    /// `None` if the send queue is full.
     fn post(
         &mut self,
         message: &mut Option<ReadClaim>,

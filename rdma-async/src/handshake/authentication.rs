@@ -27,8 +27,9 @@ const MAGIC: [u8; 8] = *b"RDMAauth";
 
 type Nonce = [u8; NONCE_LEN];
 
-/// Hello (first message) of an authenticated peer, and the nonces (random bytes) of both ends. The
-/// accepting end computes the token that it sends to the peer from these data.
+/// Data of the handshake with an authenticated peer: its hello (first message), and the nonces
+/// (random bytes) of both ends. The accepting end computes its own token, the proof that it may
+/// connect, from these data.
 #[derive(Debug)]
 pub(super) struct AuthenticatedPeer {
     hello: [u8; HELLO_LEN],
@@ -36,8 +37,9 @@ pub(super) struct AuthenticatedPeer {
     connecting: Nonce,
 }
 
-/// Sends a challenge to a peer that has sent `hello`, and checks the proof of the peer. Sends a
-/// rejection if the proof is not valid.
+/// Makes the connecting peer prove that it may connect: sends a challenge with a nonce, and checks
+/// the token with which the peer replies. Sends a rejection if the token is not valid. `hello` is
+/// the first message of the peer.
 pub(super) async fn challenge(
     stream: &mut TcpStream,
     peer: SocketAddr,
@@ -64,8 +66,9 @@ pub(super) async fn challenge(
     })
 }
 
-/// Returns the reply of the accepting end to the peer's hello: the hello `own` of this end and, if
-/// `proved` contains the data of an authenticated peer, the token of this end.
+/// Returns the reply of the accepting end to the peer's hello (first message): the hello `own` of
+/// this end, followed by the token that proves that this end may connect. Without authentication,
+/// `proved` is `None` and the reply has no token.
 pub(super) fn reply(
     peer: SocketAddr,
     own: &[u8; HELLO_LEN],
@@ -102,8 +105,9 @@ pub(super) async fn read_reply(
     }
 }
 
-/// Replies to a challenge, whose magic number was already read, with a nonce and a token. Then
-/// reads the hello and the token of the peer, and returns the hello if the token is valid.
+/// Replies to the challenge of the accepting end with a nonce and a token, which proves that this
+/// end may connect. Then reads the hello and the token of the accepting end, and returns the hello
+/// if the token is valid. The magic number of the challenge was already read.
 async fn prove(
     stream: &mut TcpStream,
     peer: SocketAddr,
@@ -132,16 +136,16 @@ async fn prove(
     }
 }
 
-/// Returns the encoding of a token in a message: its length, followed by the token. Truncates a
-/// token that exceeds the maximum length, so that the peer refuses it.
+/// Returns the encoding of a token in a message: its length, followed by its bytes. A token above
+/// the maximum length is cut, and the peer then refuses the cut token as not valid.
 fn encode(token: &[u8]) -> Vec<u8> {
     let token = &token[..token.len().min(MAX_TOKEN_LEN)];
     let len = u16::try_from(token.len()).expect("the limit has 16 bits");
     [&len.to_be_bytes()[..], token].concat()
 }
 
-/// Reads a token, which `peer` has encoded like [`encode`], from `stream`, the TCP connection of
-/// the handshake. Fails if the token exceeds the maximum length.
+/// Reads the token of `peer`, the proof that it may connect, from the TCP connection of the
+/// handshake: first its length, then its bytes. Fails if the token exceeds the maximum length.
 async fn read_token(stream: &mut TcpStream, peer: SocketAddr) -> Result<Vec<u8>> {
     let failed = |source| io_error(peer, &source);
     let len = usize::from(stream.read_u16().await.map_err(failed)?);

@@ -11,8 +11,9 @@ pub(crate) const MAGIC: [u8; 8] = *b"RDMAsync";
 /// versions refuse each other.
 pub(crate) const VERSION: u16 = 2;
 
-/// Limits of one end that its peer must respect: how many messages, and how long messages, the end
-/// accepts. Numbers are in network byte order.
+/// Limits of one end that its peer must respect: the maximum numbers of data messages and of
+/// control messages in flight (depths), and the maximum length of a message (payload). Numbers are
+/// in network byte order.
 ///
 /// ```text
 /// byte 0..8    8..10     10..12       12..14          14..18
@@ -25,8 +26,8 @@ pub(crate) struct EndLimits {
 }
 
 impl EndLimits {
-    /// Length of the encoded limits in bytes, including the magic number and the version that
-    /// precede them.
+    /// Length in bytes of the encoded [`EndLimits`], including the magic number and the version at
+    /// their start.
     pub(crate) const ENCODED_LEN: usize = 18;
 
     /// Returns the limits as bytes, after the magic number and the version.

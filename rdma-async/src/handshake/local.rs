@@ -27,8 +27,9 @@ pub(crate) struct LocalEnd {
     pub(crate) route_mtu: Option<Mtu>,
 }
 
-/// Room in the completion queue and receives that are reserved for a connection, with the device
-/// and the settings of the connection.
+/// Resources of a shard that are reserved for one connection: room in the completion queue, and
+/// receives in the shared receive queue. Also contains the device and the settings of the
+/// connection.
 #[derive(Debug)]
 pub(crate) struct ReservedRoom {
     reservation: Reservation,
@@ -36,14 +37,16 @@ pub(crate) struct ReservedRoom {
 }
 
 impl LocalEnd {
-    /// Creates the unconnected queue pair of this end, with the local address (port and GID) that
-    /// `choice` selects, and reserves room for its completions and messages.
+    /// Creates the queue pair of this end, not yet connected, and reserves room for its completions
+    /// and messages. `choice` selects the local port and GID. `template` contains the device and
+    /// the settings.
     pub(crate) fn prepare(template: Template, choice: AddressChoice) -> Result<Self> {
         Self::prepare_by(template, |builder| builder.address(choice).build())
     }
 
-    /// Creates the queue pair by calling `build` with a builder that has the settings of the queue
-    /// pair. Calls `build` again, without inline data, if the device does not support inline data.
+    /// Creates the queue pair of this end, and reserves room for its completions and messages.
+    /// `build` gets a builder with the settings, and builds the queue pair. If the device does not
+    /// support inline data, `build` is called again, without inline data.
     pub(crate) fn prepare_by(
         template: Template,
         build: impl Fn(QueuePairBuilder) -> rdma_core::Result<PreparedQueuePair>,
@@ -90,8 +93,9 @@ impl LocalEnd {
         }
     }
 
-    /// Connects the queue pair to the endpoint of the peer, with the smaller MTU of the two hellos.
-    /// Returns the queue pair, and the reserved room, from which the connection is created.
+    /// Connects the queue pair to `endpoint`, the queue pair of the peer, with the smaller MTU of
+    /// the two ends. Returns the queue pair and its reserved resources, from which the caller
+    /// creates the connection.
     pub(crate) fn connect(
         self,
         endpoint: &Endpoint,

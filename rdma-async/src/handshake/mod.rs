@@ -59,8 +59,9 @@ pub(crate) async fn connect(
 }
 
 /// Performs the handshake of the accepting end over the TCP connection `stream`, and returns the
-/// new connection. Sends a rejection with the reason if the handshake exceeds its time limit, or if
-/// the listener ends the handshake, unless this end is already waiting for [`READY`].
+/// new connection. Fails if the handshake exceeds its time limit, or if the listener ends the
+/// handshake. The peer then gets a rejection with the reason, except if this end has already sent
+/// its reply and waits for [`READY`].
 pub(crate) async fn accept(
     template: Template,
     mut stream: TcpStream,
@@ -137,8 +138,8 @@ async fn exchange_hellos(
 /// Sets the options of the TCP connection `stream`: disables Nagle's algorithm, and enables
 /// keep-alive probes, which detect that the peer's host has failed.
 fn configure(stream: &TcpStream, keep_alive: Duration) -> io::Result<()> {
-    /// Number of unacknowledged probes after which the kernel closes the connection. Several, so
-    /// that a lost probe does not end the connection.
+    /// Number of unacknowledged TCP keep-alive probes after which the kernel closes the connection.
+    /// Several, so that a lost probe does not end the connection.
     const PROBES: u32 = 4;
     stream.set_nodelay(true)?;
     let quiet = keep_alive / 2;
@@ -149,9 +150,10 @@ fn configure(stream: &TcpStream, keep_alive: Duration) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
-/// Creates the queue pair of this end. Selects the GID of the local address of the TCP connection,
-/// from which the peer is reachable. If the device has this GID, its packets take the route of the
-/// TCP connection, whose MTU then limits the path MTU.
+/// Creates the queue pair of this end with the device and the settings in `template`. Uses the GID
+/// of the local IP address of the TCP connection, from which the peer is reachable. If the device
+/// has this GID, RDMA packets take the route of the TCP connection, whose MTU then limits the path
+/// MTU.
 fn prepare(template: Template, stream: &TcpStream) -> Result<LocalEnd, PrepareError> {
     let tcp = stream.local_addr().map_err(PrepareError::Tcp)?;
     let choice = AddressChoice {
@@ -174,9 +176,9 @@ enum PrepareError {
 }
 
 impl PrepareError {
-    /// Converts this reason, for which no queue pair was created, to an [`Error`]. An error of the
-    /// TCP connection becomes the error of a failed handshake with `peer`; an error of the device
-    /// is unchanged.
+    /// Converts the reason why no queue pair was created to an [`Error`]. An error of the TCP
+    /// connection becomes the error of a failed handshake with `peer`. An error of the device is
+    /// unchanged.
     fn into_error(self, peer: SocketAddr) -> Error {
         match self {
             Self::Tcp(source) => io_error(peer, &source),
@@ -246,8 +248,8 @@ async fn read_magic(stream: &mut TcpStream, peer: SocketAddr) -> Result<[u8; 8]>
     Ok(magic)
 }
 
-/// Reads the rest of a hello (first message of the peer), whose first bytes `magic` were already
-/// read. Returns the complete hello.
+/// Reads a hello, the first message of the peer, except its first bytes `magic`, which the caller
+/// has read to identify the kind of the message. Returns the complete hello.
 async fn read_rest(
     stream: &mut TcpStream,
     peer: SocketAddr,
@@ -280,8 +282,8 @@ pub(crate) fn evicted(peer: SocketAddr, handshakes: usize) -> Error {
     refused(peer, reason)
 }
 
-/// Returns the error of a handshake with `peer` whose TCP connection has failed with the error
-/// `source`.
+/// Returns the error of a failed handshake with `peer`. `source` is the error of the TCP
+/// connection.
 fn io_error(peer: SocketAddr, source: &io::Error) -> Error {
     match source.kind() {
         io::ErrorKind::UnexpectedEof => refused(peer, "it closed the connection early"),

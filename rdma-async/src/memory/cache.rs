@@ -73,9 +73,9 @@ pub struct CacheStatistics {
     pub evictions: u64,
 }
 
-/// Address and length of memory, by which a cache recognizes memory that it keeps registered. While
-/// a region keeps memory registered, it keeps the owner of the memory too, so no other memory has
-/// this address.
+/// Address and length of memory, by which a cache recognizes memory that it keeps registered. The
+/// address is unique, because the cache also keeps the owner of the memory, so that the memory is
+/// not freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Location {
     address: usize,
@@ -104,7 +104,8 @@ struct Entry {
 }
 
 impl RegistrationCache {
-    /// Creates an empty cache that keeps at most `limit` bytes registered with the device.
+    /// Creates an empty cache for registrations of the program's memory with `device`. The cache
+    /// keeps at most `limit` bytes registered.
     pub fn new(device: &RdmaDevice, limit: usize) -> Self {
         Self {
             device: device.clone(),
@@ -113,8 +114,8 @@ impl RegistrationCache {
         }
     }
 
-    /// Returns the region of the memory of `owner`. Registers the memory if the cache does not keep
-    /// it. The bytes are not copied.
+    /// Returns a registered region that consists of the memory of `owner`. Uses the registration
+    /// that this cache keeps, or else registers the memory. The bytes are not copied.
     ///
     /// The cache recognizes memory by its address and length, so that all clones of an `Arc` have
     /// the same region. Memory above the limit of the cache is registered and not kept.
@@ -188,8 +189,8 @@ impl Location {
         }
     }
 
-    /// Returns the location of the memory of a region, which keeps a clone of the owner. A clone
-    /// that copied the bytes has another location than the original.
+    /// Returns the address and length of the memory of `region`. The region keeps its own clone of
+    /// the owner. If the clone has copied the bytes, its address differs from that of the original.
     fn of_region(region: &SharedLocalMr) -> Self {
         let bytes = region.as_slice();
         Self {
@@ -200,8 +201,9 @@ impl Location {
 }
 
 impl Entries {
-    /// Returns the region at a location, and records its use, which delays its eviction. Returns
-    /// `None` if the cache does not keep the memory.
+    /// Returns the cached region with the address and length in `location`, or `None` if the cache
+    /// has no such region. Records the use, so that regions that were used less recently are
+    /// evicted first.
     fn find(&mut self, location: Location) -> Option<SharedLocalMr> {
         let entry = self.regions.get_mut(&location)?;
         self.by_use.remove(&entry.last_use);
@@ -212,8 +214,10 @@ impl Entries {
         Some(entry.region.clone())
     }
 
-    /// Adds and returns a new region. Adds to `unused` all regions that the cache does not keep:
-    /// the regions to evict, or the new region if another task has registered the memory meanwhile.
+    /// Adds a new region to the cache, and returns the region to use. If another task has
+    /// registered the same memory meanwhile, returns the region of that task instead. Moves all
+    /// regions that the cache does not keep to `unused`, so that the caller drops them without
+    /// holding the lock.
     fn add(
         &mut self,
         region: SharedLocalMr,
@@ -247,8 +251,8 @@ impl Entries {
         region
     }
 
-    /// Removes and returns the region at a location. Returns `None` if the cache does not keep the
-    /// memory.
+    /// Removes the region with the address and length in `location` from the cache, and returns the
+    /// region. Returns `None` if the cache has no such region.
     fn remove(&mut self, location: Location) -> Option<SharedLocalMr> {
         let Entry { region, last_use } = self.regions.remove(&location)?;
         self.by_use.remove(&last_use);

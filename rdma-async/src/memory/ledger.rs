@@ -7,9 +7,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 /// Amount of memory that a peer has [requested](crate::Rdma::request_remote_mr) from this end and
-/// not yet returned. The amount of a host
-/// ([`RdmaDevice::granted_memory`](crate::RdmaDevice::granted_memory)) also includes memory that
-/// the peer has returned and that the program has not yet
+/// not yet returned. [`RdmaDevice::granted_memory`](crate::RdmaDevice::granted_memory) also counts
+/// memory that the peer has returned and that the program has not yet
 /// [received](crate::Rdma::receive_local_mr).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -35,8 +34,9 @@ struct Accounts {
     pool_bytes: usize,
 }
 
-/// Sizes, in bytes, with which a requested region counts towards the limit of its peer, and towards
-/// the limit of all peers.
+/// Sizes in bytes of a region that a peer has requested: the size that counts towards the limit of
+/// the peer, and the memory of the device's pool, which is allocated in larger units and counts
+/// towards the limit of all peers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Amount {
     /// Number of bytes that count towards the limit of the peer.
@@ -45,8 +45,8 @@ pub(crate) struct Amount {
     pub(crate) pool_bytes: usize,
 }
 
-/// The limit, in bytes, that a request of a peer for memory would exceed: the limit of the peer, or
-/// that of all peers.
+/// The limit for which a peer's request for memory is refused, with its number of bytes: the limit
+/// of this peer, or the limit of all peers together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exceeded {
     /// Limit of one peer.
@@ -64,8 +64,8 @@ impl Ledger {
     }
 
     /// Counts a region as held by a peer, until the returned value is dropped. Fails if the peer
-    /// would then hold more than `peer_limit` bytes, or all peers more than `pool_limit` bytes of
-    /// the pool.
+    /// would then hold more than `peer_limit` bytes, or if all peers would hold more than
+    /// `pool_limit` bytes of the device's memory pool.
     pub(crate) fn charge(
         self: &Arc<Self>,
         peer: IpAddr,
@@ -100,8 +100,8 @@ fn sum_within(held: usize, more: usize, limit: usize) -> Option<usize> {
     held.checked_add(more).filter(|&sum| sum <= limit)
 }
 
-/// Record that the bytes of a region count towards the memory limits of a peer and of all peers.
-/// Dropping the value, when the region is returned, subtracts the bytes again.
+/// Guard that counts the bytes of a region towards the memory limits of a peer and of all peers.
+/// Dropping the guard, when the peer returns the region, subtracts the bytes again.
 #[derive(Debug)]
 pub(crate) struct Charge {
     ledger: Arc<Ledger>,
@@ -110,7 +110,8 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Returns the number of bytes that count towards the limit of the peer.
+    /// Returns the number of bytes with which the region counts towards the peer's limit of
+    /// requested memory.
     pub(crate) fn bytes(&self) -> usize {
         self.amount.bytes
     }

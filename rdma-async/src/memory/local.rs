@@ -48,8 +48,9 @@ impl LocalMr {
             .expect("only `drop` and `into_parts` take the memory")
     }
 
-    /// Decomposes the region into its buffer, range and lender, for example to lend the buffer to
-    /// the peer. Returns the region, with an error, while an operation is using it.
+    /// Decomposes the region into its registered buffer, its range in this buffer, and the part of
+    /// the pool (lender) to which the buffer returns. Returns the region, with an error, while an
+    /// operation is using it.
     pub(crate) fn into_parts(mut self) -> Result<RegionParts, (Self, VerbsError)> {
         let memory = self
             .memory
@@ -271,8 +272,8 @@ impl NotJoined {
         })
     }
 
-    /// Returns the error of joining the regions `front` and `back`, which are not adjacent parts of
-    /// one region. The error contains both regions, so that the program gets them back.
+    /// Creates the error for two regions that cannot be joined, because they are not adjacent parts
+    /// of one region. The error contains both regions, so that the program gets them back.
     fn not_adjacent(front: RegionParts, back: RegionParts) -> Box<Self> {
         let error = Error::invalid("join of local memory regions", "they are not adjacent");
         Self::new(front.into_region(), back.into_region(), error)
@@ -303,8 +304,8 @@ impl RegionParts {
         self.buffer.access().contains(AccessFlags::WINDOW_BIND)
     }
 
-    /// Creates the region again from its parts, for example because the region could not be joined
-    /// with another.
+    /// Converts the parts back to a region, for example because the region could not be joined with
+    /// another.
     pub(crate) fn into_region(self) -> LocalMr {
         LocalMr::new(SharedBuffer::new(self.buffer), self.range, self.lender)
     }
@@ -344,14 +345,15 @@ pub(super) fn subrange(whole: &Range<usize>, part: &Range<usize>) -> Option<Rang
 pub(crate) mod sealed {
     use super::{Range, SharedBuffer};
 
-    /// Internal access to the registered buffer of a region or slice, and to the range of the
-    /// buffer that the region or slice contains.
+    /// Access for this crate to the registered buffer behind a region or slice, and to the range of
+    /// the buffer that the region or slice contains. Not exported, so that other crates cannot
+    /// implement the public traits.
     pub trait RegionAccess {
         fn buffer_and_range(&self) -> (&SharedBuffer, Range<usize>);
     }
 
-    /// Internal exclusive access to the registered buffer of a region or slice, like
-    /// [`RegionAccess`].
+    /// Exclusive access for this crate to the registered buffer behind a region or slice, for
+    /// operations that write to the memory. The counterpart of [`RegionAccess`].
     pub trait RegionAccessMut: RegionAccess {
         fn buffer_and_range_mut(&mut self) -> (&mut SharedBuffer, Range<usize>);
     }

@@ -12,7 +12,8 @@ use rdma_core::{AccessFlags, Buffer, Context, ProtectionDomain};
 use super::usage::{KeptBytes, PoolOptions, PoolStatistics, UNIT, Usage};
 use crate::error::{Error, Result};
 
-/// Size, in bytes, of the smallest piece of memory that the pool lends and keeps for reuse.
+/// Size in bytes of the smallest piece of memory that the pool gives out for a region and keeps for
+/// reuse.
 const MIN_PIECE: usize = UNIT;
 /// Size, in bytes, of the largest piece of memory that the pool keeps for reuse. Larger memory is
 /// registered separately, and freed when its region is dropped.
@@ -23,9 +24,9 @@ const CHUNK: usize = 64 << 10;
 /// Approximate number of bytes that are registered with one call if the memory is in huge pages.
 /// Equal to the usual size of a huge page.
 const HUGE_CHUNK: usize = 2 << 20;
-/// Approximate limit, in bytes, of the unused pieces of each size that a pool without watermarks
-/// keeps registered. The limit as a number of pieces is at least 4 and at most 4096. Pieces beyond
-/// the limit are freed.
+/// Approximate number of bytes of unused memory pieces of each size that a pool keeps registered,
+/// unless the program has set watermarks. The pool frees further pieces. At least 4 and at most
+/// 4096 pieces of each size are kept.
 const MAX_KEPT_BYTES: usize = 64 << 20;
 
 /// Pool of registered memory of one protection domain, which lends memory in pieces. The sizes of
@@ -106,14 +107,15 @@ impl Pool {
         Ok(self.lender_of(layout)?.1.size())
     }
 
-    /// Returns the maximum number of bytes that all peers together may use at their request, or
-    /// `None` if the pool has no limit.
+    /// Returns the maximum number of bytes of the pool that all peers together may request and
+    /// hold. Returns `None` if the pool has no limit.
     pub(crate) fn limit_of_peers(&self) -> Option<usize> {
         self.usage.limit_of_peers()
     }
 
-    /// Takes memory of `len` bytes, at most [`MIN_PIECE`], for the header of a message or the
-    /// result of an atomic operation.
+    /// Takes registered memory of `len` bytes, at most [`MIN_PIECE`], for the header of a message
+    /// or the result of an atomic operation. Returns a claim: exclusive use of the memory by one
+    /// request.
     pub(crate) fn take_header(&self, len: usize) -> Result<WriteClaim> {
         match self.sizes[0].take()?.into_claim(..len) {
             Ok(claim) => Ok(claim),
@@ -127,15 +129,17 @@ impl Pool {
         self.sizes[0].keep(piece);
     }
 
-    /// Takes memory with the size and alignment of `layout`. The size must not be 0. Returns the
-    /// memory, and the lender to which the caller must return it.
+    /// Takes memory with the size and alignment of `layout` from the pool. The size must not be 0.
+    /// Returns the memory and its lender: the part of the pool to which the caller must return the
+    /// memory. Fails if the limit of the pool would be exceeded.
     pub(crate) fn take(&self, layout: Layout) -> Result<(SharedBuffer, Arc<PieceLender>)> {
         let (lender, layout) = self.lender_of(layout)?;
         self.usage.acquire(layout.size())?;
         self.lend(lender, layout)
     }
 
-    /// Takes memory like [`Self::take`], after waiting until the limit of the pool allows it.
+    /// Takes memory with the size and alignment of `layout` from the pool, after waiting until the
+    /// limit of the pool allows it. Returns the same values as [`Self::take`].
     pub(crate) async fn take_when_free(
         &self,
         layout: Layout,
@@ -145,8 +149,9 @@ impl Pool {
         self.lend(lender, layout)
     }
 
-    /// Takes memory from `lender`. [`Usage`] must already count the memory as used; on an error,
-    /// the count is undone.
+    /// Takes memory from `lender`, the part of the pool for one size. The caller must already have
+    /// counted the memory in the pool's [`Usage`]. If no memory can be registered, subtracts the
+    /// memory again.
     fn lend(
         &self,
         lender: &Arc<PieceLender>,
@@ -165,9 +170,9 @@ impl Pool {
         }
     }
 
-    /// Returns the lender for the smallest piece size that fits `layout`, and the size and
-    /// alignment of that piece. Memory that no piece size fits comes from the lender of unpooled
-    /// memory.
+    /// Returns the lender (part of the pool) for the smallest piece size that fits `layout`, and
+    /// the size and alignment of the piece. Memory that no piece size fits comes from the lender of
+    /// memory that is not kept for reuse.
     fn lender_of(&self, layout: Layout) -> Result<(&Arc<PieceLender>, Layout)> {
         let size = layout
             .size()
@@ -280,8 +285,8 @@ impl PieceLender {
         // The piece is then freed.
     }
 
-    /// Keeps a piece of registered memory for its next use. Frees the piece if the maximum number
-    /// of kept pieces of a pool without watermarks is reached.
+    /// Keeps a piece of registered memory for its next use. In a pool without watermarks, frees the
+    /// piece instead if the maximum number of pieces of this size is already kept.
     #[inline]
     fn keep(&self, piece: SharedBuffer) {
         let mut kept = self.kept.lock();
@@ -311,8 +316,8 @@ impl PieceLender {
         bytes
     }
 
-    /// Checks the pieces that were returned while operations were using them, and keeps the pieces
-    /// whose operations have completed, so that they can be lent again.
+    /// Checks the pieces of memory that were returned while operations were still using them. Keeps
+    /// the pieces whose operations have completed, so that the pool can give them out again.
     fn collect_claimed(&self) {
         let claimed = std::mem::take(&mut *self.claimed.lock());
         for piece in claimed {
@@ -336,8 +341,8 @@ impl PieceLender {
         registered.map_err(|refused| rdma_core::Error::from(refused).into())
     }
 
-    /// Registers further memory, because no piece is kept. Returns one piece of the memory, and
-    /// keeps the other pieces.
+    /// Registers further memory, divides it into pieces, and returns one piece. Keeps the other
+    /// pieces for later use. Called when no unused piece is left.
     fn grow(&self) -> Result<SharedBuffer> {
         let chunk = match self.huge_pages {
             HugePages::No => CHUNK,
@@ -356,8 +361,9 @@ impl PieceLender {
     }
 }
 
-/// Returns the access flag by which memory windows can be bound to registered memory, if the device
-/// supports windows of type 2. The flag gives peers no access to the memory.
+/// Returns the access flag that permits binding memory windows to the pool's memory. Returns no
+/// flag if the device does not support windows of type 2. The flag gives peers no access to the
+/// memory.
 fn window_access(domain: &ProtectionDomain) -> AccessFlags {
     match has_windows(domain.context()) {
         true => AccessFlags::WINDOW_BIND,

@@ -73,8 +73,9 @@ impl RemoteMr {
         }
     }
 
-    /// Creates a region from the encoding of a token ([`RemoteMemory::to_bytes`]), like
-    /// [`Self::from_token`].
+    /// Creates a region of the peer's memory from an encoded token, the bytes that
+    /// [`RemoteMemory::to_bytes`] has returned at the peer. Like [`Self::from_token`], this does
+    /// not check the token.
     pub fn from_token_bytes(bytes: &[u8; RemoteMemory::ENCODED_LEN]) -> Self {
         Self::from_token(RemoteMemory::from_bytes(bytes))
     }
@@ -94,8 +95,8 @@ impl RemoteMr {
             .map(|(lease, _)| *lease)
     }
 
-    /// Drops the region without notifying the peer. The caller must then return the memory to the
-    /// peer, which ends the lease.
+    /// Drops the region without a message to the peer, because the caller has sent a message that
+    /// returns the memory. Also removes the lease from the connection's table of leases.
     pub(crate) fn forget_lease(mut self) {
         if let Some((lease, connection)) = self.lease.take()
             && let Some(connection) = connection.upgrade()
@@ -210,13 +211,13 @@ mod sealed {
 /// Remote memory that an operation can read from: [`RemoteMr`], [`SharedRemoteMr`] and the slices
 /// (sealed trait).
 pub trait RemoteMrReadAccess: sealed::Sealed {
-    /// Returns the length of the memory in bytes.
+    /// Returns the length in bytes of this memory of the peer.
     fn length(&self) -> usize {
         usize::try_from(self.memory().len).unwrap_or(usize::MAX)
     }
 
-    /// Returns the address, length and key of the memory, which a request contains to access the
-    /// memory.
+    /// Returns the address, length and key of this memory of the peer. Every request that accesses
+    /// the memory contains these values.
     fn memory(&self) -> RemoteMemory;
 
     /// Returns whether the peer has ended the lease of the memory, so that operations on it fail.

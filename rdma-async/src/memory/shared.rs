@@ -47,8 +47,8 @@ impl SharedLocalMr {
         Self { memory, range }
     }
 
-    /// Returns a region with the bytes `range` of this region, which shares its memory. Returns
-    /// `None` if `range` exceeds this region.
+    /// Returns a region that consists of the bytes `range` of this region. Both regions share one
+    /// memory and one registration. Returns `None` if `range` exceeds this region.
     #[must_use]
     pub fn get(&self, range: Range<usize>) -> Option<Self> {
         let range = subrange(&self.range, &range)?;

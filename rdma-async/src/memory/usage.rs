@@ -24,9 +24,10 @@ pub struct PoolOptions {
 }
 
 impl PoolOptions {
-    /// Sets the maximum number of bytes of local memory regions that exist at the same time. Each
-    /// region counts with the size of its piece, a power of two up to 64 MiB. Kept memory of
-    /// dropped regions, and receives of connections, do not count. By default there is no limit.
+    /// Sets the maximum number of bytes of local memory regions that exist at the same time. The
+    /// size of a region of up to 64 MiB is rounded up to a power of two. Memory of dropped regions
+    /// that stays registered, and the receives of connections, do not count. By default there is no
+    /// limit.
     ///
     /// The regions that peers have [requested](crate::Rdma::request_remote_mr) and hold use at most
     /// three quarters of the limit. The rest remains for the program, even if hostile peers request
@@ -71,7 +72,8 @@ impl PoolOptions {
         self
     }
 
-    /// Checks these watermarks. Returns an error if the low watermark exceeds the high watermark.
+    /// Checks the watermarks of the memory that the pool keeps registered. Returns an error if the
+    /// low watermark exceeds the high watermark.
     pub(crate) fn check(&self) -> Result<()> {
         match &self.kept_watermarks {
             Some(watermarks) if watermarks.is_empty() => {
@@ -145,8 +147,8 @@ impl Usage {
         Some(limit - limit / 4)
     }
 
-    /// Counts a piece of `bytes` bytes as used. `bytes` is a multiple of [`UNIT`]. Fails if the
-    /// limit would be exceeded.
+    /// Counts `bytes` bytes of pool memory as used. Fails if the limit of the pool would be
+    /// exceeded. `bytes` is a multiple of [`UNIT`].
     pub(super) fn acquire(&self, bytes: usize) -> Result<()> {
         if let Some(limit) = &self.limit {
             let permit = units(bytes).and_then(|units| limit.free.try_acquire_many(units).ok());
@@ -156,8 +158,9 @@ impl Usage {
         Ok(())
     }
 
-    /// Counts a piece of `bytes` bytes as used, after waiting until the limit allows it. Tasks get
-    /// memory in the order in which they began to wait.
+    /// Counts `bytes` bytes of pool memory as used, after waiting until the limit of the pool
+    /// allows it. Tasks get memory in the order in which they began to wait. Fails if `bytes`
+    /// exceeds the whole limit.
     pub(super) async fn acquire_when_free(&self, bytes: usize) -> Result<()> {
         if let Some(limit) = &self.limit {
             let units = units(bytes).filter(|_| bytes <= limit.bytes);
@@ -212,8 +215,8 @@ impl Limit {
     }
 }
 
-/// Counter of the kept bytes of a memory pool, that is, of returned memory that stays registered.
-/// Contains the watermarks, which limit the kept bytes.
+/// Counter of the kept bytes of a memory pool. Kept bytes are memory of dropped regions that stays
+/// registered. Contains the two watermarks that limit the kept bytes.
 #[derive(Debug)]
 pub(super) struct KeptBytes {
     bytes: AtomicUsize,
@@ -228,8 +231,9 @@ impl KeptBytes {
         }
     }
 
-    /// Adds `bytes`, the length of returned memory, to the kept bytes. Called before other threads
-    /// can take the memory, because taking the memory subtracts the same number.
+    /// Adds `bytes`, the length of memory that was returned to the pool, to the count of kept
+    /// (unused) bytes. Called before other threads can take the memory, because taking the memory
+    /// subtracts the same number.
     pub(super) fn add(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -238,15 +242,16 @@ impl KeptBytes {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the number of kept bytes to which the pool must now free memory (the low watermark).
-    /// Returns `None` if the kept bytes do not exceed the high watermark.
+    /// Returns the low watermark if the kept bytes exceed the high watermark. The pool must then
+    /// free unused memory until at most this number of bytes is kept. Otherwise returns `None`.
     pub(super) fn above_high(&self) -> Option<usize> {
         let bytes = self.bytes.load(Ordering::Relaxed);
         (bytes > *self.watermarks.end()).then(|| *self.watermarks.start())
     }
 }
 
-/// Returns the number of [`UNIT`]s in `bytes`, rounded up, or `None` if the number exceeds 32 bits.
+/// Returns the number of [`UNIT`]s of 64 bytes, in which pool memory is counted, for `bytes` bytes,
+/// rounded up. Returns `None` if the number exceeds 32 bits.
 fn units(bytes: usize) -> Option<u32> {
     u32::try_from(bytes.div_ceil(UNIT)).ok()
 }

@@ -7,7 +7,8 @@ use metrics::{Counter, Gauge, Histogram, SharedString, Unit, counter, gauge, his
 
 use super::operation::{Kind, Outcome};
 
-/// Handles by which the metrics of one device are updated, created when the device is opened.
+/// The metrics of one device: counts and durations of its operations, and the numbers of its
+/// connections and leases. Each field updates one metric of the crate [`metrics`](::metrics).
 pub(crate) struct Metrics {
     /// Handles by the [`Kind`] of the operation.
     operations: Vec<OperationMetrics>,

@@ -54,8 +54,8 @@ macro_rules! observed_arrival {
 
 pub(crate) use {observed, observed_arrival};
 
-/// Substitute for `operation::ObservedPolls` if neither feature is enabled: its functions do
-/// nothing.
+/// Substitute for `operation::ObservedPolls` if both the feature `metrics` and the feature `trace`
+/// are disabled. Its functions do nothing.
 #[cfg(not(any(feature = "metrics", feature = "trace")))]
 #[derive(Debug)]
 pub(crate) struct ObservedPolls;
@@ -172,8 +172,9 @@ impl PoolBytes {
     }
 }
 
-/// Reports that the device refused to end the access of a peer to memory, where no caller gets the
-/// error, for example at a drop: logs the error, and increments a metric.
+/// Reports that the device failed to end the access of a peer to memory: logs the error, and
+/// increments a metric. Called where the error cannot be returned to a caller, for example in a
+/// `drop`.
 #[cold]
 pub(crate) fn report_failed_end(device: &crate::RdmaDevice, error: &rdma_core::Error) {
     tracing::warn!(device = device.context().name(), %error, "the access of a peer was not ended");

@@ -46,7 +46,8 @@ impl Kind {
         Self::StreamRead,
     ];
 
-    /// Returns the name of the kind, which labels metrics and trace events.
+    /// Returns the name of this kind of operation, such as `write` or `send`, which labels metrics
+    /// and trace events.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Write => "write",
@@ -78,8 +79,9 @@ pub(super) enum Outcome {
     Dropped,
 }
 
-/// Guard of an observed operation in progress. Dropping the guard before [`Self::end`] records that
-/// the future of the operation was dropped.
+/// Guard that measures an operation in progress, and records its outcome and duration in metrics
+/// and trace events. If the guard is dropped without [`Self::end`], the outcome is that the future
+/// of the operation was dropped.
 #[derive(Debug)]
 pub(crate) struct Observed<'c> {
     connection: &'c Connection,
@@ -104,14 +106,15 @@ impl<'c> Observed<'c> {
         }
     }
 
-    /// Consumes this guard without recording an outcome. Returns the time at which the operation
-    /// began, so that the caller can record the outcome later.
+    /// Ends this guard without recording an outcome of its operation. Returns the time at which the
+    /// operation began, from which the caller later creates a guard again.
     fn into_begun(mut self) -> Instant {
         self.has_ended = true;
         self.begun
     }
 
-    /// Ends the observation: records whether the operation succeeded, and returns its result.
+    /// Records the success or failure of the operation, and its duration, in metrics and trace
+    /// events. Returns `result`, the result of the operation, unchanged.
     pub(crate) fn end<T>(mut self, result: Result<T>) -> Result<T> {
         self.has_ended = true;
         #[cfg(feature = "trace")]
@@ -126,8 +129,8 @@ impl<'c> Observed<'c> {
         result
     }
 
-    /// Ends the observation like [`Self::end`]. `bytes` returns the number of transferred bytes
-    /// from the value of the operation.
+    /// Records the success or failure of the operation like [`Self::end`]. `bytes` is called with
+    /// the value of a successful operation, and returns the number of transferred bytes.
     pub(crate) fn end_with<T>(
         mut self,
         result: Result<T>,
@@ -137,8 +140,8 @@ impl<'c> Observed<'c> {
         self.end(result)
     }
 
-    /// Records the outcome, the duration and the number of bytes in the metrics, and as a trace
-    /// event.
+    /// Records the outcome, the duration and the number of bytes of this operation in the metrics,
+    /// and as a trace event.
     fn record(&self, outcome: Outcome) {
         let took = self.begun.elapsed();
         #[cfg(feature = "metrics")]
@@ -169,8 +172,8 @@ impl Drop for Observed<'_> {
     }
 }
 
-/// Observation of operations of one kind that are polled instead of awaited, such as writes to a
-/// stream. Only one operation is in progress at a time.
+/// Recorder of metrics and trace events for operations that are polled instead of awaited, such as
+/// writes to a stream. Only one operation is in progress at a time.
 #[derive(Debug)]
 pub(crate) struct ObservedPolls {
     kind: Kind,
@@ -186,16 +189,16 @@ impl ObservedPolls {
         }
     }
 
-    /// Records that the program polls an operation on `connection`. The first poll of an operation
-    /// begins its observation.
+    /// Records that the program polls an operation on `connection`. The first poll starts the
+    /// measured duration of the operation.
     pub(crate) fn poll(&mut self, connection: &Connection) {
         let kind = self.kind;
         self.begun
             .get_or_insert_with(|| Observed::begin(connection, kind, 0).into_begun());
     }
 
-    /// Ends the observation of the current operation, whose result is a number of bytes, and
-    /// returns the result.
+    /// Records the success or failure of the operation in progress, its duration and its number of
+    /// bytes in metrics and trace events. Returns `result`, the result of the operation, unchanged.
     pub(crate) fn end(&mut self, connection: &Connection, result: Result<usize>) -> Result<usize> {
         match self.take(connection) {
             Some(observed) => observed.end_with(result, |&bytes| bytes),
@@ -203,8 +206,8 @@ impl ObservedPolls {
         }
     }
 
-    /// Records that the operation in progress, if any, was given up, because it will not be polled
-    /// again.
+    /// Records in metrics and trace events that the operation in progress was dropped, because the
+    /// program will not poll it again. Does nothing if no operation is in progress.
     pub(crate) fn give_up(&mut self, connection: &Connection) {
         drop(self.take(connection));
     }

@@ -54,8 +54,9 @@ impl Published {
 }
 
 impl Announcer {
-    /// Notifies the peer of a connection about each change, until the value is dropped. `immediate`
-    /// is the immediate data of the notification, for example to distinguish several values.
+    /// Sends a notification to the peer of `rdma` after each change of the published value, until
+    /// the value is dropped. `immediate` is the immediate data of the notification, for example to
+    /// distinguish several values.
     ///
     /// A notification needs a credit, as a message does. Changes during the wait for a credit share
     /// one notification: at most one notification waits, and the last change is always announced.
@@ -97,8 +98,8 @@ impl Announcer {
 }
 
 impl PublishedReader<'_> {
-    /// Waits until the owner [announces](Announcer::announce) a change on this connection, and
-    /// reads the value.
+    /// Waits for a notification that the published value has changed, reads the value, and returns
+    /// it. The end that publishes the value sends the notifications by [`Announcer::announce`].
     ///
     /// Consumes all writes with immediate data on the connection. A program that uses these writes
     /// for other purposes must receive them itself ([`Rdma::receive_write_immediate`]) and call

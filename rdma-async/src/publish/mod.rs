@@ -42,7 +42,8 @@ use crate::rdma::Rdma;
 /// Number of slots, which successive values fill in turn: more than two, so that the slot from
 /// which a slow reader reads is not overwritten by the next updates.
 const SLOTS: usize = 4;
-/// Length of the header of a slot, in bytes: four words of 8 bytes.
+/// Length in bytes of the header of a slot. The header has four words of 8 bytes: version, length,
+/// checksum and zero.
 const HEADER_LEN: usize = 32;
 /// Length of the headers of all slots, in bytes, and thus the offset of the first value in the
 /// published memory.
@@ -55,11 +56,11 @@ const MAX_SINGLE_READ_LEN: usize = 2048;
 /// longer than a read, so that only a constantly overwritten value exceeds it.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A value in memory of this end that peers read one-sided, without involving this program.
+/// A value in memory of this end that peers read by RDMA, without involving this program.
 ///
 /// The owner updates the value. A [`PublishedReader`] on any connection of the device reads the
-/// value, and never returns a partial update. Dropping `Published` ends the access of all readers
-/// at the device.
+/// value, and never returns a partial update. Dropping `Published` deregisters the memory, after
+/// which the device refuses the access of all readers.
 ///
 /// ```
 /// use rdma_async::{PublishedReader, RdmaBuilder};
@@ -174,8 +175,8 @@ impl Published {
         Ok(())
     }
 
-    /// Ends the access of all readers at the device. Their reads fail with a remote access error,
-    /// which ends their connections.
+    /// Ends the access of all readers of this published value. Their later reads fail with a remote
+    /// access error, which ends their connections.
     ///
     /// # Errors
     ///
@@ -275,7 +276,7 @@ impl<'c> PublishedReader<'c> {
         Ok(self.last_value())
     }
 
-    /// Returns the value of the last successful read.
+    /// Returns the published value that the last successful read has copied to local memory.
     fn last_value(&self) -> &[u8] {
         &self.local.as_slice()[self.value.clone()]
     }
@@ -297,7 +298,9 @@ impl<'c> PublishedReader<'c> {
         }
     }
 
-    /// Repeats the read until it finds a complete value, for at most [`READ_TIMEOUT`].
+    /// Repeats the RDMA read of the published value, for at most [`READ_TIMEOUT`], until the value
+    /// matches its checksum. The value does not match if the owner has overwritten it during the
+    /// read.
     async fn retry_read(&mut self) -> Result<()> {
         let begun = Instant::now();
         let again = async {
@@ -318,8 +321,9 @@ impl<'c> PublishedReader<'c> {
             }))
     }
 
-    /// Reads the headers and the newest value once. Returns `false` if the owner has overwritten
-    /// the slot of the value meanwhile, so that the caller reads again.
+    /// Reads the newest published value once, with its header. Returns `false` if the value does
+    /// not match the header, because the owner has overwritten the value during the read. The
+    /// caller then reads again.
     async fn try_read(&mut self) -> Result<bool> {
         if self.local.length() <= MAX_SINGLE_READ_LEN {
             self.rdma.read(&mut self.local, &self.remote).await?;
@@ -348,9 +352,9 @@ impl<'c> PublishedReader<'c> {
         }
     }
 
-    /// Checks the value that was read from the slot of `header`, and makes it the last read value.
-    /// Returns `false` if the value does not match the header, because the owner has overwritten
-    /// the slot meanwhile.
+    /// Checks the published value that was read together with `header`, and makes it the last read
+    /// value. Returns `false` if the value does not match its length and checksum in the header,
+    /// because the owner has overwritten it during the read.
     fn accept(&mut self, header: Header) -> bool {
         let start = value_range(header.slot, self.capacity).start;
         let is_complete = header.len <= self.capacity
@@ -366,8 +370,8 @@ impl<'c> PublishedReader<'c> {
         is_complete
     }
 
-    /// Returns the header with the highest version among the headers that the last read has copied
-    /// to `local`.
+    /// Returns the header of the newest published value: the header with the highest version in the
+    /// local copy of the memory, which the last RDMA read has filled.
     fn newest_header(&self) -> Header {
         let bytes = self.local.as_slice();
         let word = |slot: usize, index: usize| {

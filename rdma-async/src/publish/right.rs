@@ -11,8 +11,9 @@ use rdma_core::{AccessFlags, RemoteMemory};
 use super::Published;
 use crate::error::Result;
 
-/// The rights of all readers to read a published value. Contains the grant (memory key) of each
-/// [`ReaderRight`] by the number of the right, and the last number that was used.
+/// Memory keys of the readers that the owner of a published value has admitted one by one. Each key
+/// belongs to one [`ReaderRight`], and is found by the number of that right. Also contains the
+/// number that was used last.
 #[derive(Debug, Default)]
 pub(super) struct Rights {
     grants: Mutex<(u64, HashMap<u64, ExposedGrant>)>,
@@ -36,8 +37,9 @@ impl fmt::Debug for ReaderRight {
 }
 
 impl Published {
-    /// Registers the memory once more, for one reader, and returns the access right of that reader.
-    /// An owner that keeps [`Self::token`] secret can end the access of each reader separately.
+    /// Admits one reader of this published value: registers the memory once more, and returns the
+    /// access right of that reader. If the owner keeps [`Self::token`], the key for all readers,
+    /// secret, the owner can end the access of each reader separately.
     ///
     /// ```
     /// use rdma_async::{PublishedReader, RdmaBuilder};
@@ -98,8 +100,9 @@ impl ReaderRight {
         }
     }
 
-    /// Removes the grant (memory key) of this right from the value, so that dropping the grant ends
-    /// the access. Returns `None` if the value was dropped, which has ended the access.
+    /// Removes the memory key of this reader from the published value. Dropping the returned key
+    /// ends the reader's access. Returns `None` if the value was dropped, which has ended the
+    /// access of all readers.
     fn take(&self) -> Option<ExposedGrant> {
         let rights = self.rights.upgrade()?;
         let mut grants = rights.grants.lock();

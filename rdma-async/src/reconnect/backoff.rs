@@ -30,13 +30,13 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// Sets the length of the first pause. The default is 50 ms.
+    /// Sets the length of the first pause between two attempts to connect. The default is 50 ms.
     pub fn first(mut self, pause: Duration) -> Self {
         self.first = pause;
         self
     }
 
-    /// Sets the maximum length of a pause. The default is 5 s.
+    /// Sets the maximum length of a pause between two attempts to connect. The default is 5 s.
     pub fn longest(mut self, pause: Duration) -> Self {
         self.longest = pause;
         self
@@ -84,13 +84,15 @@ pub(super) struct Pauses {
 }
 
 impl Pauses {
-    /// Restarts the sequence with its first, shortest pause, because a connection was established.
+    /// Makes the next pause between attempts to connect the first, shortest pause again, because a
+    /// connection was established.
     pub(super) fn reset(&mut self) {
         self.next = self.backoff.first;
     }
 
-    /// Sleeps for the duration of the next pause. If the pause would exceed the time limit,
-    /// immediately returns `failure`, or [`Error::Timeout`] if `failure` is `None`.
+    /// Sleeps for the next pause between two attempts to connect. If the pause would exceed the
+    /// time limit, does not sleep and returns an error: `failure`, the error of the last attempt,
+    /// or [`Error::Timeout`] if `failure` is `None`.
     pub(super) async fn wait(&mut self, failure: Option<Error>) -> Result<()> {
         let pause = self.next_pause();
         if self.end.is_some_and(|end| Instant::now() + pause > end) {

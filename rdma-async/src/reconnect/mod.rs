@@ -93,7 +93,8 @@ impl<C: Connector> Reconnect<C> {
         }
     }
 
-    /// Returns the number of connections to the peer that are open now, at most one for each path.
+    /// Returns the number of connections to the peer that are open now. Each path to the peer, over
+    /// which one connector connects, has at most one connection.
     pub fn open_connections(&self) -> usize {
         self.paths.iter().filter_map(Path::open).count()
     }
@@ -104,9 +105,9 @@ impl<C: Connector> Reconnect<C> {
         self.paths.iter().map(Path::made).sum()
     }
 
-    /// Returns an open connection: the connections of all paths are used in turn. If no connection
-    /// is open, tries the paths in order until an attempt succeeds, with the pauses of the
-    /// [`Backoff`] between rounds.
+    /// Returns an open connection. With several paths (connectors), successive calls return the
+    /// connections of different paths in turn. If no connection is open, tries all paths in order
+    /// until an attempt succeeds, and pauses between these rounds ([`Backoff`]).
     ///
     /// # Errors
     ///
@@ -171,8 +172,9 @@ impl<C: Connector> Reconnect<C> {
         self.repeat_while(operations, |_| true).await
     }
 
-    /// Performs `operation` on a connection. If the connection has ended and `may_repeat` returns
-    /// `true` for the error, repeats the operation on another connection.
+    /// Performs `operation` on a connection, and returns its result. If the operation fails because
+    /// the connection has ended, and `may_repeat` returns `true` for the error, repeats the
+    /// operation on another connection, until the time limit of the [`Backoff`].
     async fn repeat_while<T, F>(
         &self,
         operation: impl Fn(Arc<Rdma>) -> F,
@@ -198,9 +200,10 @@ impl<C: Connector> Reconnect<C> {
         }
     }
 
-    /// Keeps a connection open over every path: connects again when a connection has ended, with
-    /// the pauses of the [`Backoff`], but without its time limit. Never returns. A program runs
-    /// this function concurrently with its operations, for example in a task.
+    /// Keeps a connection open over every path (connector) to the peer: connects again whenever a
+    /// connection has ended, with the pauses of the [`Backoff`]. Tries again without a time limit,
+    /// and never returns. A program runs this function concurrently with its operations, for
+    /// example in a task.
     pub async fn maintain(&self) {
         join_all(self.paths.iter().map(|path| self.maintain_path(path))).await;
     }
@@ -223,8 +226,8 @@ impl<C: Connector> Reconnect<C> {
         }
     }
 
-    /// Returns the open connection of the next path in turn, or `None` if no path has an open
-    /// connection.
+    /// Returns the open connection of the next path (connector to the peer) in turn. Skips paths
+    /// without an open connection. Returns `None` if no path has an open connection.
     fn next_open(&self) -> Option<Arc<Rdma>> {
         let count = self.paths.len();
         let first = self.next.fetch_add(1, Ordering::Relaxed);

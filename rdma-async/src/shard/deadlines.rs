@@ -11,11 +11,11 @@ use parking_lot::Mutex;
 use crate::connection::Connection;
 use crate::error::Error;
 
-/// Number of slots of the wheel, each for one millisecond, so that a round takes about one second.
-/// A later deadline stays in its slot for further rounds.
+/// Number of slots of the timer wheel, each for one millisecond, so that a round takes about one
+/// second. A later deadline stays in its slot for further rounds.
 const SLOTS: u64 = 1024;
-/// Value of `Deadlines::next`, the tick (millisecond since the start of the wheel) of the next
-/// check, while there is no deadline.
+/// Value of `Deadlines::next`, the time of the next check of the timer wheel, while there is no
+/// deadline.
 const NEVER: u64 = u64::MAX;
 
 /// Timer wheel with the deadlines of a shard's operations. A connection ends at its deadline unless
@@ -76,14 +76,16 @@ impl Default for Deadlines {
 }
 
 impl Deadlines {
-    /// Returns the tick of `time`: the milliseconds since the start of the wheel, rounded up.
+    /// Converts `time` to a tick of the timer wheel: the number of milliseconds since the start of
+    /// the wheel, rounded up.
     fn tick_of(&self, time: Instant) -> u64 {
         let elapsed = time.saturating_duration_since(self.start);
         u64::try_from(elapsed.as_nanos().div_ceil(1_000_000)).unwrap_or(NEVER - 1)
     }
 
-    /// Adds a deadline that ends the connection after `limit`. Returns the key of the deadline, and
-    /// whether the wheel must now be checked earlier, so that a sleeping driver must be woken.
+    /// Adds a deadline to the timer wheel: `connection` ends after `limit`, unless the deadline is
+    /// cancelled. Returns the key for cancelling, and `true` if the wheel must now be checked
+    /// earlier than before. A sleeping driver, the task that checks the wheel, must then be woken.
     pub(super) fn add(&self, connection: Weak<Connection>, limit: Duration) -> (DeadlineKey, bool) {
         let now = Instant::now();
         let due = now
@@ -129,8 +131,8 @@ impl Deadlines {
         drop(connection);
     }
 
-    /// Returns the time at which the driver must check the wheel next, or `None` if the wheel is
-    /// empty.
+    /// Returns the time at which the driver, the task that ends connections at their deadlines,
+    /// must check the timer wheel next. Returns `None` if there is no deadline.
     pub(super) fn next(&self) -> Option<Instant> {
         match self.next.load(Ordering::Relaxed) {
             NEVER => None,
@@ -169,9 +171,9 @@ impl Wheel {
         Some(connection)
     }
 
-    /// Removes the deadlines whose ticks are at most `to`, which have passed, and returns their
-    /// connections and time limits. Stores in `next` the tick at which the wheel must be checked
-    /// again.
+    /// Removes the deadlines that have passed at the tick `to` (in milliseconds since the start of
+    /// the wheel), and returns their connections and time limits. Stores the tick at which the
+    /// wheel must be checked again in `next`.
     fn advance(&mut self, to: u64, next: &AtomicU64) -> Vec<(Weak<Connection>, Duration)> {
         let mut due = Vec::new();
         let last = to.min(self.tick + SLOTS - 1);

@@ -23,15 +23,16 @@ use crate::error::{Error, Result};
 /// Number of polls of the completion queue between two yields of the driver task to the executor,
 /// while no other task runs on its thread. More than one, because a yield takes longer than a poll.
 const POLLS_PER_TURN: u32 = 64;
-/// Duration of a yield to the executor below which the driver assumes that no other task has run
-/// meanwhile.
+/// Duration of a yield to the executor: if a yield of the driver task is shorter, the driver
+/// assumes that no other task has run meanwhile.
 const LONE_YIELD: Duration = Duration::from_micros(1);
-/// Number of consecutive yields shorter than [`LONE_YIELD`] after which the driver assumes that no
-/// other task is ready. More than one, because tokio resumes tasks that have yielded in the reverse
-/// order: the driver and another task that yields run twice in turn.
+/// Number of consecutive yields shorter than [`LONE_YIELD`] after which the driver, the polling
+/// task, assumes that no other task is ready. More than one, because of two tasks that yield, tokio
+/// runs each task twice in a row, so one short yield occurs although another task is ready.
 const LONE_YIELDS: u32 = 2;
 
-/// State of the driver, the task that polls the completion queue of a shard.
+/// State of the driver: the task that polls the completion queue of a shard (queues that several
+/// connections share), and sleeps while no completions arrive.
 struct Driver {
     shard: Weak<Shard>,
     channel: AsyncFd<CompletionChannel>,
@@ -152,8 +153,9 @@ impl Driver {
         Ok(())
     }
 
-    /// Arms the completion queue: requests an event for the next completion. Returns whether
-    /// completions were found afterwards, so that the driver must not sleep.
+    /// Arms the completion queue: requests an event for the next completion, so that the driver
+    /// task can sleep. Then polls once more. Returns `true` if completions were found, and the
+    /// driver must not sleep.
     async fn arm(&mut self, shard: &Shard) -> Result<bool> {
         shard.is_asleep.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -251,8 +253,9 @@ mod tests {
         tokio::join!(sending, echoing);
     }
 
-    /// Asserts that each arming of the completion queue is followed by a sleep or by completions,
-    /// and that the driver sleeps at most once for each completion.
+    /// Asserts that the driver wakes up rarely. After each request for a completion event (arming),
+    /// the driver must sleep or find completions, and it must sleep at most once for each
+    /// completion.
     async fn assert_few_wakeups(shard: &Shard) {
         let Counts {
             armings,

@@ -3,18 +3,17 @@
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::task::Waker;
 
-/// Number of consecutive permissions of one task to poll, after which the task must wait once, so
-/// that other tasks of the thread run. A wait takes about as long as a short call, so a task that
-/// always gets its result by polling becomes only an eighth slower.
+/// Number of times in a row that a task may poll for its own result. The task must then wait once,
+/// so that other tasks of the thread run. A wait takes about as long as a short call, so a task
+/// that always gets its result by polling becomes only an eighth slower.
 const MAX_IN_ROW: i32 = 7;
 
-/// Number of times that a task must wait after a poll without a result. The results of a distant
-/// peer, or of a peer on the same thread, arrive too late for every poll.
+/// Number of times that a task must wait, without polling, after a poll that has found no result.
+/// The results of a distant peer, or of a peer on the same thread, arrive too late for every poll.
 const WAITS_AFTER_FAILURE: i32 = 16;
 
-/// Identity of the task that was the last to poll for its own result. If several tasks polled in
-/// turn, each poll would delay the other tasks, so a task may poll only if no other task has polled
-/// since.
+/// Identity of the task that polled most recently for its own result. Another task may not poll at
+/// its first call: if several tasks polled in turn, each poll would delay the other tasks.
 #[derive(Debug, Default)]
 pub(super) struct LastTask {
     /// Address of the data of the task's waker.
@@ -25,9 +24,10 @@ pub(super) struct LastTask {
 }
 
 impl LastTask {
-    /// Stores the identity of the task of `waker`. Returns whether the task may poll: the same task
-    /// was already stored, has not polled [`MAX_IN_ROW`] times in a row, and has waited often
-    /// enough after [`Self::poll_failed`].
+    /// Returns whether the task of `waker` may poll for its own result, and stores the identity of
+    /// this task. Polling is permitted if the same task called this function last. To let other
+    /// tasks run, the task must wait after [`MAX_IN_ROW`] polls in a row, and several times after
+    /// [`Self::poll_failed`].
     pub(super) fn replace(&self, waker: &Waker) -> bool {
         // Two tasks have different addresses while both exist. `Waker::will_wake` also compares the
         // addresses of the virtual tables, which can differ for the same task.
@@ -45,7 +45,8 @@ impl LastTask {
         may_poll
     }
 
-    /// Records that the poll of the stored task had no result.
+    /// Records that the poll of the task that was stored last has found no result. The same task
+    /// may not poll at its next [`WAITS_AFTER_FAILURE`] attempts.
     pub(super) fn poll_failed(&self) {
         self.in_row.store(-WAITS_AFTER_FAILURE, Ordering::Relaxed);
     }
@@ -58,8 +59,8 @@ mod tests {
 
     use super::*;
 
-    /// A test's task, whose waker does nothing. Not empty, so that two tasks have different
-    /// addresses.
+    /// A task of a test, whose waker does nothing. Tasks are distinguished by the address of their
+    /// data, so the type must not be empty.
     struct Task(#[expect(dead_code, reason = "gives the task an address of its own")] u8);
 
     impl Wake for Task {

@@ -45,9 +45,9 @@ const BATCH: usize = 32;
 /// Maximum number of batches of [`BATCH`] completions that one poll handles. Bounds the time for
 /// which a poll occupies its thread.
 const BATCHES: usize = 8;
-/// Maximum number of polls for the last completions of a connection that is detached. Enough to
-/// empty a full completion queue, and a limit in case completions arrive faster than they are
-/// polled.
+/// Maximum number of polls for the last completions of a connection, before the connection is
+/// removed from its shard. Enough to empty a full completion queue, and a limit in case completions
+/// arrive faster than they are polled.
 const DETACH_POLLS: usize = 1 << 10;
 /// Maximum time for which a future polls the completion queue before it waits, on a runtime with
 /// one thread. About the latency of a fast device; longer polling would delay the other tasks of
@@ -60,8 +60,9 @@ const POLLS_PER_CLOCK: usize = 8;
 /// connections. The queue grows with the number of connections.
 const INITIAL_ENTRIES: u32 = 4096;
 
-/// Settings that all connections of a shard (shared queues and their task) have in common.
-/// Connections with another profile use another shard.
+/// Settings that all connections of a shard have in common, because they share its completion queue
+/// and its receive queue: the completion mode and the length of a receive. Connections with other
+/// settings use another shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Profile {
     /// Method by which futures are notified of completions.
@@ -119,8 +120,8 @@ struct Poller {
     detached: Vec<Arc<Connection>>,
 }
 
-/// Change of the table of connections to which completions are dispatched. Queued, and applied by
-/// the next poll.
+/// Change of the table of connections that get the completions of this shard. Queued, and applied
+/// by the next poll of the completion queue.
 #[derive(Debug)]
 enum Change {
     Attach(Arc<Connection>),
@@ -140,8 +141,9 @@ pub(crate) enum Polled {
 }
 
 impl Shard {
-    /// Creates a shard on the current runtime, and spawns its driver, the task that polls its
-    /// completion queue.
+    /// Creates a shard (queues that several connections share) on the current runtime, and spawns
+    /// its driver, the task that polls the completion queue. `profile` contains the settings that
+    /// all these connections have.
     pub(crate) fn start(domain: &ProtectionDomain, profile: Profile) -> Result<Arc<Self>> {
         let channel = registered_channel(domain)?;
         let context = domain.context();
@@ -184,7 +186,8 @@ impl Shard {
         Ok(shard)
     }
 
-    /// Returns whether new connections with this runtime and profile can use the shard.
+    /// Returns whether new connections on the runtime `runtime` with the settings in `profile` can
+    /// use the queues of this shard.
     pub(crate) fn serves(&self, runtime: Id, profile: Profile) -> bool {
         self.runtime == runtime && self.profile == profile && !self.has_ended()
     }
@@ -202,7 +205,7 @@ impl Shard {
     }
 
     /// Sets the completion queue and the shared receive queue of this shard in the builder of a new
-    /// queue pair, so that the shard gets the completions of the queue pair.
+    /// queue pair. Several connections share these queues.
     pub(crate) fn prepare(&self, builder: QueuePairBuilder) -> QueuePairBuilder {
         self.receives
             .prepare(builder.send_completions(&self.completions))
@@ -232,22 +235,23 @@ impl Shard {
         posted
     }
 
-    /// Releases the room for `requests` completions and the receives for `messages` messages that
-    /// [`Self::reserve`] has reserved.
+    /// Releases the resources that [`Self::reserve`] has reserved for a connection: room for
+    /// `requests` completions in the completion queue, and receives for `messages` messages in the
+    /// shared receive queue.
     fn release(&self, requests: usize, messages: usize) {
         *self.reserved.lock() -= requests;
         self.receives.shrink(messages);
     }
 
-    /// Attaches a connection to the shard, so that the next polls dispatch the completions of its
-    /// queue pair to it.
+    /// Adds a connection to this shard. The following polls of the completion queue then pass the
+    /// completions of the connection's queue pair to the connection.
     pub(crate) fn attach(&self, connection: &Arc<Connection>) {
         self.changes.push(Change::Attach(Arc::clone(connection)));
     }
 
-    /// Detaches a connection after its remaining completions were dispatched. Polls for the
-    /// remaining completions first, because completions that are still queued when the queue pair
-    /// is destroyed are lost, with the memory of their receives.
+    /// Removes a connection from this shard. First moves the queue pair to the error state, and
+    /// handles its remaining completions. Completions that are still queued when the queue pair is
+    /// destroyed are lost, with the memory of their receives.
     pub(crate) fn detach(&self, connection: &Connection) {
         // In the error state, the queue pair takes no further receives from the shared queue, and
         // flushes the receives that it has taken.
@@ -385,8 +389,9 @@ impl Shard {
         false
     }
 
-    /// Applies the queued changes: adds attached connections to the table, and moves detached
-    /// connections from the table to `detached`.
+    /// Applies the queued changes to `connections`, the table of connections that get completions:
+    /// adds new connections, and moves removed connections to `detached`, so that the caller drops
+    /// them later.
     #[cold]
     fn apply_changes(
         &self,
@@ -417,27 +422,29 @@ impl Shard {
         }
     }
 
-    /// Returns whether a future may poll for a short time before it waits: on a runtime with one
-    /// thread, if no future waits for anything other than an operation.
+    /// Returns whether a future may poll the completion queue for a short time before it waits.
+    /// Permitted on a runtime with one thread, unless another future waits for a message, a credit
+    /// or room in the send queue.
     #[inline]
     pub(crate) fn may_poll_briefly(&self) -> bool {
         self.polls_briefly && self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns whether the task of `waker` may poll for its own result without a delay of other
-    /// tasks, see [`LastTask::replace`].
+    /// Returns whether the task of `waker` may poll for its own result. Forbidden if the poll would
+    /// delay other tasks, by the rules of [`LastTask::replace`].
     pub(crate) fn is_lone_task(&self, waker: &Waker) -> bool {
         self.last_task.replace(waker)
     }
 
-    /// Records that the task for which [`Self::is_lone_task`] has returned `true` has polled
-    /// without a result.
+    /// Records that a poll, which [`Self::is_lone_task`] has permitted, has found no result. The
+    /// task may then not poll at its next attempts.
     pub(crate) fn lone_poll_failed(&self) {
         self.last_task.poll_failed();
     }
 
     /// Polls the completion queue until `attempt` returns a value, for at most `limit`. Calls
-    /// `attempt` after each poll that has found completions. Returns `None` if the time has passed.
+    /// `attempt` after each poll that has found completions, because only a poll can complete
+    /// operations and deliver messages. Returns `None` after `limit`.
     #[inline]
     pub(crate) fn poll_briefly<T>(
         &self,
@@ -462,8 +469,9 @@ impl Shard {
         }
     }
 
-    /// Counts a future as waiting until the returned guard is dropped, so that other futures do not
-    /// poll briefly meanwhile.
+    /// Counts a future as waiting for a message, a credit or room, until the returned guard is
+    /// dropped. Meanwhile, other futures may not poll for their own results before they wait
+    /// ([`Self::may_poll_briefly`]), because the poll would delay this future.
     pub(crate) fn waiting(&self) -> WaitingFuture<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         WaitingFuture(&self.waiting)
@@ -481,8 +489,8 @@ impl Shard {
         }
     }
 
-    /// Adds a deadline that ends the connection after `limit`. Returns its key, by which the
-    /// deadline can be cancelled.
+    /// Adds a deadline at which `connection` ends with an error, after the time `limit`. Returns
+    /// the key by which the deadline can be cancelled.
     pub(crate) fn add_deadline(
         &self,
         connection: Weak<Connection>,
@@ -527,10 +535,9 @@ impl Shard {
         !self.is_asleep.load(Ordering::Relaxed)
     }
 
-    /// Schedules the connection's staged requests, and the buffered bytes of its stream, to be
-    /// posted at the end of the driver's current round, like [`Self::post_at_turn_end`]. Wakes a
-    /// sleeping driver. Returns `false` if the driver has ended, so that the caller must post the
-    /// requests and bytes itself.
+    /// Schedules requests of the connection that are accepted and not yet posted, and the buffered
+    /// bytes of its stream, to be posted at the end of the driver's current round. Wakes a sleeping
+    /// driver. Returns `false` if the driver has ended, so that the caller must post them itself.
     pub(crate) fn flush_at_turn_end(&self, connection: &Connection) -> bool {
         let Some(connection) = connection.to_arc() else {
             return false;
@@ -561,8 +568,9 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves room in the completion queue of the shard for the completions of `requests`
-    /// requests, and posts receives for `messages` messages of the peer.
+    /// Reserves resources of a shard for one connection: room in the completion queue for the
+    /// completions of `requests` requests, and receives for `messages` messages of the peer.
+    /// Dropping the returned value releases them.
     pub(crate) fn new(shard: Arc<Shard>, requests: usize, messages: usize) -> Result<Self> {
         shard.reserve(requests, messages)?;
         Ok(Self {
@@ -583,8 +591,9 @@ impl Drop for Reservation {
     }
 }
 
-/// Guard that counts a future as waiting until the guard is dropped, so that other futures do not
-/// poll meanwhile.
+/// Guard that counts a future as waiting for a message, a credit or room, until the guard is
+/// dropped. Meanwhile, other futures may not poll before they wait, because the poll would delay
+/// this future.
 #[derive(Debug)]
 pub(crate) struct WaitingFuture<'s>(&'s AtomicU32);
 

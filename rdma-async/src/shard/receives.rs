@@ -48,8 +48,8 @@ impl Receives {
         self.queue.capacity()
     }
 
-    /// Returns the lender of the memory of the receives, to which received messages return their
-    /// memory.
+    /// Returns the pool (lender) from which the receives take their memory. The memory of a
+    /// received message returns to this pool when the message is dropped.
     pub(super) fn memory(&self) -> &Arc<PieceLender> {
         &self.memory
     }
@@ -70,16 +70,17 @@ impl Receives {
         self.fill()
     }
 
-    /// Subtracts `messages` from the number of messages that may arrive. Receives that are already
-    /// posted remain.
+    /// Subtracts `messages` from the number of messages that the peers of all connections may send,
+    /// because a connection has ended. Receives that are already posted remain.
     pub(super) fn shrink(&self, messages: usize) {
         let mut allowed = self.allowed.lock();
         *allowed -= messages;
         self.set_targets(*allowed);
     }
 
-    /// Sets the number of receives that should be posted so that `allowed` messages can arrive, and
-    /// the number below which further receives are posted.
+    /// Sets two numbers of posted receives, so that `allowed` messages can arrive: the target, a
+    /// quarter more than `allowed` (limited by the capacity of the queue), and a lower number. If
+    /// fewer receives are posted, further receives are posted up to the target.
     fn set_targets(&self, allowed: usize) {
         // A quarter more than may arrive, so that receives are posted in batches.
         let target = (allowed + allowed.div_ceil(4)).min(self.capacity());
@@ -88,16 +89,16 @@ impl Receives {
             .store(allowed.min(target - target / 5), Ordering::Relaxed);
     }
 
-    /// Returns the memory of the completed receive, or `None` if the completion belongs to a
-    /// request. The caller must count completed receives and pass their number to
+    /// Returns the memory of a completed receive. Returns `None` if `completion` is not the
+    /// completion of a receive. The caller must count completed receives and pass their number to
     /// [`Self::replenish`].
     #[inline]
     pub(super) fn complete(&self, completion: &WorkCompletion) -> Option<WriteClaim> {
         self.queue.complete(completion)
     }
 
-    /// Posts a new receive that uses the memory of a completed receive. If the device refuses the
-    /// receive, logs the error and drops the memory.
+    /// Posts a new receive. `memory` is the memory of a completed receive, which is used again. If
+    /// the device refuses the receive, logs the error and drops the memory.
     #[inline]
     pub(super) fn post(&self, memory: WriteClaim) {
         self.posted.fetch_add(1, Ordering::Relaxed);
@@ -115,7 +116,8 @@ impl Receives {
     }
 
     /// Subtracts `completed` receives from the number of posted receives. If too few are posted,
-    /// posts new receives in place of receives whose memory the application holds.
+    /// because the application still holds the memory of received messages, posts receives with
+    /// other memory.
     #[inline]
     pub(super) fn replenish(&self, completed: usize) {
         let posted = self.posted.fetch_sub(completed, Ordering::Relaxed) - completed;
@@ -126,7 +128,7 @@ impl Receives {
         }
     }
 
-    /// Posts receives with memory from the lender until as many receives are posted as
+    /// Posts receives with memory of the pool until as many receives are posted as
     /// [`Self::set_targets`] has set.
     fn fill(&self) -> Result<()> {
         let target = self.target.load(Ordering::Relaxed);
@@ -147,7 +149,7 @@ impl Receives {
         }
     }
 
-    /// Takes memory from the lender, and posts a receive that uses the memory.
+    /// Posts one further receive, with memory of the pool, so that another message can arrive.
     fn post_new(&self) -> Result<()> {
         let Ok(memory) = self.memory.take()?.into_claim(..) else {
             unreachable!("memory from the pool is unclaimed");

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 
 use crate::connection::Connection;
 
-/// List of the connections that have staged requests (accepted, but not yet posted to the device)
-/// in the current turn of the driver, in the order of their first staged request.
+/// List of the connections with staged requests (accepted, but not yet posted to the device) in the
+/// current turn, one round of the driver task. In the order of their first staged request.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     connections: Mutex<Vec<Arc<Connection>>>,
@@ -24,8 +24,9 @@ impl Turn {
         self.has_any.store(true, Ordering::Release);
     }
 
-    /// Ends the turn: posts the staged requests of all connections in the list to the device, and
-    /// empties the list. Swaps the list with `spare`, which must be empty, to reuse its allocation.
+    /// Ends the current turn, one round of the driver task: posts the staged requests of all
+    /// connections in the list to the device, and empties the list. `spare` is an empty list that
+    /// replaces the list meanwhile, and keeps the allocated memory.
     pub(super) fn end(&self, spare: &mut Vec<Arc<Connection>>) {
         if !self.has_any.load(Ordering::Acquire) {
             return;

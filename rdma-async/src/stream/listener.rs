@@ -60,8 +60,7 @@ impl Stream for RdmaListener {
 pub struct Incoming(RdmaListener);
 
 impl Incoming {
-    /// Returns the listener that accepts the connections of this stream, for example to query its
-    /// address.
+    /// Returns the listener whose connections this value yields, for example to query its address.
     pub fn listener(&self) -> &RdmaListener {
         &self.0
     }

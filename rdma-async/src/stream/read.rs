@@ -37,7 +37,8 @@ pub struct OwnedReadHalf {
 
 type Receiving = ReusableBoxFuture<'static, Result<StreamPiece>>;
 
-/// Received bytes that are not yet read.
+/// Received bytes of the stream that the program has not yet read: in a region that only this end
+/// can access, or in this end's ring.
 enum Unread {
     Chunk(StreamChunk),
     /// Piece in the ring of this end, to whose memory the peer may write at any moment, and the
@@ -77,8 +78,9 @@ impl OwnedReadHalf {
         }
     }
 
-    /// Returns the connection of the stream. [`RdmaStream::rdma`](crate::RdmaStream::rdma)
-    /// describes which operations a program must not use.
+    /// Returns the connection of the stream, for example for its addresses. The program must not
+    /// send or receive messages or immediate data on this connection, see
+    /// [`RdmaStream::rdma`](crate::RdmaStream::rdma).
     pub fn rdma(&self) -> &Rdma {
         &self.rdma
     }
@@ -102,8 +104,9 @@ impl OwnedReadHalf {
         }
     }
 
-    /// Polls until `unread` has bytes or the stream has ended, like [`Self::poll_fill`]. Copies
-    /// unread bytes that are in the ring to a region of their own, which only this end can access.
+    /// Polls until there are received bytes that the program has not read, or until the stream has
+    /// ended. If the bytes are in the ring, to which the peer may write at any moment, copies them
+    /// to a region that only this end can access.
     fn poll_fill_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_fill(cx))?;
         if let Some(Unread::InRing(piece, start)) = &self.unread {
@@ -117,8 +120,8 @@ impl OwnedReadHalf {
         Poll::Ready(Ok(()))
     }
 
-    /// Polls until `unread` has bytes or the stream has ended, so that the caller can read them.
-    /// Receives the next message if all earlier bytes are read.
+    /// Polls until there are received bytes that the program has not read (in `unread`), or until
+    /// the stream has ended. Receives the next message if all earlier bytes are read.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.unread.is_none() && !self.has_ended {
             if let Some(error) = &self.failure {

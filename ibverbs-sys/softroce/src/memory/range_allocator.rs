@@ -11,7 +11,7 @@ pub(super) struct RangeAllocator {
 }
 
 impl RangeAllocator {
-    /// Creates an allocator of byte ranges within a segment of `length` bytes, all of which are free.
+    /// Creates an allocator of byte ranges within a segment of `length` bytes, all of them free.
     pub(super) fn new(length: usize) -> Self {
         Self {
             free: BTreeMap::from([(0, length)]),

@@ -81,10 +81,6 @@ impl<'a> OneSided<'a> {
     /// Returns [`OneSidedError::NotExecuted`] if the operation was not executed, for example
     /// because it is invalid or not allowed. The caller then sends the request as packets, and the
     /// peer's response reports the reason.
-    ///
-    /// # Errors
-    /// Returns [`OneSidedError::NotExecuted`] also for an operation that is invalid or not allowed.
-    /// The caller then sends packets, whose responses report the reason.
     #[inline(always)]
     pub(crate) fn execute(
         &self,

@@ -163,10 +163,6 @@ pub(crate) trait PeerMemory<H> {
     /// # Errors
     /// [`CopyError::Local`] if `_to` cannot be written, and [`CopyError::Peer`] if the peer's
     /// memory cannot be read, so that the peer must send the bytes.
-    ///
-    /// # Errors
-    /// [`CopyError::Local`] if `_to` cannot be written, and [`CopyError::Peer`] if the peer's
-    /// memory cannot be read, so that the peer must send the bytes.
     fn fetch(
         &mut self,
         _from: &[Segment],

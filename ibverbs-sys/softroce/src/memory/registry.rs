@@ -370,17 +370,18 @@ impl Registry {
     }
 
     /// Locks the table of regions and windows for reading. `queue_pair` is the number of the
-    /// calling queue pair; it selects a cache line, so that different queue pairs usually do not
-    /// slow each other down. The lock should be held for a short time only, because threads that
-    /// change the table wait for it.
+    /// calling queue pair. Calls with different numbers usually write to different cache lines, so
+    /// they do not slow each other down. The lock should be held for a short time only, because
+    /// threads that change the table wait for it.
     #[inline]
     pub(crate) fn regions(&self, queue_pair: u32) -> Regions<'_> {
         Regions(self.entries.read(queue_pair))
     }
 
     /// Locks the table of regions and windows for reading, calls `body` with the table, and returns
-    /// the result of `body`. `queue_pair` is the number of the calling queue pair; it selects a
-    /// cache line, so that different queue pairs usually do not slow each other down.
+    /// the result of `body`. `queue_pair` is the number of the calling queue pair. Calls with
+    /// different numbers usually write to different cache lines, so they do not slow each other
+    /// down.
     #[inline]
     pub(super) fn with<T>(&self, queue_pair: u32, body: impl FnOnce(&Entries) -> T) -> T {
         body(&self.entries.read(queue_pair))

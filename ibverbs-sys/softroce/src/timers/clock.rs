@@ -25,7 +25,7 @@ impl Clock {
 
     /// Returns the approximate present time: the time of the coarse clock, which the kernel updates
     /// at every timer tick, plus its maximum delay. The result is at most [`TICKS`] ticks later
-    /// than the present time. It is earlier only if the kernel missed ticks. Reading the exact time
+    /// than the present time, and earlier only if the kernel missed ticks. Reading the exact time
     /// costs four times as much, because the processor must first complete all earlier
     /// instructions.
     #[inline]

@@ -221,8 +221,8 @@ impl MessagePart<'_> {
         }
     }
 
-    /// Returns the length in bytes of the message or part. It can be more than the length of the
-    /// payload, which may contain only the place of the bytes.
+    /// Returns the length in bytes of the message or part. The payload may be shorter, because some
+    /// payloads contain only the place of the bytes.
     pub(crate) fn length(&self) -> u32 {
         match self.form {
             PayloadForm::Whole => self.payload.len() as u32,
@@ -372,8 +372,8 @@ pub(crate) fn posted<'a>(
     to_peer(queue_pair, Some(message))
 }
 
-/// Creates a [`RingMessage`] to the connected peer. It contains `message`, if there is one, and the
-/// pending acknowledgement of the queue pair, if there is one.
+/// Creates a [`RingMessage`] to the connected peer. The ring message contains `message`, if there
+/// is one, and the pending acknowledgement of the queue pair, if there is one.
 #[inline(always)]
 fn to_peer<'a>(queue_pair: &QueuePair, message: Option<MessagePart<'a>>) -> RingMessage<'a> {
     let attributes = queue_pair.attributes();

@@ -34,7 +34,8 @@ pub enum AttachError {
 }
 
 impl AttachError {
-    /// Returns the error number that `ibv_attach_mcast` returns.
+    /// Returns the error number that `ibv_attach_mcast` returns for this error: the number of the
+    /// operating system's error, if that is the cause.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Refused(refusal) => refusal.errno(),

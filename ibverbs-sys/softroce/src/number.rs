@@ -12,8 +12,9 @@ pub(crate) const BITS: u32 = 16;
 /// number of a destroyed queue pair is not reused soon.
 pub(crate) const COUNT: u32 = 1 << BITS;
 
-/// Number of entries in a table that is indexed by [`record`]. Two queue pairs of a NIC that exist
-/// at the same time never have the same index, so they never share an entry.
+/// Number of entries in a table that has an entry for each queue pair, indexed by [`record`]. Two
+/// queue pairs of a NIC that exist at the same time never have the same index, so they never share
+/// an entry.
 pub(crate) const RECORDS: usize = MAX_QP;
 
 /// Returns the eight high bits of a queue pair number, which identify the UDP port of its NIC.
@@ -22,7 +23,9 @@ pub(crate) fn slot(number: u32) -> u8 {
     (number >> BITS) as u8
 }
 
-/// Returns the index of the queue pair with the number `number` in tables with [`RECORDS`] entries.
+/// Returns the index of the queue pair with the number `number` in a table that has an entry for
+/// each queue pair. Such a table has [`RECORDS`] entries. Queue pairs of a NIC that exist at the
+/// same time have different indices.
 #[inline]
 pub(crate) fn record(number: u32) -> usize {
     number as usize % RECORDS

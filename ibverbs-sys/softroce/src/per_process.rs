@@ -25,7 +25,8 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
         }
     }
 
-    /// Returns this process's value. The first call in a process creates the value.
+    /// Returns the value of this process. The first call in a process creates the value, also in a
+    /// child of `fork`.
     #[inline]
     pub(crate) fn get(&self) -> &'static T {
         let value = self.value.load(Ordering::Acquire);

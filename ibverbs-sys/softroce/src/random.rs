@@ -20,8 +20,9 @@ pub(crate) struct Permutation {
     limit: u32,
 }
 
-/// Number of rounds of the Feistel network. Four rounds suffice with a random round function (Luby
-/// and Rackoff); eight compensate for halves of only a few bits.
+/// Number of rounds of the Feistel network that computes a permutation. Four rounds suffice with a
+/// random round function (Luby and Rackoff). Eight rounds are used because the permuted numbers are
+/// short, often of only a few bits.
 const ROUNDS: usize = 8;
 
 impl Permutation {
@@ -118,7 +119,7 @@ mod tests {
         }
     }
 
-    /// Checks that the results of a permutation depend on its random keys and on the parameter
+    /// Checks that the results of a [`Permutation`] depend on its random keys and on the parameter
     /// `family`, which selects one of many permutations. A good permutation would fail this test
     /// with a probability below 2^-60.
     #[test]

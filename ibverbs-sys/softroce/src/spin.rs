@@ -41,13 +41,14 @@ const ATTEMPTS_BEFORE_SLEEP: u32 = 1000;
 /// that holds the lock.
 const SLEEP_DURATION: Duration = Duration::from_micros(50);
 
-/// Number of times that a thread yields the processor after a fair unlock, so that waiting threads
-/// that spin or yield can take the lock.
+/// Number of times that a thread yields the processor after a fair unlock, which unlocks and gives
+/// waiting threads time to take the lock. Waiting threads that spin or yield can take it then.
 const FAIR_UNLOCK_YIELDS: u32 = 100;
 
-/// Number of times that a thread sleeps after a fair unlock and [`FAIR_UNLOCK_YIELDS`] yields, so
-/// that waiting threads that sleep can take the lock. More than one sleep is needed, because the
-/// kernel may prolong the sleep of a waiting thread.
+/// Number of times that a thread sleeps after a fair unlock, which unlocks and gives waiting
+/// threads time to take the lock. The sleeps follow [`FAIR_UNLOCK_YIELDS`] yields, for waiting
+/// threads that sleep. More than one sleep is needed, because the kernel may prolong the sleep of a
+/// waiting thread.
 const FAIR_UNLOCK_SLEEPS: u32 = 8;
 
 impl Spin {
@@ -67,9 +68,9 @@ impl Spin {
     }
 }
 
-/// Gives threads that wait for the lock time to take it: yields the processor, or sleeps if `left`,
-/// the number of remaining repetitions, is below [`FAIR_UNLOCK_SLEEPS`]. A separate function keeps
-/// this code out of the fast path.
+/// Gives threads that wait for the lock time to take it: yields the processor, or sleeps if `left`
+/// is below [`FAIR_UNLOCK_SLEEPS`]. `left` is the number of calls of this function that still
+/// follow, if no thread takes the lock. A separate function keeps this code out of the fast path.
 #[cold]
 #[inline(never)]
 fn yield_to_waiters(left: u32) {

@@ -22,7 +22,8 @@ pub(crate) use loom::sync::{Mutex, MutexGuard};
 pub(crate) struct Line(pub(crate) AtomicU64, [AtomicU64; 7]);
 
 impl Line {
-    /// Creates a word with the value zero, in memory that only this process uses.
+    /// Creates an atomic word with the value zero, alone in its cache line, in memory that only
+    /// this process uses.
     pub(crate) fn here() -> Self {
         Self(
             AtomicU64::new(0),
@@ -39,9 +40,10 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     return mutex.lock().expect("nobody panics under it");
 }
 
-/// Has the effect of a sequentially consistent fence, at low cost, if called directly after an
-/// atomic read-modify-write instruction of this thread. That instruction and everything before it
-/// are ordered before everything after the call.
+/// Has the effect of a sequentially consistent fence. Must be called directly after an atomic
+/// read-modify-write instruction of this thread: on x86-64, that instruction is a fence already, so
+/// this call costs nothing. The instruction and everything before it are ordered before everything
+/// after the call.
 #[inline]
 pub(crate) fn fence_after_update() {
     // On x86-64 the read-modify-write is a full fence itself: neither loads nor stores pass an

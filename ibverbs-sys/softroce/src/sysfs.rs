@@ -23,7 +23,8 @@ use crate::counters::counters;
 use crate::net::GIDS;
 use crate::nic::{self, Nic};
 
-/// A file of the device under `/sys` or `/dev`, with its content.
+/// Description of a file under `/sys` or `/dev` that shows the softroce device to programs: the
+/// type of the file, and its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum File {
     /// A directory.
@@ -34,8 +35,8 @@ pub enum File {
     Link(String),
 }
 
-/// Directories in which the kernel has entries for its own devices, beside the entries of
-/// softroce's device.
+/// Directories under `/dev` and `/sys` that contain entries for the kernel's own devices, if it has
+/// any, beside the entries of the softroce device.
 pub const SHARED: [&str; 5] = [
     "/dev/infiniband",
     "/sys/class/infiniband",
@@ -44,19 +45,21 @@ pub const SHARED: [&str; 5] = [
     "/sys/devices/virtual/infiniband_verbs",
 ];
 
-/// Target of the link that stands for the device's node in `/dev/infiniband`: a character device
-/// that every user may open, and that supports none of the kernel's commands for verbs.
+/// Target of the symbolic link in `/dev/infiniband` that takes the place of the device's node: a
+/// character device that every user may open, and that supports none of the kernel's commands for
+/// verbs.
 pub const NODE: &str = "/dev/null";
 
-/// Device number of [`NODE`], in the format of the file `dev`.
+/// Device number of [`NODE`], in the format of the sysfs file `dev` (`MAJOR:MINOR`).
 const NODE_NUMBER: &str = "1:3";
 
 /// Content of the file `abi_version`: the version of the interface between a kernel driver and its
 /// library. The device has no driver in the kernel, so no library depends on this number.
 const ABI_VERSION: u32 = 1;
 
-/// Sets the paths of these files in the device's C object (`dev_path`, `ibdev_path`). Must be
-/// called when a library that shows the files to the program is loaded.
+/// Sets the paths of the device's files under `/sys` and `/dev` in the device's C object
+/// (`dev_path`, `ibdev_path` of `ibv_device`). Must be called when a library is loaded that makes
+/// these files visible to the program.
 pub fn show() {
     show_files();
 }
@@ -67,13 +70,15 @@ pub fn device_name() -> &'static str {
     Config::of_process().map_or("softroce0", |config| &config.device)
 }
 
-/// Returns whether the calling thread is executing a function of the real libibverbs, which
-/// searches these directories for the devices of the kernel.
+/// Returns whether the calling thread is executing a function of the real libibverbs. That library
+/// searches `/sys` and `/dev` for the devices of the kernel, and must find only these devices
+/// there.
 pub fn is_real_library_running() -> bool {
     InRealLibrary::is()
 }
 
-/// State of the device in its files that changes while the process runs.
+/// The state of the device that its files under `/sys` show and that changes while the process
+/// runs, such as counters and the GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     guid: u64,
@@ -84,7 +89,7 @@ pub struct State {
     counters: Vec<(&'static str, u64)>,
 }
 
-/// An entry of the GID table, as the files of the device show it.
+/// An entry of the GID table, with the values that the files under `/sys` show for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Gid {
     address: Ipv6Addr,
@@ -94,8 +99,8 @@ struct Gid {
 }
 
 impl State {
-    /// Returns the current state of the device. Until the process has opened the device, the port
-    /// is down and has no GIDs.
+    /// Returns the current state of the device. Before the process opens the device, the device is
+    /// not connected to the network, so its port is down and has no GIDs.
     pub fn present() -> Self {
         // Another thread may hold a lock that is needed here while this process is forked.
         fork::register_handlers();
@@ -168,8 +173,8 @@ impl Files {
         );
     }
 
-    /// Adds the files in `directory` that describe the device's node in `/dev/infiniband`: its name
-    /// and its device number.
+    /// Adds the files to `directory`, a directory of the sysfs tree, that describe the device's
+    /// node in `/dev/infiniband`: its name and its device number.
     fn describe_node(&mut self, directory: &str) {
         let name = device_name();
         self.line(directory, "abi_version", &ABI_VERSION.to_string());
@@ -220,9 +225,9 @@ impl Files {
         self.line(&keys, 0, &format!("{PARTITION_KEY:#06x}"));
     }
 
-    /// Adds the files of the GID table `table` to `directory`. As with the kernel, each index has a
-    /// file, and an empty entry has no type and no interface. Reading the type and the interface of
-    /// an empty entry fails with `EINVAL` for the kernel's files; the files here are empty.
+    /// Adds the files of the GID table `table` to `directory`. Each index of the table has three
+    /// files: GID, type and interface. For an empty entry, the files of the type and the interface
+    /// are empty; reading these files of a kernel device fails with `EINVAL`.
     fn describe_gids(&mut self, directory: &str, table: &BTreeMap<usize, Gid>) {
         let gids = format!("{directory}/gids");
         let types = format!("{directory}/gid_attrs/types");

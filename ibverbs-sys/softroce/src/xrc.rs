@@ -9,8 +9,9 @@ use parking_lot::Mutex;
 
 use crate::context::{DomainId, HasUsage, Refusal, Usage};
 
-/// An XRC domain as one call of `ibv_open_xrcd` has opened it. All opens of the same file have the
-/// same domain ID, but each counts its users separately.
+/// Handle of an XRC domain (domain for extended reliable connections), which a call of
+/// `ibv_open_xrcd` returns. All handles of the same file have the same domain ID, but each counts
+/// the objects that use it.
 #[derive(Debug)]
 pub struct XrcDomain {
     id: DomainId,
@@ -21,7 +22,8 @@ pub struct XrcDomain {
 /// Identity of a file: its device and inode numbers.
 pub type File = (u64, u64);
 
-/// The XRC domains of this process that are identified by files.
+/// The XRC domains (domains for extended reliable connections) of this process that are identified
+/// by files.
 ///
 /// Each process has its own device, so another process that opens the same file gets another
 /// domain.
@@ -37,7 +39,8 @@ struct Opened {
 }
 
 impl XrcDomain {
-    /// Returns the ID of the domain, which is the same for all opens of the same file.
+    /// Returns the ID of the XRC domain, which is the same for all handles that were opened with
+    /// the same file.
     pub fn id(&self) -> DomainId {
         self.id
     }
@@ -86,8 +89,8 @@ impl XrcDomains {
         }))
     }
 
-    /// Closes `domain`, an XRC domain as one call of `ibv_open_xrcd` has opened it. Fails while
-    /// queue pairs or shared receive queues use it.
+    /// Closes `domain`, a handle of an XRC domain that a call of `ibv_open_xrcd` has returned.
+    /// Fails while queue pairs or shared receive queues use the handle.
     pub fn close(&self, domain: &XrcDomain) -> Result<(), Refusal> {
         domain.usage.close()?;
         if let Some(file) = domain.file {
@@ -119,8 +122,8 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Returns the error number that `ibv_open_xrcd` sets. The manual page does not define it, so
-    /// the values are the same as the kernel's.
+    /// Returns the error number that `ibv_open_xrcd` sets for this error. The manual page does not
+    /// define the numbers, so they are the same as the kernel's.
     pub fn errno(self) -> i32 {
         match self {
             Self::NoFile | Self::AlreadyExists => libc::EINVAL,

@@ -21,9 +21,8 @@ use crate::descriptor::Descriptor;
 ///
 /// The file grows by segments. Each segment is a single mapping, in this process and in peers. A
 /// [`Block`] is an allocated range within a segment. The pages of a block are allocated and zeroed
-/// together with the block. The pages are returned to the system when the last reference to the
-/// block is dropped. The code that allocated the block holds a reference, and so does each region
-/// that was registered in it.
+/// when the block is allocated. They are returned to the system after the program has freed the
+/// block and all regions in it are deregistered: each of these holds a reference.
 ///
 /// The file is sealed against shrinking, so a process can access all of a mapping without a fault.
 /// A peer can write to all of the file. Only dumpable processes of the same user become peers,
@@ -42,8 +41,8 @@ struct State {
     end: u64,
 }
 
-/// A segment (one mapping) of the arena's file, with an allocator of the ranges that no block
-/// occupies.
+/// A segment of the in-memory file from which memory for regions is allocated. Contains the mapping
+/// of the segment, and an allocator of its free ranges.
 struct ArenaSegment {
     segment: Segment,
     free: RangeAllocator,
@@ -100,8 +99,9 @@ impl Arena {
         }))
     }
 
-    /// Allocates a block of at least `length` zeroed bytes. The block is aligned to a page, or to a
-    /// huge page if it is at least as long as a huge page.
+    /// Allocates a [`Block`] of at least `length` zeroed bytes from the in-memory file of this
+    /// arena. The block is aligned to a page, or to a huge page if it is at least as long as a huge
+    /// page. Fails if `length` is 0, or if not enough memory is free.
     pub fn allocate(self: &Arc<Self>, length: usize) -> Result<Arc<Block>, Refusal> {
         let length = length
             .checked_next_multiple_of(segment::page_size())
@@ -119,7 +119,8 @@ impl Arena {
         Ok(block)
     }
 
-    /// Returns the block that contains all `length` bytes at `address`, or `None` if no block does.
+    /// Returns the [`Block`] (allocated range of the arena's memory) that contains all `length`
+    /// bytes at `address`, or `None` if there is no such block.
     pub fn find(&self, address: usize, length: u64) -> Option<Arc<Block>> {
         let block = {
             let state = self.state.lock();
@@ -159,7 +160,8 @@ impl Arena {
     }
 
     /// Adds a segment (mapping of a new part of the file) that can hold a block of `length` bytes.
-    /// Returns the segment, which belongs to `state`, the locked state of the arena.
+    /// `state` is the state of the arena, which the caller has locked. Returns the new segment in
+    /// `state`.
     fn grow<'a>(
         &self,
         state: &'a mut State,
@@ -241,12 +243,12 @@ impl ArenaSegment {
 }
 
 impl Block {
-    /// Returns the address of the block's first byte.
+    /// Returns the address of the first byte of this block of allocated memory.
     pub fn address(&self) -> usize {
         self.address
     }
 
-    /// Returns the length of the block in bytes, which is a multiple of the page size.
+    /// Returns the length in bytes of this block of allocated memory, a multiple of the page size.
     pub fn length(&self) -> usize {
         self.length
     }

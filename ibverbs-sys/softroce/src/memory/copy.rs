@@ -14,8 +14,8 @@
 
 use super::guarded::{self, Missing};
 
-/// Copies `out.len()` bytes from memory at `address` to `out`. After an error, some of the bytes
-/// have been copied.
+/// Copies `out.len()` bytes from memory at `address` to `out`. Returns an error if not all bytes
+/// are readable; some of them may then have been copied.
 ///
 /// # Safety
 /// The bytes must be registered memory, or the caller must ensure that no references to them exist,
@@ -34,8 +34,9 @@ pub(crate) unsafe fn read(address: usize, out: &mut [u8]) -> Result<(), Missing>
     }
 }
 
-/// Copies `data` to the memory at `address`, in ascending order; the last access becomes visible
-/// after all others. After an error, some of the bytes have been copied.
+/// Copies `data` to the memory at `address`, in ascending order. A thread that sees the last bytes
+/// sees all others, too. Returns an error if not all bytes at `address` are writable; some of them
+/// may then have been copied.
 ///
 /// # Safety
 /// The bytes from `address` on must be registered memory, or the caller must ensure that no
@@ -46,9 +47,10 @@ pub(crate) unsafe fn write(address: usize, data: &[u8]) -> Result<(), Missing> {
     unsafe { copy(data.as_ptr().expose_provenance(), address, data.len()) }
 }
 
-/// Copies `length` bytes from the address `from` to the address `to`, in ascending order; the last
-/// access becomes visible after all others. Bytes that are aligned in both ranges are copied by a
-/// single load and a single store. After an error, some of the bytes have been copied.
+/// Copies `length` bytes from the address `from` to the address `to`, in ascending order. A thread
+/// that sees the last bytes sees all others, too. If both addresses are multiples of eight, each
+/// word of eight bytes is copied by a single load and a single store. Returns an error if not all
+/// bytes are accessible; some of them may then have been copied.
 ///
 /// # Safety
 /// The bytes of each range must be registered memory, or the caller must ensure that no references
@@ -65,9 +67,9 @@ pub(crate) unsafe fn copy(from: usize, to: usize, length: usize) -> Result<(), M
     }
 }
 
-/// Copies `length` bytes from the address `from` to the address `to` by the largest aligned
-/// accesses. If `OUTWARD` is set, the accesses are aligned in the target, and the last access
-/// becomes visible after all others. Otherwise they are aligned in the source.
+/// Copies `length` bytes from the address `from` to the address `to`, by accesses of one, two, four
+/// or eight bytes. If `OUTWARD` is set, each store is aligned, and a thread that sees the last
+/// bytes sees all others, too. Otherwise each load is aligned.
 ///
 /// # Safety
 /// The bytes of each range must be registered memory, or the caller must ensure that no references
@@ -116,9 +118,9 @@ unsafe fn copy_pieces<const OUTWARD: bool>(
     Ok(())
 }
 
-/// Copies words one by one, after a faster copy of the same words has failed. This copy fails, too,
-/// and its error shows if the source or the target is not mapped. If the memory is mapped again
-/// meanwhile, copies all words.
+/// Copies words one by one, after a faster copy of the same words has failed. The error names the
+/// side of the copy at which the fault occurred, which the faster copy does not report. Succeeds if
+/// the memory has been mapped again meanwhile.
 ///
 /// # Safety
 /// The bytes of each range must be registered memory, or the caller must ensure that no references
@@ -132,8 +134,8 @@ unsafe fn copy_each(from: usize, to: usize, length: usize) -> Result<(), Missing
     Ok(())
 }
 
-/// Atomically replaces the word at `address` by `swap` if it equals `compare`. Returns the previous
-/// word.
+/// Atomically replaces the eight bytes at `address` by `swap` if they equal `compare`. Returns the
+/// previous value, or an error if the bytes are not mapped or not writable.
 ///
 /// # Safety
 /// `address` must be a multiple of eight. The word must be registered memory, or the caller must
@@ -143,7 +145,8 @@ pub(super) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Re
     unsafe { guarded::compare_swap(address, compare, swap) }
 }
 
-/// Atomically adds `add` to the word at `address`. Returns the previous word.
+/// Atomically adds `add` to the eight-byte integer at `address`. Returns the previous value, or an
+/// error if the bytes are not mapped or not writable.
 ///
 /// # Safety
 /// `address` must be a multiple of eight. The word must be registered memory, or the caller must
@@ -153,8 +156,8 @@ pub(super) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing>
     unsafe { guarded::fetch_add(address, add) }
 }
 
-/// Returns the size in bytes of the largest access that is aligned at `address` and not longer than
-/// `length`. `length` must not be 0.
+/// Returns the size (1, 2, 4 or 8 bytes) of the largest access that is aligned at `address` and not
+/// longer than `length`. `length` must not be 0.
 fn access_size(address: usize, length: usize) -> usize {
     let aligned = 1 << address.trailing_zeros().min(3);
     let fits = 1 << length.ilog2().min(3);

@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use crate::context::{HasUsage, Refusal, Usage};
 
-/// A block of device memory (`ibv_dm`). Its address is a multiple of
-/// [`ALIGNMENT`](Self::ALIGNMENT).
+/// A block of device memory (`ibv_dm`), allocated by `ibv_alloc_dm` in the memory of this process.
+/// Its address is a multiple of [`ALIGNMENT`](Self::ALIGNMENT), the size of a page.
 pub struct DeviceMemory {
     pages: Box<[Page]>,
     length: u64,
     usage: Usage,
 }
 
-/// A page of device memory. The cell permits writes through a pointer while references to the page
-/// exist.
+/// A 4 KiB page of device memory. The content is in an `UnsafeCell`, because it is written through
+/// its address while shared references to the page exist.
 #[repr(align(4096))]
 struct Page(#[expect(dead_code, reason = "reached by its address")] UnsafeCell<[u8; 4096]>);
 

@@ -14,8 +14,8 @@ use super::view::{View, pieces};
 type Parts<'a> = SmallVec<[(AccessibleSpan<'a>, usize); 2]>;
 
 impl View<'_> {
-    /// Checks that the queue pair may read a part of a message by the local keys in `list`, the
-    /// segments of the message. The part has `length` bytes, from byte `offset` of the message on.
+    /// Checks that the queue pair may read `length` bytes of a message, from byte `offset` of the
+    /// message on. `list` contains the segments of the message, with their local keys.
     pub(crate) fn check_local(
         &self,
         list: &[Segment],
@@ -29,9 +29,10 @@ impl View<'_> {
         })
     }
 
-    /// Copies a part of `message` from this view's memory to the memory `to` of `peer`, a view of
-    /// the same registry. The part has `length` bytes, from byte `offset` of the message on. The
-    /// memory keys of both sides are looked up once, and cannot change during the copy.
+    /// Copies `length` bytes of `message`, from byte `offset` on, from the memory of this queue
+    /// pair to the memory `to` of another queue pair. `peer` is the memory that the other queue
+    /// pair can access; both queue pairs must belong to the same NIC. The memory keys of both sides
+    /// are looked up once, and cannot change during the copy.
     pub(crate) fn copy_message(
         &self,
         message: Data<'_>,
@@ -80,9 +81,10 @@ impl View<'_> {
     }
 
     /// Executes a part of an RDMA read within the process: copies `length` bytes from the memory
-    /// `from` of the view `peer` to a message in this view. `list` contains the segments of the
-    /// message, and the copy begins at byte `offset` of the message. The memory of the peer must
-    /// permit remote reads.
+    /// `from` of another queue pair to the memory of this queue pair. `list` contains the segments
+    /// of the message of this queue pair, and the copy begins at byte `offset` of the message.
+    /// `peer` is the memory that the other queue pair can access; the memory `from` must permit
+    /// remote reads.
     pub(crate) fn fetch(
         &self,
         list: &[Segment],

@@ -120,8 +120,9 @@ impl Entries {
         }
     }
 
-    /// Returns the address that requests use for the first byte of the region or bound window with
-    /// the key `key`. Returns `None` if no region or window has the key.
+    /// Returns the start address of the region or bound window with the key `key`: the address that
+    /// a request contains for its first byte. Returns `None` if no region or bound window has the
+    /// key.
     pub(super) fn start(&self, key: u32) -> Option<u64> {
         match self.table.find(key)?.1 {
             Entry::Region(region) => Some(region.start),
@@ -222,8 +223,8 @@ impl Entries {
         is_served.then_some(number)
     }
 
-    /// Describes the region or window in the slot `number` of the table, in the form that is
-    /// published to peer processes. Returns `None` if peers may not access the memory.
+    /// Describes a region or window for peer processes. `number` is its slot in the table of
+    /// regions and windows. Returns `None` if the slot is empty or peers may not access the memory.
     pub(super) fn published(&self, number: u32) -> Option<Published> {
         let key = self.table.key(number);
         match self.table.get(number)? {

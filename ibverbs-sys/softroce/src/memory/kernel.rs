@@ -10,8 +10,9 @@ use super::mapping::Mapping;
 use crate::descriptor::Descriptor;
 use crate::per_process::PerProcess;
 
-/// Copies memory of this process at `address` to `out` by a system call. Returns `None` if not all
-/// bytes are readable.
+/// Copies memory of this process at `address` to `out`. A system call copies the bytes, so unmapped
+/// bytes cause no fault. Returns `None` if not all bytes are readable; some of them may then have
+/// been copied.
 pub(super) fn read(address: usize, out: &mut [u8]) -> Option<()> {
     transfer(
         libc::SYS_process_vm_readv,
@@ -74,14 +75,15 @@ pub(super) fn mapping_at(address: u64) -> Result<Option<Mapping>, QueryUnsupport
 static MAPS: PerProcess<Option<Descriptor>> =
     PerProcess::new(|| Descriptor::open(|| File::open("/proc/self/maps").map(Into::into)).ok());
 
-/// In a child of `fork`, discards the `/proc/self/maps` file that the parent has opened, without
-/// closing it.
+/// In a child of `fork`, discards the `/proc/self/maps` file that the parent has opened, because it
+/// shows the parent's mappings. The descriptor stays open, because the discarded value is not
+/// dropped.
 pub(crate) fn reset_in_child() {
     MAPS.reset_in_child();
 }
 
-/// Error: the kernel cannot return the mapping at an address. The caller must read
-/// `/proc/self/maps` instead.
+/// Error: the kernel has no system call that returns the mapping at an address. The caller must
+/// read `/proc/self/maps` instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueryUnsupported;
 

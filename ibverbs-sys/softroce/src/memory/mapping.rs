@@ -5,9 +5,8 @@ use std::fs;
 use super::kernel::{self, QueryUnsupported};
 
 /// Returns whether the program's memory from `address` to `address + length` is mapped and
-/// readable, and also writable if `writable` is set. For a kernel device, the kernel checks this
-/// when it pins the pages of a region. Returns `true` if the check is not possible because there is
-/// no `/proc`.
+/// readable, and also writable if `writable` is set. Returns `true` if the check is not possible
+/// because there is no `/proc`.
 pub fn is_mapped(address: usize, length: u64, writable: bool) -> bool {
     let address = address as u64;
     covers(kernel::mapping_at, address, length, writable).unwrap_or_else(|QueryUnsupported| {
@@ -64,8 +63,8 @@ impl Mapping {
     }
 
     /// Parses a line of `/proc/self/maps`, such as
-    /// `7f0000000000-7f0000001000 rw-p 00000000 00:00 0`. Returns `None` if the line has another
-    /// form.
+    /// `7f0000000000-7f0000001000 rw-p 00000000 00:00 0`, into the address range and the access
+    /// rights of a mapping. Returns `None` if the line has another form.
     fn parse(line: &str) -> Option<Self> {
         let (range, rest) = line.split_once(' ')?;
         let (start, end) = range.split_once('-')?;
@@ -130,8 +129,8 @@ mod tests {
         assert!(!is_mapped(8, 8, false));
     }
 
-    /// Checks that the kernel's query and `/proc/self/maps` return the same mapping, if the kernel
-    /// supports the query.
+    /// Checks that `kernel::mapping_at`, which queries the kernel, and `/proc/self/maps` return the
+    /// same mapping for an address. Checks nothing if the kernel does not support the query.
     #[test]
     fn the_query_and_the_maps_file_agree() {
         let bytes = vec![0_u8; 1 << 20];

@@ -60,18 +60,18 @@ pub(crate) trait Peers: Send + Sync {
     /// so that peer processes can access the memory.
     fn is_published(&self, slot: u32) -> bool;
 
-    /// Waits until peer processes have ended all copies that could still use records which were
-    /// removed from the published table before this call. Fails with [`Busy`](Refusal::Busy) if a
-    /// peer process was stopped during a copy and does not end the copy in time.
+    /// Waits until peer processes have ended their copies from and to memory that was removed from
+    /// the published table before this call. Fails with [`Busy`](Refusal::Busy) if a peer process
+    /// was stopped during a copy and does not end the copy in time.
     fn wait(&self) -> Result<(), Refusal>;
 
-    /// Begins or continues to withdraw the memory region or window in the record `slot` from peer
-    /// processes: removes the record from the published table, without waiting for peers that are
-    /// still copying. Returns whether the withdrawal is complete, must be continued later, or has
-    /// failed.
+    /// Removes the memory region or window in the record `slot` from the published table, so that
+    /// peer processes stop using it. Does not wait for peers that are still copying from or to its
+    /// memory. If the returned [`Withdrawal`] is pending, the caller must call this function again
+    /// later.
     fn withdraw(&self, slot: u32) -> Withdrawal;
 
-    /// Cancels the pending withdrawal of the memory region or window in the record `slot` of the
-    /// published table. Returns `false` if no withdrawal was pending.
+    /// Cancels a pending [`withdraw`](Self::withdraw) of the memory region or window in the record
+    /// `slot` of the published table. Returns `false` if no withdrawal was pending.
     fn cancel_withdrawal(&self, slot: u32) -> bool;
 }

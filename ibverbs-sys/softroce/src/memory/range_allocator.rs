@@ -11,7 +11,7 @@ pub(super) struct RangeAllocator {
 }
 
 impl RangeAllocator {
-    /// Creates an allocator with one free range of `length` bytes.
+    /// Creates an allocator of byte ranges within a segment of `length` bytes, all of them free.
     pub(super) fn new(length: usize) -> Self {
         Self {
             free: BTreeMap::from([(0, length)]),
@@ -19,8 +19,8 @@ impl RangeAllocator {
         }
     }
 
-    /// Allocates `length` bytes (not 0) at the first free multiple of `align` (a power of two).
-    /// Returns the start of the allocated range, or `None` if no free range is long enough.
+    /// Allocates `length` bytes (not 0) of the segment at the first free offset that is a multiple
+    /// of `align` (a power of two). Returns the offset, or `None` if no free range is long enough.
     pub(super) fn allocate(&mut self, length: usize, align: usize) -> Option<usize> {
         let (start, end, place) = self.free.iter().find_map(|(&start, &extent)| {
             let end = start + extent;

@@ -49,8 +49,9 @@ pub(super) struct WriteGuard<'a, T> {
     value: RwLockWriteGuard<'a, T>,
 }
 
-/// Time between two checks of a writer whether readers have released their guards. The writer
-/// sleeps meanwhile, because a reader may need its processor for a long copy.
+/// Interval at which a thread that waits for the write lock checks if all readers have released
+/// their read locks. The thread sleeps meanwhile, because a reader may need its processor for a
+/// long copy.
 const CHECK_INTERVAL: Duration = Duration::from_micros(50);
 
 /// Number of lanes (words that mark a read as in progress), which is the maximum number of threads

@@ -46,8 +46,8 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// Returns the offset in the region of the `length` bytes that requests name by the address
-    /// `address`. Returns `None` if the region does not contain all of these bytes.
+    /// Converts the address `address` in a request to an offset from the start of the region.
+    /// Returns `None` if the region does not contain all `length` bytes from this offset on.
     #[inline]
     pub(super) fn offset(&self, address: u64, length: u64) -> Option<u64> {
         offset(self.start, self.span.length(), address, length)

@@ -100,15 +100,15 @@ impl Registry {
     }
 
     /// Returns the random number that is added to the index of a region or window in the table to
-    /// form the index in its memory key. Peer processes need the number to find the published
-    /// record of a key.
+    /// form the index in its memory key, so that other programs cannot guess keys. Peer processes
+    /// need the number to find the published record of a key.
     pub(crate) fn key_base(&self) -> u32 {
         self.entries.read(0).table.base()
     }
 
-    /// Publishes the memory region or window in the slot `slot` of the table `entries` to peer
-    /// processes. If the slot is empty, or if peers may not access the memory, removes the slot
-    /// from the table that peers read.
+    /// Publishes a memory region or window to peer processes. `slot` is its index in the table
+    /// `entries` of this process, and in the table that peers read. Removes the record from the
+    /// table that peers read if the slot is empty, or if peers may not access the memory.
     fn publish(&self, entries: &Entries, slot: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -140,10 +140,10 @@ impl Registry {
         result
     }
 
-    /// Returns the position of a memory region's bytes in the arena's file, from which peers can
-    /// map the bytes, and the allocated block that contains them. `key` is the key of the region.
-    /// Returns `None` if there is no such region, or if its memory is not in the arena; see
-    /// [`Span::place`].
+    /// Returns the place of a memory region in the in-memory file from which peers can map it: the
+    /// allocated block that contains the region's bytes, and their position in the file. `key` is
+    /// the key of the region. Returns `None` if there is no such region, or if its memory was not
+    /// allocated from the file.
     pub fn place(&self, key: u32) -> Option<(Arc<Block>, ArenaLocation)> {
         let entries = self.entries.read(0);
         let (_, region) = entries.region(key).ok()?;
@@ -164,13 +164,13 @@ impl Registry {
     }
 
     /// Subtracts `length` bytes of freed device memory from the total of allocated device memory,
-    /// so that they can be allocated again.
+    /// so that other device memory can be allocated.
     pub fn deallocate(&self, length: u64) {
         self.device_memory.fetch_sub(length, Ordering::AcqRel);
     }
 
-    /// Returns the part of the registered memory that a queue pair can access. The queue pair has
-    /// the number `queue_pair` and the protection domain `domain`.
+    /// Returns the [`View`] of a queue pair: the regions and windows that the queue pair can
+    /// access. The queue pair has the number `queue_pair` and the protection domain `domain`.
     pub fn view(&self, domain: DomainId, queue_pair: u32) -> View<'_> {
         View::new(self, domain, queue_pair)
     }
@@ -203,7 +203,8 @@ impl Registry {
     }
 
     /// Changes the attributes of the region with the key `key`. Returns the key of the region,
-    /// which is new unless `change.keeps_key` is set.
+    /// which is new unless `change.keeps_key` is set. For example, fails if windows are bound to
+    /// the region.
     pub fn reregister(&self, key: u32, change: RegionChange) -> Result<u32, Refusal> {
         if let Some((span, start)) = &change.translation {
             check_range(*start, span)?;
@@ -230,9 +231,9 @@ impl Registry {
         Ok(key)
     }
 
-    /// Withdraws the memory region with the key `key` from peer processes, after `check` has
-    /// accepted the region. Returns the write lock on the table of regions and windows, and the
-    /// region's slot (number in the table).
+    /// Makes peer processes stop using the memory region with the key `key`, after `check` has
+    /// accepted the region, and waits until they have. Returns the table of regions and windows,
+    /// locked for writing, and the region's slot (index in the table).
     fn withdraw_region(
         &self,
         key: u32,
@@ -289,8 +290,8 @@ impl Registry {
         Ok(entries.table.key(number))
     }
 
-    /// Deallocates a memory window, and unbinds it if necessary. `key` may be the present key or
-    /// any earlier key of the window.
+    /// Deallocates a memory window, and unbinds it if necessary. `key` may be any key that the
+    /// window has had, because the key of a window changes when the window is bound.
     pub fn deallocate_window(&self, key: u32) -> Result<(), Refusal> {
         let find = |entries: &Entries| {
             let number = entries.table.slot_of(key).ok_or(Refusal::Invalid)?;
@@ -335,10 +336,10 @@ impl Registry {
         }
     }
 
-    /// Checks a range of bytes for which the program advises prefetching (`ibv_advise_mr(3)`), and
+    /// Checks that the program may advise prefetching of a range of bytes (`ibv_advise_mr(3)`), and
     /// returns the range's virtual address. The `length` bytes at `address` must be in the
     /// on-demand region with the key `key`, and the region in the protection domain `domain`. If
-    /// `write` is set, the bytes must be writable.
+    /// `write` is set, the region must permit local writes.
     pub fn advise(
         &self,
         domain: DomainId,
@@ -368,25 +369,27 @@ impl Registry {
         Ok(region.span.address().wrapping_add(offset as usize))
     }
 
-    /// Locks the table of regions and windows for reading by the queue pair with the number
-    /// `queue_pair`. The lock should be held for a short time only, because threads that change the
-    /// table wait for it.
+    /// Locks the table of regions and windows for reading. `queue_pair` is the number of the
+    /// calling queue pair. Calls with different numbers usually write to different cache lines, so
+    /// they do not slow each other down. The lock should be held for a short time only, because
+    /// threads that change the table wait for it.
     #[inline]
     pub(crate) fn regions(&self, queue_pair: u32) -> Regions<'_> {
         Regions(self.entries.read(queue_pair))
     }
 
-    /// Calls `body` with the table of regions and windows, locked for reading by the queue pair
-    /// with the number `queue_pair`. Returns the result of `body`.
+    /// Locks the table of regions and windows for reading, calls `body` with the table, and returns
+    /// the result of `body`. `queue_pair` is the number of the calling queue pair. Calls with
+    /// different numbers usually write to different cache lines, so they do not slow each other
+    /// down.
     #[inline]
     pub(super) fn with<T>(&self, queue_pair: u32, body: impl FnOnce(&Entries) -> T) -> T {
         body(&self.entries.read(queue_pair))
     }
 
-    /// Begins or continues to withdraw a type 1 window from peer processes, so that they stop using
-    /// it. The window is about to be bound as `wanted` describes, for a queue pair of the
-    /// protection domain `domain`. Returns whether the withdrawal is complete, must be continued
-    /// later, or has failed.
+    /// Makes peer processes stop using a type 1 window, which is about to be bound. `wanted` is the
+    /// bind request, from a queue pair of the protection domain `domain`. Does not wait: if the
+    /// returned [`Withdrawal`] is pending, the caller must call again later.
     pub(super) fn withdraw_window(&self, domain: DomainId, wanted: &WindowBinding) -> Withdrawal {
         self.withdraw_slot(|entries| {
             let number = entries.table.slot_of(wanted.window)?;
@@ -398,10 +401,10 @@ impl Registry {
         })
     }
 
-    /// Begins or continues to withdraw the type 2 window with the key `key` from peer processes, so
-    /// that they stop using it. The window is about to be invalidated by a request of the queue
-    /// pair `queue_pair` in the protection domain `domain`. Returns whether the withdrawal is
-    /// complete, must be continued later, or has failed.
+    /// Makes peer processes stop using a type 2 window, which a request of the queue pair
+    /// `queue_pair` is about to invalidate. `key` is the key of the window, and `domain` the
+    /// protection domain of the queue pair. Does not wait: if the returned [`Withdrawal`] is
+    /// pending, the caller must call again later.
     pub(super) fn withdraw(&self, domain: DomainId, queue_pair: u32, key: u32) -> Withdrawal {
         self.withdraw_slot(|entries| entries.bound_window(domain, queue_pair, key))
     }
@@ -427,8 +430,8 @@ impl Registry {
         withdrawal
     }
 
-    /// Publishes the window with the key `key` to peer processes again. Called if the window was
-    /// withdrawn for a request that was then not executed.
+    /// Publishes the window with the key `key` to peer processes again. Called if they were made to
+    /// stop using the window for a request that is then not executed.
     pub(crate) fn restore_window(&self, key: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -439,8 +442,9 @@ impl Registry {
         }
     }
 
-    /// Returns the slot (number in the table) that belongs to the memory key `key`. Does not check
-    /// the tag (low byte) of the key. Returns `None` if the slot is empty.
+    /// Returns the index in the table of regions and windows that belongs to the memory key `key`.
+    /// The low byte of the key is not checked. Returns `None` if the table has no entry with this
+    /// index.
     #[cfg(test)]
     pub(crate) fn slot(&self, key: u32) -> Option<u32> {
         self.entries.read(0).table.slot_of(key)
@@ -453,10 +457,10 @@ impl Registry {
         peers.is_some_and(|peers| peers.is_published(slot))
     }
 
-    /// Binds a memory window as `wanted` describes, so that peers can access the window's bytes
-    /// (IBTA 10.6.7.2, 11.4.1.1). `queue_pair` and `domain` are the number and the protection
-    /// domain of the queue pair that executes the bind request. The caller must have
-    /// [withdrawn](Self::withdraw_window) the window from peers.
+    /// Binds the memory window of the bind request `wanted`, so that peers can access the window's
+    /// bytes (IBTA 10.6.7.2, 11.4.1.1). `queue_pair` and `domain` are the number and the protection
+    /// domain of the queue pair that executes the request. Fails if peer processes may still be
+    /// using the window: the caller must have called [`withdraw_window`](Self::withdraw_window).
     pub(super) fn bind(
         &self,
         domain: DomainId,
@@ -477,9 +481,9 @@ impl Registry {
 
     /// Unbinds the type 2 window with the key `key`, so that peers can no longer access memory
     /// through it (IBTA 10.6.7.2.4). The request comes from the queue pair `queue_pair` of the
-    /// protection domain `domain`. The caller must have [withdrawn](Self::withdraw) the window from
-    /// peers. Returns `None` if no window with this key is bound through the queue pair, or if the
-    /// window is still published.
+    /// protection domain `domain`. Returns `None` if no window with this key is bound through the
+    /// queue pair, or if peer processes can still find it: the caller must have called
+    /// [`withdraw`](Self::withdraw).
     pub(super) fn invalidate(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<()> {
         let mut entries = self.entries.write();
         let number = entries.bound_window(domain, queue_pair, key)?;

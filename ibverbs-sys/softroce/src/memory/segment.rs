@@ -99,7 +99,8 @@ impl Segment {
         self.length
     }
 
-    /// Returns the range of bytes of the arena's file that is mapped.
+    /// Returns the range of the in-memory file that this segment maps, in bytes from the start of
+    /// the file.
     pub(super) fn place(&self) -> Range<u64> {
         self.offset..self.offset + self.length as u64
     }

@@ -61,8 +61,9 @@ impl Span {
         }
     }
 
-    /// Creates a span of `length` bytes at `address`, in memory that was allocated from the
-    /// device's arena (shared file). Returns `None` if the bytes are not inside the block.
+    /// Creates a range of `length` registered bytes at `address`, in the block `block` of memory
+    /// that was allocated from the device's in-memory file. Returns `None` if the bytes are not
+    /// inside the block.
     ///
     /// # Safety
     /// The caller must ensure that code that accesses the bytes concurrently does so atomically, or
@@ -77,8 +78,9 @@ impl Span {
         })
     }
 
-    /// Creates a span of `length` bytes of the program's memory at `address`, for an on-demand
-    /// region. Bytes may be unmapped at times; an access to unmapped bytes fails.
+    /// Creates a range of `length` bytes of the program's memory at `address`, for an on-demand
+    /// region (registered with `IBV_ACCESS_ON_DEMAND`). Bytes may be unmapped at times; an access
+    /// to unmapped bytes fails.
     ///
     /// # Safety
     /// The caller must ensure that no references exist in this process to bytes that are written
@@ -104,7 +106,8 @@ impl Span {
         })
     }
 
-    /// Creates a span without memory, for the null region (`ibv_alloc_null_mr`).
+    /// Creates the range of the null region (`ibv_alloc_null_mr`), which has no memory: reads
+    /// return zeroes, and writes are discarded.
     pub fn null() -> Self {
         Self {
             address: 0,
@@ -113,12 +116,12 @@ impl Span {
         }
     }
 
-    /// Returns the address of the span's first byte.
+    /// Returns the address of the first byte of this range of registered memory.
     pub fn address(&self) -> usize {
         self.address
     }
 
-    /// Returns the length of the span in bytes.
+    /// Returns the length of this range of registered memory in bytes.
     pub fn length(&self) -> u64 {
         self.length
     }
@@ -141,7 +144,8 @@ impl Span {
         }
     }
 
-    /// Returns whether the span belongs to the null region, which has no memory.
+    /// Returns whether this range belongs to the null region (`ibv_alloc_null_mr`), which has no
+    /// memory.
     pub fn is_null(&self) -> bool {
         matches!(self.kind, Kind::Null)
     }
@@ -152,13 +156,14 @@ impl Span {
         self.write(0, data).map_err(|_| Refusal::Fault)
     }
 
-    /// Copies `out.len()` bytes from the beginning of the span to `out`. Fails if the span is
-    /// shorter, or if not all of these bytes are readable.
+    /// Copies `out.len()` bytes from the beginning of this range of registered memory to `out`.
+    /// Fails if the range is shorter, or if not all of these bytes are readable.
     pub(crate) fn copy_out(&self, out: &mut [u8]) -> Result<(), Refusal> {
         self.read(0, out).map_err(|_| Refusal::Fault)
     }
 
-    /// Copies `out.len()` bytes of the span, which begin at `offset`, to `out`.
+    /// Copies `out.len()` bytes of this range of registered memory, from byte `offset` of the range
+    /// on, to `out`.
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, out.len())?;
         match self.kind {
@@ -175,7 +180,7 @@ impl Span {
         }
     }
 
-    /// Copies `data` to the bytes of the span that begin at `offset`.
+    /// Copies `data` to this range of registered memory, from byte `offset` of the range on.
     pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, data.len())?;
         match self.kind {
@@ -258,7 +263,8 @@ impl Span {
         })
     }
 
-    /// Copies all bytes of the memory range `from` to the bytes of the span that begin at `offset`.
+    /// Copies all bytes of the memory range `from` to this range of registered memory, from byte
+    /// `offset` on. Fails if not all bytes are inside this range and accessible.
     #[inline]
     pub(super) fn copy_from_piece(
         &self,
@@ -329,8 +335,8 @@ impl Span {
         }
     }
 
-    /// Returns the address of the `length` bytes at `offset` of the span. Fails if the span does
-    /// not contain all of them.
+    /// Returns the address of the byte at `offset` in this range of registered memory. Fails if the
+    /// range does not contain `length` bytes from there on.
     #[inline]
     fn locate(&self, offset: u64, length: usize) -> Result<usize, Inaccessible> {
         let end = offset.checked_add(length as u64).ok_or(Inaccessible)?;

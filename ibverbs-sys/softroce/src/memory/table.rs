@@ -10,9 +10,9 @@ use crate::random::{self, Permutation};
 /// slot, so the key of a removed object does not name a later object.
 ///
 /// Keys are unpredictable, even from other keys: the first index, the order of the indices in a
-/// block of slots, and the order of the tags are random. Slots are used in the order of their
-/// numbers: objects that are used one after the other are often adjacent in memory, so the
-/// processor prefetches them.
+/// block of slots, and the order of the tags are random. Only the mapping from indices to slots is
+/// random. The slots of a new block are used in the order of their numbers, so objects that are
+/// used one after the other are often adjacent in memory.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     /// Random number that is added to each index in keys, so that keys differ between processes and
@@ -42,22 +42,23 @@ struct Slot<T> {
     content: Option<T>,
 }
 
-/// Minimum number of free slots. If fewer are left, a block of slots is added: with few free slots,
-/// each would be reused often, and its tags would soon repeat.
+/// Minimum number of free slots. If fewer are left, a block of slots is added. With few free slots,
+/// each slot would be reused often, and the keys of its objects would soon repeat.
 const MIN_FREE_SLOTS: usize = 64;
 
-/// Number of slots that are added together, as one block. The indices in keys are in a random order
-/// within a block. With 256 slots, an index differs from the number of its slot only in the low
-/// byte.
+/// Number of slots that are added to the table together, as one block. Within a block, a random
+/// permutation maps the numbers of the slots to the indices in memory keys. With 256 slots, an
+/// index differs from the number of its slot only in the low byte.
 const BLOCK_SIZE: usize = 1 << 8;
 
-/// Bit that is set in the input of the random permutation for the order of a block's indices.
-/// Without this bit, the input is the number of a slot, and the permutation orders the tags of that
-/// slot.
+/// Bit that distinguishes two uses of the table's random [`Permutation`], in the parameter that
+/// selects one of its orders. With the bit, it gives the order of the indices within a block of
+/// slots; the other bits are the number of the block's first slot. Without the bit, it gives the
+/// order of the tags of one slot.
 const BLOCK_ORDER_BIT: u32 = 1 << 31;
 
-/// Number of indices that a key can contain. Index 0 is never used, because programs use key 0 for
-/// "no key".
+/// Number of different indices that a memory key can contain. Index 0 is never used, because
+/// programs use key 0 for "no key".
 const INDICES: u32 = 1 << 24;
 
 impl<T> Table<T> {
@@ -73,8 +74,8 @@ impl<T> Table<T> {
         }
     }
 
-    /// Returns the random number that is added to each index in memory keys. Peer processes need
-    /// the number to find the slot of a key.
+    /// Returns the random number that is added to the index of a slot to form the index in a memory
+    /// key. Peer processes need the number to find the slot of a key.
     pub(super) fn base(&self) -> u32 {
         self.base
     }
@@ -91,8 +92,8 @@ impl<T> Table<T> {
         Ok(number)
     }
 
-    /// Adds [`BLOCK_SIZE`] free slots to the table. The indices of the slots in keys are in a
-    /// random order.
+    /// Adds [`BLOCK_SIZE`] free slots to the table. The memory keys of these slots contain their
+    /// indices in a random order, so that keys are unpredictable.
     fn grow(&mut self) {
         let first = self.slots.len() as u32;
         self.differences.resize(self.slots.len() + BLOCK_SIZE, 0);
@@ -134,7 +135,8 @@ impl<T> Table<T> {
         self.key(number)
     }
 
-    /// Returns the memory key of the slot `number` with its present tag.
+    /// Returns the present memory key of the slot with the number `number`. The key consists of an
+    /// index, and of a tag in the low byte, which changes with every use of the slot.
     pub(super) fn key(&self, number: u32) -> u32 {
         let slot = self.slots.get(number as usize);
         let (tag, difference) = slot.map_or((0, 0), |slot| (slot.tag, slot.difference));
@@ -142,8 +144,9 @@ impl<T> Table<T> {
         (self.base + index) << 8 | u32::from(tag)
     }
 
-    /// Assigns the tag `tag` (low byte of the key) to the slot `number`, and returns the new key.
-    /// Called when a memory window is bound, because the bind request contains the new tag.
+    /// Changes the memory key of the slot with the number `number`: sets the low byte (tag) of the
+    /// key to `tag`. Returns the new key. Called when a memory window is bound, because the bind
+    /// request contains the low byte of the new key.
     pub(super) fn retag(&mut self, number: u32, tag: u8) -> u32 {
         if let Some(slot) = self.slots.get_mut(number as usize) {
             slot.tag = tag;
@@ -162,8 +165,8 @@ impl<T> Table<T> {
         slot.content.is_some().then_some(number)
     }
 
-    /// Returns the number of the slot of the key `key`, and the object in the slot. Returns `None`
-    /// if the slot is empty, or if its tag differs from the tag in the key.
+    /// Returns the object that has the memory key `key`, and the number of its slot in the table.
+    /// Returns `None` if no object has this key at present.
     #[inline]
     pub(super) fn find(&self, key: u32) -> Option<(u32, &T)> {
         let number = self.slot_of(key)?;

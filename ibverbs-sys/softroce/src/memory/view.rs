@@ -39,9 +39,9 @@ impl<'a> View<'a> {
         self.queue_pair
     }
 
-    /// Returns the `length` bytes at `address` that a request of this queue pair accesses by the
-    /// local key `key`. Returns `None` unless the key permits the access to all of these bytes. If
-    /// `write` is set, the access is a local write.
+    /// Returns the `length` bytes of memory at `address`, which a request of this queue pair
+    /// accesses by the local key `key`. Returns `None` unless the key permits the access to all of
+    /// these bytes. If `write` is set, the request writes to the memory.
     #[inline]
     pub(super) fn local<'e>(
         &self,
@@ -85,9 +85,9 @@ impl<'a> View<'a> {
     }
 
     /// Calls `visit` for each contiguous part of a message's memory, in order. `list` contains the
-    /// segments of the message. The parts cover `length` bytes, from byte `offset` of the message
-    /// on. The arguments of `visit` are the memory of the part, and the range of the part within
-    /// the `length` bytes. If `write` is set, the segments must permit local writes.
+    /// segments of the message, and the parts cover `length` bytes of it, from byte `offset` on.
+    /// The arguments of `visit` are the memory of the part, and the position of the part, counted
+    /// from byte `offset` of the message. If `write` is set, the segments must permit local writes.
     #[inline]
     fn for_each_part(
         &self,
@@ -143,8 +143,8 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Copies the memory ranges `from` to `length` bytes of a message in the segments `list`, from
-    /// byte `offset` on.
+    /// Copies `length` bytes of the memory ranges `from` into a message of this queue pair, from
+    /// byte `offset` of the message on. `list` contains the segments of the message.
     pub(crate) fn copy_in(
         &self,
         list: &[Segment],
@@ -162,8 +162,8 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Copies `length` bytes of the memory ranges `from` to the memory `to` that a request of a
-    /// peer names. The memory must permit remote writes.
+    /// Copies `length` bytes of the memory ranges `from` to the memory at `to`, the address and the
+    /// remote key in a request of the peer. The memory must permit remote writes.
     pub(crate) fn copy_in_remote(
         &self,
         to: Remote,
@@ -409,8 +409,8 @@ impl Memory for View<'_> {
 }
 
 /// Splits a part of a message at the boundaries of the message's segments in `list`. The part has
-/// `length` bytes, from byte `offset` of the message on. Returns the segment, the offset in the
-/// segment, and the number of bytes of each piece. Skips empty segments, whose keys are not
+/// `length` bytes, from byte `offset` of the message on. Returns for each piece its segment, its
+/// offset in the segment, and its number of bytes. Skips empty segments, whose keys are not
 /// checked.
 pub(super) fn pieces(
     list: &[Segment],

@@ -24,8 +24,8 @@ pub struct SharedReceiveQueue {
     state: Mutex<State>,
 }
 
-/// Additional properties of an XRC shared receive queue, whose receives are consumed by requests to
-/// XRC targets.
+/// Additional properties of a shared receive queue for extended reliable connections (XRC,
+/// `IBV_SRQT_XRC`). Requests to XRC target queue pairs consume its receives.
 #[derive(Debug)]
 pub struct XrcBinding {
     /// XRC domain of the queue. Only queue pairs of the same XRC domain may use the queue.
@@ -120,8 +120,9 @@ impl SharedReceiveQueue {
         self.state.lock().capacity
     }
 
-    /// Returns the limit of the queue: the number of requests below which the armed limit event is
-    /// raised. Returns 0 if the event is not armed.
+    /// Returns the limit of the shared receive queue (`srq_limit`): the event
+    /// `IBV_EVENT_SRQ_LIMIT_REACHED` is raised when fewer receive requests than this are posted.
+    /// Returns 0 if the event is not requested.
     pub fn limit(&self) -> u32 {
         self.state.lock().limit
     }
@@ -131,23 +132,26 @@ impl SharedReceiveQueue {
         self.max_segments
     }
 
-    /// Returns the number that XRC requests contain to identify the queue.
+    /// Returns the number of this shared receive queue, which an XRC request contains to name the
+    /// queue.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// Returns the ID of the protection domain to which the local keys of posted receives must
-    /// belong.
+    /// Returns the ID of the shared receive queue's protection domain. The local keys of posted
+    /// receives must belong to this domain.
     pub fn domain(&self) -> DomainId {
         self.domain.id()
     }
 
-    /// Returns the XRC properties of the queue, or `None` for a plain shared receive queue.
+    /// Returns the XRC domain and the completion queue of this shared receive queue, or `None` if
+    /// it is not an XRC queue.
     pub fn xrc(&self) -> Option<&XrcBinding> {
         self.xrc.as_ref()
     }
 
-    /// Returns the [`Element`] that stands for the queue in asynchronous events.
+    /// Returns the [`Element`] of this shared receive queue, which counts the queue's asynchronous
+    /// events that the program has fetched and not acknowledged.
     pub fn element(&self) -> &Arc<Element> {
         &self.element
     }

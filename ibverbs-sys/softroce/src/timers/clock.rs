@@ -23,10 +23,11 @@ impl Clock {
         self.since_origin(read(libc::clock_gettime, libc::CLOCK_MONOTONIC))
     }
 
-    /// Returns the time of the coarse clock plus its maximum delay: at most [`TICKS`] ticks later
-    /// than the present time, and earlier only if the kernel was kept from counting ticks. Reading
-    /// the exact time costs four times as much, because the processor must first complete all
-    /// earlier instructions.
+    /// Returns the approximate present time: the time of the coarse clock, which the kernel updates
+    /// at every timer tick, plus its maximum delay. The result is at most [`TICKS`] ticks later
+    /// than the present time, and earlier only if the kernel missed ticks. Reading the exact time
+    /// costs four times as much, because the processor must first complete all earlier
+    /// instructions.
     #[inline]
     pub(super) fn coarse(&self) -> Time {
         self.since_origin(read(libc::clock_gettime, libc::CLOCK_MONOTONIC_COARSE) + self.lag)
@@ -38,12 +39,13 @@ impl Clock {
     }
 }
 
-/// Number of ticks by which the coarse clock is assumed to be behind the exact clock at most. Linux
-/// updates the coarse clock at each tick, with a value that can be two ticks old.
+/// Maximum number of ticks by which the coarse clock is assumed to be behind the exact clock. Linux
+/// updates the coarse clock once per tick, with a value that can be two ticks old, so it can be
+/// three ticks old before the next update.
 const TICKS: u64 = 3;
 
-/// Returns the time or the resolution of the system's clock `clock` in nanoseconds. `ask` is
-/// `clock_gettime` or `clock_getres`.
+/// Calls `ask`, which is `clock_gettime` or `clock_getres`, for the system's clock `clock`. Returns
+/// the time or the resolution of the clock in nanoseconds.
 #[inline]
 fn read(
     ask: unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> libc::c_int,

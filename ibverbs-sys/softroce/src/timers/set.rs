@@ -9,8 +9,8 @@ use super::Sleeper;
 use super::clock::Clock;
 use crate::proto::Time;
 
-/// Clock of the NIC, and the set of times at which the engine (background thread) must call queue
-/// pairs, the network and the NIC.
+/// Clock of the NIC, and the set of its timers. When a timer expires, the engine (background
+/// thread) calls the owner of the timer: a queue pair, the network or the NIC.
 #[derive(Debug)]
 pub(crate) struct Timers {
     clock: Clock,
@@ -22,9 +22,9 @@ pub(crate) struct Timers {
     sleeper: Sleeper,
 }
 
-/// State of one timer: the time for which its user (a queue pair, for example) is scheduled. The
-/// user stores this value. The time may be earlier than the deadline that the user needs at
-/// present, but is never later.
+/// State of one timer: the time at which the engine (background thread) will call the owner of the
+/// timer, for example a queue pair. The owner stores this value. The time may be earlier than the
+/// deadline that the owner needs at present, but is never later.
 #[derive(Debug)]
 pub(crate) struct Alarm(AtomicU64);
 
@@ -37,7 +37,8 @@ impl Alarm {
         Self(AtomicU64::new(NEVER))
     }
 
-    /// Returns whether the user of the timer (a queue pair, for example) is scheduled to be called.
+    /// Returns whether the timer is set: its owner (a queue pair, for example) will be called at
+    /// the time of the timer.
     #[inline]
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::SeqCst) != NEVER
@@ -64,8 +65,9 @@ impl Timers {
         self.clock.now()
     }
 
-    /// Returns the approximate present time, which is cheap to read: usually some milliseconds
-    /// later than the result of [`now`](Self::now). For deadlines that need not be exact.
+    /// Returns the approximate present time: usually some milliseconds later than the result of
+    /// [`now`](Self::now), because it contains the maximum error of the clock that is read. Cheaper
+    /// than `now`; for deadlines that need not be exact.
     pub(crate) fn coarse_now(&self) -> Time {
         self.clock.coarse()
     }
@@ -76,14 +78,14 @@ impl Timers {
         (earliest != NEVER).then(|| Time::from_nanos(earliest))
     }
 
-    /// Schedules the user with the key `key` and the timer `alarm` for `deadline`. Does nothing if
-    /// the user is scheduled for an earlier time: the user is called at that time, and must then
-    /// schedule its deadline again. So a deadline that is extended with every packet costs one
-    /// comparison.
+    /// Sets a timer for `deadline`. `alarm` is the state of the timer, and `key` identifies its
+    /// owner (a queue pair, for example), which is called at that time. Does nothing if the timer
+    /// is already set for an earlier time: the owner is called at that time, and must then set the
+    /// timer again. So a deadline that is extended with every packet costs one comparison.
     ///
     /// The state that determines the deadline must be visible to other threads before the call, for
-    /// example through a lock that is released. Then either this call finds that the user is no
-    /// longer scheduled, or the thread that removes the user from the set sees the state.
+    /// example through a lock that is released. Then either this call finds that the timer is no
+    /// longer set, or the thread that has taken the expired timer sees the state.
     pub(crate) fn schedule(&self, key: u32, alarm: &Alarm, deadline: Time) {
         let deadline_nanos = deadline.as_nanos().min(NEVER - 1);
         if alarm.0.load(Ordering::SeqCst) <= deadline_nanos {
@@ -106,8 +108,8 @@ impl Timers {
         }
     }
 
-    /// Cancels the timer with the key `key` and the state `alarm`, because its user is being
-    /// destroyed.
+    /// Cancels a timer, because its owner (a queue pair, for example) is being destroyed. `alarm`
+    /// is the state of the timer, and `key` identifies its owner.
     pub(crate) fn cancel(&self, key: u32, alarm: &Alarm) {
         if alarm.0.load(Ordering::SeqCst) == NEVER {
             return;
@@ -118,10 +120,10 @@ impl Timers {
         self.publish(&set);
     }
 
-    /// Removes timers that are due at `now` from the set, and appends their keys and times to
-    /// `out`, at most as many as fit into its capacity. The [`Alarm`]s of these timers stay set:
-    /// the caller must clear each with [`Timers::clear`] before it determines the next deadline of
-    /// the user.
+    /// Removes timers that are due at `now` from the set, and appends the keys of their owners and
+    /// their times to `out`, at most as many as fit into its capacity. The [`Alarm`]s of these
+    /// timers stay set. The caller must clear each of them with [`Timers::clear`] before the owner
+    /// determines its next deadline.
     pub(crate) fn take_due(&self, now: Time, out: &mut Vec<(u32, Time)>) {
         if self.earliest.load(Ordering::SeqCst) > now.as_nanos() {
             return;
@@ -147,9 +149,9 @@ impl Timers {
                 .compare_exchange(time.as_nanos(), NEVER, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Publishes the earliest time in `set` for threads that do not hold the lock. Returns whether
-    /// the time is earlier than the time that was published before, so that the engine may have to
-    /// be woken.
+    /// Stores the earliest time of the timers `set`, so that threads read it without locking the
+    /// set. Returns whether this time is earlier than the stored time before: the engine
+    /// (background thread) may then have to be woken. The caller must have locked the set.
     fn publish(&self, set: &BTreeSet<(Time, u32)>) -> bool {
         let first = set.first().map_or(NEVER, |(time, _)| time.as_nanos());
         self.earliest.swap(first, Ordering::SeqCst) > first

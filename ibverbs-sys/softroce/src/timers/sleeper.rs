@@ -11,17 +11,17 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use crate::descriptor::{self, Descriptor, Opening};
 use crate::proto::Time;
 
-/// Maximum delay of a timer in nanoseconds: the engine (background thread) is not woken for a new
-/// timer if it would run the timer late by at most this time. Without this tolerance, each timer
-/// that is slightly earlier than the others would cost a system call.
+/// Maximum delay of a timer in nanoseconds. A new timer does not wake the sleeping engine
+/// (background thread) if the engine would be at most this late for it. Without this tolerance,
+/// each timer that is slightly earlier than the others would cost a system call.
 const MAX_TIMER_DELAY: u64 = 1_000_000;
 
 /// Interval at which the engine (background thread) checks its timers when no descriptor can wake
-/// it, because the program has closed the descriptors.
+/// it, because the program has closed descriptors of the device.
 const FALLBACK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Sleep of the engine (the background thread of the device), and its wakeup by other threads and
-/// processes.
+/// Means by which the engine (background thread of the device) sleeps, and by which other threads
+/// and processes wake it.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     /// Time in nanoseconds at which the engine's sleep ends at the latest. 0 while the engine is
@@ -50,8 +50,8 @@ impl Sleeper {
         })
     }
 
-    /// Returns a duplicate of the eventfd by which other processes can wake the engine (background
-    /// thread) of this process.
+    /// Returns a duplicate of the eventfd that wakes the engine (background thread) of this
+    /// process. The duplicate is passed to other processes, which can then wake the engine.
     pub(crate) fn wake_eventfd(&self) -> io::Result<Descriptor> {
         self.wake_eventfd.try_clone()
     }
@@ -88,10 +88,12 @@ impl Sleeper {
         descriptor::increment(self.wake_eventfd.as_fd());
     }
 
-    /// Puts the calling thread, the engine, to sleep until the time `deadline`, until `watched` is
-    /// readable, or until another thread wakes the engine (background thread). `now` is the present
-    /// time. Calls `still` after other threads can see that the engine sleeps, and does not sleep
-    /// if `still` returns `false`, which means that there is work to do.
+    /// Puts the calling thread, the engine (background thread), to sleep until the time `deadline`,
+    /// until the descriptor `watched` is readable, or until another thread wakes the engine. `now`
+    /// is the present time.
+    ///
+    /// Calls `still` just before the sleep, when other threads already see the engine as asleep. If
+    /// `still` returns `false`, there is work to do, and this function returns at once.
     pub(crate) fn sleep(
         &self,
         now: Time,
@@ -115,8 +117,9 @@ impl Sleeper {
         self.until.store(0, Ordering::SeqCst);
     }
 
-    /// Returns whether the engine (background thread) has found that the program closed a
-    /// descriptor on which the engine sleeps. The engine must then check all descriptors.
+    /// Returns whether the engine (background thread) has found, when it slept, that the program
+    /// had closed a descriptor on which it sleeps. The engine must then check all descriptors of
+    /// the device.
     pub(crate) fn has_lost(&self) -> bool {
         self.has_lost.load(Ordering::Relaxed)
     }

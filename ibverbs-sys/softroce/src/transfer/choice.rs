@@ -71,7 +71,8 @@ pub(crate) struct RequestProperties {
     pub(crate) is_declined: bool,
 }
 
-/// Kind of a request, as far as it affects the way of transfer.
+/// Kind of a request. Together with other properties of the request, it determines the
+/// [`Transfer`]: the way in which the bytes go to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A read, a write, or an atomic.
@@ -94,17 +95,17 @@ pub(crate) const MAX_SLOT_BYTES: usize = 32;
 pub(crate) const MIN_OFFER: u32 = 32 << 10;
 
 /// Minimum length in bytes of a message that the receiving process copies from the sender's memory,
-/// if that process can map the memory, so that the copy needs no system call.
+/// if the receiving process can map that memory. Such a copy needs no system call.
 pub(crate) const MIN_OFFER_MAPPED: u32 = 512;
 
-/// Minimum length in bytes of a read or write that waits for the acknowledgement of earlier
-/// requests, so that it can be executed one-sided. Packets for a shorter request take less time
-/// than the wait.
+/// Minimum length in bytes of a read or write that waits until the peer has acknowledged earlier
+/// requests, and is then executed directly in the peer's memory. A shorter request is sent as
+/// packets, which take less time than the wait.
 pub(crate) const MIN_WAIT: u32 = 4 << 10;
 
-/// Maximum number of bytes of a message that are put into chunks (cache lines of payload) of the
-/// shared ring in one step. The ring has room for 32 times as many, so one step fills only a small
-/// part of it.
+/// Maximum number of bytes that are written to the shared ring in one step, into its chunks (cache
+/// lines of payload). The ring has room for 32 times this number, so one step fills only a small
+/// part of the ring.
 pub(crate) const MAX_CHUNKS_PART: u32 = 16 << 10;
 
 /// Maximum number of bytes that the receiving process copies from the sender's memory in one system
@@ -116,10 +117,10 @@ pub(crate) const MAX_COPIED_PART: u32 = 256 << 10;
 /// that it has mapped. With a larger maximum, the receiver's other queue pairs would wait longer.
 pub(crate) const MAX_MAPPED_PART: u32 = 64 << 10;
 
-/// Returns whether the sender may pass the addresses of another message, or part of a message, to
-/// the receiving process, which copies the bytes itself, while `unacknowledged` sequence numbers
-/// (packets) are unacknowledged. `largest` is the number of sequence numbers that a part of the
-/// maximum length takes.
+/// Returns whether the sender may offer another part of a message to the receiving process, which
+/// then copies the bytes from the sender's memory. `unacknowledged` is the number of sequence
+/// numbers (one for each packet that a part replaces) that the peer has not acknowledged. `largest`
+/// is the number of sequence numbers of a part of the maximum length.
 ///
 /// Two such parts keep both sides busy: the receiver copies one of them while the acknowledgement
 /// of the other is on its way. More parts would only delay the receiver's other queue pairs. A
@@ -190,8 +191,9 @@ pub(crate) fn choose(request: &RequestProperties, peer: Peer) -> Transfer {
     }
 }
 
-/// Returns whether [`RequestProperties::is_mappable`] affects a request: the way of its transfer,
-/// or the number of bytes that are copied in one step.
+/// Returns whether it matters for a request of the kind `kind` that the peer process can map its
+/// memory ([`RequestProperties::is_mappable`]). If so, the property determines how the message is
+/// transferred, or how many bytes the peer copies in one step.
 #[inline]
 pub(crate) fn depends_on_memory(kind: Kind, length: u32) -> bool {
     length >= MIN_OFFER_MAPPED && matches!(kind, Kind::Send | Kind::SendWithInvalidate)
@@ -220,8 +222,8 @@ fn report_gap(request: &RequestProperties, transfer: Transfer) -> Transfer {
 }
 
 impl Transfer {
-    /// Returns whether the next bytes must not be sent as packets. If this way of transfer is not
-    /// possible at present, the bytes wait until it is.
+    /// Returns whether bytes of this [`Transfer`] must not be sent as packets instead. If they
+    /// cannot be transferred in this way now, they wait until they can.
     pub(crate) fn excludes_packets(self) -> bool {
         matches!(
             self,
@@ -231,8 +233,9 @@ impl Transfer {
 }
 
 impl RequestProperties {
-    /// Returns the properties of a new request of a reliable connection after all earlier requests
-    /// have been sent.
+    /// Returns the [`RequestProperties`] of a new request of a reliable connection after all
+    /// earlier requests have been sent. `is_mappable` is set if the peer process can map the memory
+    /// of the message.
     #[inline]
     pub(crate) fn posted(kind: Kind, length: u32, is_mappable: bool) -> Self {
         Self {
@@ -250,8 +253,8 @@ impl RequestProperties {
         }
     }
 
-    /// Returns the properties of a request of the send queue, whose next unsent bytes begin at
-    /// `upcoming`.
+    /// Returns the [`RequestProperties`] of a request in the send queue, by which its [`Transfer`]
+    /// is chosen. The next unsent bytes of the request begin at the position `upcoming`.
     pub(crate) fn of(request: &SendRequest, upcoming: &Upcoming) -> Self {
         Self {
             kind: Kind::of(request),
@@ -270,7 +273,8 @@ impl RequestProperties {
 }
 
 impl Kind {
-    /// Returns the kind of the send request `request`, as far as it affects the way of transfer.
+    /// Returns the [`Kind`] of the send request `request`, which is one of the properties by which
+    /// its [`Transfer`] is chosen.
     pub(crate) fn of(request: &SendRequest) -> Self {
         if request.xrc_srq.is_some() {
             return Self::Other;

@@ -36,8 +36,10 @@ pub(crate) fn next_part<'a>(queue_pair: &'a QueuePair, upcoming: &Upcoming) -> O
     queue_pair.part(upcoming, packets)
 }
 
-/// Transfers a part of a message, in the way `transfer`, to the queue pair `peer`, which must be
-/// connected to the sender. `sender` gives access to the sender's memory, and `host` to the peer's.
+/// Transfers a part of a message to the queue pair `peer`, which must be connected to the sender
+/// and in the same process. `transfer` is [`Transfer::OneSided`] or [`Transfer::TwoSided`]; other
+/// ways return [`PartOutcome::UsePackets`]. `sender` gives access to the sender's memory, and
+/// `host` to the peer's.
 pub(crate) fn transfer_part<H: Host>(
     part: &Part<'_>,
     transfer: Transfer,
@@ -73,8 +75,8 @@ pub(crate) fn transfer_part<H: Host>(
     }
 }
 
-/// Executes a part of a read or a write, or a whole atomic, in the peer's memory, and records the
-/// execution in the peer's queue pair.
+/// Executes a part of a read or a write, or a whole atomic, in the peer's memory. Then updates the
+/// state of the peer's queue pair, as if the peer had executed the request.
 fn execute<H: Host>(
     part: &Part<'_>,
     peer: &mut QueuePair,
@@ -111,8 +113,9 @@ fn copy<H: Memory>(
     work.execute(part.offset..part.offset + part.length, &mut both)
 }
 
-/// Returns the access rights to the memory of the peer that the queue pair `peer` grants to
-/// requests of the sender.
+/// Returns the access rights that the queue pair `peer` grants to remote requests. These are the
+/// rights with which the queue pair was configured, but without reads and atomics if
+/// `max_accepted`, their maximum number, is 0.
 fn rights(peer: &QueuePair) -> AccessFlags {
     let attributes = peer.attributes();
     let mut access = attributes.access;
@@ -123,7 +126,8 @@ fn rights(peer: &QueuePair) -> AccessFlags {
 }
 
 /// [`Source`] of the bytes of a write with immediate data. Copies the bytes to the memory that the
-/// write names instead of the receive. `H` is the [`Host`] of both queue pairs.
+/// write names, not to the memory of the receive that the write consumes. `H` is the [`Host`] of
+/// both queue pairs.
 struct Write<'a, H> {
     part: &'a Part<'a>,
     access: AccessFlags,
@@ -137,8 +141,9 @@ impl<H: Memory> Source<H> for Write<'_, H> {
     }
 }
 
-/// Passes a part of a message that consumes a receive to the queue pair `peer`, which copies the
-/// bytes.
+/// Passes a part of a message that consumes a receive (a send or a write with immediate data) to
+/// the queue pair `peer`, which copies the bytes. The returned outcome determines how the sender
+/// continues.
 fn take<H: Host>(
     part: &Part<'_>,
     kind: Kind,
@@ -195,8 +200,9 @@ fn take<H: Host>(
     }
 }
 
-/// Returns whether a part is permitted: the local bytes of a send or a write can be read, and the
-/// sender may access the whole range of a write or a read at the peer.
+/// Returns whether a part of a message is permitted. For a send or a write, the sender's own bytes
+/// must be readable. For a write or a read, the sender must have access to the whole range in the
+/// peer's memory. `sender` gives access to the sender's memory, and `host` to the peer's.
 fn is_permitted<H: Memory>(part: &Part<'_>, access: AccessFlags, host: &H, sender: &H) -> bool {
     let request = part.request;
     let (right, remote) = match request.operation {
@@ -217,8 +223,8 @@ fn is_permitted<H: Memory>(part: &Part<'_>, access: AccessFlags, host: &H, sende
     is_readable && access.contains(right) && is_allowed
 }
 
-/// Access to the memory of two queue pairs of this process: the sender and the peer, between which
-/// bytes are copied.
+/// Access to the memory of two queue pairs of this process, for a read, write or atomic: the
+/// sender, which requests it, and the peer, whose memory is read or written.
 struct Both<'a, H> {
     /// Access rights that the peer's queue pair grants to requests of the sender.
     access: AccessFlags,

@@ -37,8 +37,8 @@ pub(crate) use volume::{Sent, Volume};
 
 use crate::proto::{Host, SendRequest, Upcoming};
 
-/// A [`Host`] that also selects the way in which each request is transferred, because it knows the
-/// location of the peer.
+/// A [`Host`] that also chooses the [`Transfer`] of each request, for example packets or a copy
+/// from memory to memory. The host chooses because it knows the location of the peer.
 pub(crate) trait TransferHost: Host {
     /// Returns the way in which the next bytes of a request are transferred, as [`choose`]
     /// determines it from the request and the location of the peer. `upcoming` is the position of

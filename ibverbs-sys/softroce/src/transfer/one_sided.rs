@@ -23,7 +23,8 @@ pub(crate) struct OneSided<'a> {
     pub(crate) signaled: bool,
 }
 
-/// Operation of a [`OneSided`] request, with the operands of an atomic.
+/// Operation of a [`OneSided`] request, which the sender's thread executes directly in the peer's
+/// memory. Contains the operands of an atomic.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
     Write,
@@ -49,11 +50,13 @@ pub(crate) enum OneSidedError {
     ResultLost,
 }
 
-/// Access to the memory of both sides of a one-sided operation, by the thread of the sender.
-/// Implementations check the keys, the bounds and the access rights.
+/// Access to local memory and to the peer's memory, for a read, write or atomic that the sender's
+/// thread executes without a thread of the peer. Implementations check the keys, the bounds and the
+/// access rights.
 pub(crate) trait MemoryAccess {
-    /// Copies the bytes `range` of the local message `from` to the peer's memory, from the location
-    /// `to` on. Returns `None` if not all bytes were copied.
+    /// Copies the bytes `range` of the local message `from` to the peer's memory. `to` contains the
+    /// address and the remote key at which the copy begins. Returns `None` if not all bytes were
+    /// copied.
     fn put(&mut self, from: Data<'_>, range: Range<u32>, to: Remote) -> Option<()>;
 
     /// Copies bytes of the peer's memory, from the location `from` on, to the bytes `range` of the
@@ -75,8 +78,9 @@ impl<'a> OneSided<'a> {
     /// the memory of both sides. The range has at most [`MAX_COPY`] bytes.
     ///
     /// # Errors
-    /// Returns [`OneSidedError::NotExecuted`] also for an operation that is invalid or not allowed.
-    /// The caller then sends packets, whose responses report the reason.
+    /// Returns [`OneSidedError::NotExecuted`] if the operation was not executed, for example
+    /// because it is invalid or not allowed. The caller then sends the request as packets, and the
+    /// peer's response reports the reason.
     #[inline(always)]
     pub(crate) fn execute(
         &self,
@@ -107,8 +111,8 @@ impl<'a> OneSided<'a> {
         }
     }
 
-    /// Returns the RDMA write part of a write with immediate data that is being posted, or `None`
-    /// for a send. `data` has the bytes.
+    /// Returns the RDMA write of `message`, a message that is being posted, if it is a write with
+    /// immediate data. Returns `None` for a send. `data` contains the bytes.
     pub(crate) fn posted(message: &UnqueuedMessage, data: Data<'a>) -> Option<Self> {
         Some(Self {
             id: message.id,

@@ -34,8 +34,8 @@ pub(crate) struct RingMessage<'a> {
     pub(crate) message: Option<MessagePart<'a>>,
 }
 
-/// The message, or part of a message, that a [`RingMessage`] contains or describes. The message
-/// consumes a receive of the peer.
+/// A message, or part of a message, in a [`RingMessage`]: its bytes, or the place from which the
+/// receiving process gets them. The message consumes a receive of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessagePart<'a> {
     /// Sequence number of the first packet that the message or part replaces.
@@ -73,8 +73,8 @@ pub(crate) enum PayloadForm {
     Written,
 }
 
-/// Flags of a part of a message: its position within the message, and the meaning of the field for
-/// immediate data.
+/// Flags of a part of a message: its position within the message, and the content of
+/// [`MessagePart::immediate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PartFlags {
     /// Set if the part is the first of the message.
@@ -94,7 +94,8 @@ impl PayloadForm {
 }
 
 impl PartFlags {
-    /// Flags of a message that is sent as a single part and invalidates no key.
+    /// Flags of a message that is sent as a single part and does not invalidate a memory key of the
+    /// peer.
     const WHOLE: Self = Self {
         starts: true,
         ends: true,
@@ -112,8 +113,8 @@ pub(crate) struct ChunkedRange<'a> {
     pub(crate) length: u32,
 }
 
-/// Reason why a message could not be put into the shared ring of the peer process. It determines
-/// whether the sender waits or reports an error.
+/// Reason why a message could not be put into the shared ring of the peer process. The reason
+/// determines if the sender waits or reports an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RingSendError {
     /// The shared ring of the peer process is full.
@@ -145,18 +146,19 @@ pub(crate) const SEGMENTS: usize = MAX_SLOT_BYTES / SEGMENT;
 /// the shared ring.
 const SEGMENT: usize = 16;
 
-/// Access to the memory of a peer in another process, and to the payload in the shared ring. By
-/// default, the methods fail, as for a peer whose memory is not accessible. `H` is the [`Host`] of
-/// the local queue pair.
+/// Access to the memory of a peer in another process, and to the bytes of messages in the shared
+/// ring. By default, the methods fail, as for a peer whose memory is not accessible. `H` is the
+/// [`Host`] of the local queue pair.
 pub(crate) trait PeerMemory<H> {
     /// Writes the bytes of a write request from memory of this process to memory of the peer.
-    /// Returns `None` if the request must be sent as packets instead.
+    /// Returns `None` if the request must be sent as packets instead, as the default implementation
+    /// does.
     fn write(&mut self, _request: &SendRequest, _host: &H) -> Option<()> {
         None
     }
 
     /// Copies the segments `_from` of the peer's memory to the receive memory `_to` of this
-    /// process, from byte `_offset` of the message on.
+    /// process, from byte `_offset` of the message on. The default implementation always fails.
     ///
     /// # Errors
     /// [`CopyError::Local`] if `_to` cannot be written, and [`CopyError::Peer`] if the peer's
@@ -172,7 +174,8 @@ pub(crate) trait PeerMemory<H> {
     }
 
     /// Copies `_length` bytes of the message that is being received, from its chunks (data blocks)
-    /// of the shared ring to the memory `_to` of this process.
+    /// of the shared ring to the memory `_to` of this process. The default implementation always
+    /// fails.
     ///
     /// # Errors
     /// [`CopyError::Local`] if `_to` cannot be written, and [`CopyError::Peer`] if the chunks
@@ -186,9 +189,9 @@ pub(crate) trait PeerMemory<H> {
 impl<H> PeerMemory<H> for () {}
 
 impl RingMessage<'_> {
-    /// Returns the length in bytes that a packet with the same content would have, for the traffic
-    /// counters: a base transport header, an acknowledgement or immediate data, and the message
-    /// with its pad.
+    /// Returns the length in bytes of a packet with the content of this ring message, for the
+    /// traffic counters. The packet has a base transport header. After it follows an
+    /// acknowledgement, or the message with its immediate data, padded to a multiple of four bytes.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         12 + self.message.as_ref().map_or(4, |message| {
@@ -205,10 +208,10 @@ impl RingMessage<'_> {
 }
 
 impl MessagePart<'_> {
-    /// Returns whether the sender may be waiting for the acknowledgement of this message, so that
-    /// the receiver must acknowledge without a delay. This is possible for a long message that the
-    /// receiver copies from the sender's memory, and for a message whose bytes the sender has
-    /// written to the receiver's memory.
+    /// Returns whether the receiver must acknowledge this message without a delay, because the
+    /// sender may be waiting for the acknowledgement. This is the case for a long message that the
+    /// receiver copies from the sender's memory, and for a message that the sender has written to
+    /// the receiver's memory.
     #[inline]
     pub(crate) fn holds_up_sender(&self) -> bool {
         match self.form {
@@ -218,8 +221,8 @@ impl MessagePart<'_> {
         }
     }
 
-    /// Returns the length in bytes of the message, or of the part of a message. The bytes need not
-    /// be in the payload.
+    /// Returns the length in bytes of the message or part. The payload may be shorter, because some
+    /// payloads contain only the place of the bytes.
     pub(crate) fn length(&self) -> u32 {
         match self.form {
             PayloadForm::Whole => self.payload.len() as u32,
@@ -236,8 +239,8 @@ impl MessagePart<'_> {
         }
     }
 
-    /// Returns the memory that the payload of a [`PayloadForm::Write`] names, or `None` if the
-    /// payload is too short.
+    /// Returns the address and the key of the receiver's memory in the payload of a
+    /// [`PayloadForm::Write`]. Returns `None` if the payload is too short.
     fn remote(&self) -> Option<Remote> {
         let (key, address) = self.payload.get(4..)?.split_first_chunk()?;
         Some(Remote {
@@ -247,10 +250,13 @@ impl MessagePart<'_> {
     }
 }
 
-/// Sends the next message or acknowledgement of the queue pair through the shared ring. Calls
-/// `send` with the content of a ring message (the pending acknowledgement, the next part of a
-/// message, or both), and with the bytes that belong into chunks of the ring, if there are any.
-/// `now` may return a time somewhat later than the present.
+/// Sends the next message, or part of a message, of the queue pair through the shared ring,
+/// together with the pending acknowledgement. Sends the acknowledgement alone if no message can be
+/// sent.
+///
+/// Calls `send` to put the [`RingMessage`] into the ring, together with bytes of the message that
+/// must be copied to chunks (data blocks) of the ring. `now` returns the time, and may be
+/// imprecise: some milliseconds later than the present.
 pub(crate) fn poll<H: TransferHost>(
     queue_pair: &mut QueuePair,
     now: impl FnOnce() -> Time,
@@ -276,16 +282,17 @@ pub(crate) fn poll<H: TransferHost>(
     }
 }
 
-/// Returns the pending acknowledgement, if the queue pair has nothing else to send. After the ring
-/// message is in the ring, the caller must call [`QueuePair::acknowledgement_sent`].
+/// Returns a ring message with the pending acknowledgement of the queue pair, or `None` if the
+/// queue pair has no pending acknowledgement, or has something else to send. After the ring message
+/// is in the shared ring, the caller must call [`QueuePair::acknowledgement_sent`].
 #[inline]
 pub(crate) fn lone_acknowledgement(queue_pair: &QueuePair) -> Option<RingMessage<'static>> {
     let is_only = queue_pair.transmit_urgency() == TransmitUrgency::Acknowledgement;
     (is_only && queue_pair.acknowledgement().is_some()).then(|| to_peer(queue_pair, None))
 }
 
-/// Sends the pending acknowledgement, if there is one, by a call of `send`, which puts it into the
-/// shared ring.
+/// Sends the pending acknowledgement of the queue pair, if it has one: calls `send`, which puts the
+/// acknowledgement into the shared ring.
 fn acknowledge<H>(
     queue_pair: &mut QueuePair,
     host: &H,
@@ -302,8 +309,8 @@ fn acknowledge<H>(
     Polled::Sent
 }
 
-/// Content of the slot (one cache line of the shared ring) of a message that is sent when it is
-/// posted, without being queued.
+/// Content of a ring message that the program's thread sends while it posts the message, before the
+/// message is in the send queue. The content is in a slot (one cache line) of the shared ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SlotContent<'a> {
     /// All bytes of a send, at most [`MAX_SLOT_BYTES`].
@@ -320,10 +327,12 @@ pub(crate) enum SlotContent<'a> {
     Written,
 }
 
-/// Creates the [`RingMessage`] of a message that is sent when it is posted.
-/// [`may_post_sent`](QueuePair::may_post_sent) must have returned `true`. [`SlotContent::Segments`]
-/// requires a list that fits into a slot (cache line of the ring). After the ring message is in the
-/// ring, the caller must call [`sent`].
+/// Creates the [`RingMessage`] for a message that the program's thread sends while it posts the
+/// message. `content` is the content of the ring message, and `room` a buffer for its payload.
+/// After the ring message is in the ring, the caller must call [`sent`].
+///
+/// [`may_post_sent`](QueuePair::may_post_sent) must have returned `true`. For
+/// [`SlotContent::Segments`], `data` must have at most [`SEGMENTS`] segments.
 #[inline(always)]
 pub(crate) fn posted<'a>(
     queue_pair: &QueuePair,
@@ -363,7 +372,8 @@ pub(crate) fn posted<'a>(
     to_peer(queue_pair, Some(message))
 }
 
-/// Creates a [`RingMessage`] to the connected peer, from `message` and the pending acknowledgement.
+/// Creates a [`RingMessage`] to the connected peer. The ring message contains `message`, if there
+/// is one, and the pending acknowledgement of the queue pair, if there is one.
 #[inline(always)]
 fn to_peer<'a>(queue_pair: &QueuePair, message: Option<MessagePart<'a>>) -> RingMessage<'a> {
     let attributes = queue_pair.attributes();
@@ -375,8 +385,10 @@ fn to_peer<'a>(queue_pair: &QueuePair, message: Option<MessagePart<'a>>) -> Ring
     }
 }
 
-/// Queues a message that has been put into the ring as a [ring message](posted) to await its
-/// acknowledgement. The caller must then [set](QueuePair::arm) the timeout of the response.
+/// Adds a message to the send queue, after its [ring message](posted) has been put into the shared
+/// ring. The message completes when the peer acknowledges it. The caller must then
+/// [set](QueuePair::arm) the timeout of the response. `message`, `data` and `content` are the same
+/// as in the call of [`posted`].
 #[inline(always)]
 pub(crate) fn sent(
     queue_pair: &mut QueuePair,
@@ -395,8 +407,8 @@ pub(crate) fn sent(
 
 /// Receives a message or acknowledgement from the shared ring, as [`QueuePair::receive`] receives
 /// packets. The caller must have checked that the ring message came from the peer's address. `now`
-/// may return a time somewhat later than the present, because only the timeout of the next response
-/// depends on it. Returns the amount of received data, which is zero if the message is not the next
+/// returns the time, and may be imprecise, because only the timeout of the next response depends on
+/// it. Returns the [`Volume`] of the received data, which is zero if the message is not the next
 /// one expected.
 #[inline]
 pub(crate) fn receive<H: Host>(
@@ -502,8 +514,9 @@ impl Incoming {
     }
 }
 
-/// Sends the next part of a message through the shared ring, if this is possible now, by a call of
-/// `send` with the part and the pending acknowledgement.
+/// Sends the next message of the queue pair, or its next part, through the shared ring, if this is
+/// possible now. Calls `send` to put it into the ring, together with the pending acknowledgement.
+/// If nothing was sent, the returned [`Polled`] gives the reason.
 fn poll_message<H: TransferHost>(
     queue_pair: &mut QueuePair,
     now: impl FnOnce() -> Time,
@@ -570,8 +583,9 @@ fn poll_message<H: TransferHost>(
     Polled::Sent
 }
 
-/// Fails the request at `upcoming`, and its connection, with the status `status`. Before this,
-/// sends the pending acknowledgement, because the peer's messages were received.
+/// Fails the next request to be sent, whose position is `upcoming`, with the status `status`. Its
+/// connection fails, too. Before this, sends the pending acknowledgement, because the peer's
+/// messages were received.
 fn fail<H: TransferHost>(
     queue_pair: &mut QueuePair,
     upcoming: &Upcoming,
@@ -609,8 +623,8 @@ struct ReadyPart<'a> {
     immediate: Option<[u8; 4]>,
 }
 
-/// Prepares a short send: copies all its bytes to `room`, the payload of a slot (one cache line of
-/// the ring).
+/// Prepares a short send, of at most [`MAX_SLOT_BYTES`] bytes: copies its bytes to `room`, the
+/// payload of a slot (one cache line of the shared ring).
 fn put_bytes(
     queue_pair: &QueuePair,
     request: &SendRequest,
@@ -643,9 +657,10 @@ fn put_bytes(
     })
 }
 
-/// Prepares the next part of a send that the peer process will copy: writes its memory segments to
-/// `room`, the payload of a slot (one cache line of the ring). At most two parts of the maximum
-/// length are unacknowledged at a time.
+/// Prepares the next part of a send whose bytes the peer process will copy from the memory of this
+/// process. Writes the addresses, lengths and keys of the part's memory segments to `room`, the
+/// payload of a slot (one cache line of the shared ring). Not more than two parts of the maximum
+/// length may be unacknowledged at a time.
 fn describe(
     queue_pair: &QueuePair,
     request: &SendRequest,
@@ -700,9 +715,9 @@ fn describe(
     })
 }
 
-/// Prepares the next part of a send, or a whole write with immediate data, whose bytes are put into
-/// chunks (data blocks) of the ring. Writes the length of the part and the target memory of a write
-/// to `room`, the payload of a slot (one cache line of the ring).
+/// Prepares the next part of a send, or a whole write with immediate data, to be copied to chunks
+/// (data blocks) of the shared ring. Writes the length of the bytes to `room`, the payload of a
+/// slot (one cache line of the ring), and for a write also its target memory.
 fn portion<'a>(
     queue_pair: &'a QueuePair,
     request: &'a SendRequest,
@@ -730,8 +745,9 @@ fn portion<'a>(
     })
 }
 
-/// Returns the flags of a part of a send, and the immediate data or the key that the message
-/// invalidates if the part is the last.
+/// Returns the flags of a part of a send or a write. `starts` and `ends` tell if the part is the
+/// first or the last of the message. For the last part, also returns the immediate data, or the key
+/// that the message invalidates.
 fn part_of(request: &SendRequest, starts: bool, ends: bool) -> (PartFlags, Option<[u8; 4]>) {
     let invalidated = match request.operation {
         SendOperation::Send { invalidate, .. } => invalidate,
@@ -778,8 +794,9 @@ fn immediate(request: &SendRequest) -> Option<[u8; 4]> {
     }
 }
 
-/// Encodes the length of a message or part, and the target memory of a write, into `room`, the
-/// payload of a slot (one cache line of the ring). Returns the encoded length in bytes.
+/// Encodes the payload of a slot (one cache line of the shared ring) into `room`: the length of a
+/// message or part, and for a write also `remote`, its target memory. Returns the encoded length in
+/// bytes.
 #[inline]
 fn put_length(length: u32, remote: Option<Remote>, room: &mut [u8; MAX_SLOT_BYTES]) -> usize {
     room[..4].copy_from_slice(&length.to_ne_bytes());

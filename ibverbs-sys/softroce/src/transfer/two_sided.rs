@@ -7,7 +7,8 @@ use crate::proto::{CopyError, Data, Host, Memory, Remote, Segment, Sink, Source}
 
 use super::PeerMemory;
 
-/// Source of the bytes of a message that are in a slot (one cache line of the shared ring).
+/// [`Source`] from which a receiver copies the bytes of a short message: the message is in a slot
+/// (one cache line) of the shared ring.
 #[derive(Debug)]
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
@@ -19,8 +20,8 @@ impl<H: Host> Source<H> for Bytes<'_> {
     }
 }
 
-/// [`Source`] of the bytes of a message that are in chunks (data blocks) of the shared ring. `P`
-/// gives access to the ring.
+/// [`Source`] from which a receiver copies the bytes of a message: the message is in chunks (data
+/// blocks) of the shared ring. `P` gives access to the ring.
 #[derive(Debug)]
 pub(super) struct Chunks<'a, P> {
     pub(super) length: u32,
@@ -36,8 +37,8 @@ impl<H, P: PeerMemory<H>> Source<H> for Chunks<'_, P> {
     }
 }
 
-/// [`Source`] for a write with immediate data. The sender has already written the bytes to the
-/// receiver's memory, so this source copies nothing, and the receive only completes.
+/// [`Source`] for a write with immediate data whose bytes the sender has already written to the
+/// receiver's memory. So nothing is copied when the receive completes.
 #[derive(Debug)]
 pub(super) struct AlreadyWritten;
 
@@ -66,8 +67,8 @@ impl<H, P: PeerMemory<H>> Source<H> for SegmentBytes<'_, P> {
     }
 }
 
-/// [`Source`] of the bytes of a message that are in the memory of another queue pair of this
-/// process, the sender. `H` is the sender's [`Host`], by which the memory is accessed.
+/// [`Source`] from which a receiver copies the bytes of a message: the memory of the sender, a
+/// queue pair of the same process. `H` is the sender's [`Host`], by which the memory is accessed.
 #[derive(Debug)]
 pub(super) struct InProcessSource<'a, H> {
     pub(super) data: Data<'a>,

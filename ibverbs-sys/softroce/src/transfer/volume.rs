@@ -17,8 +17,9 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// Adds a range of a message with `length` bytes, copied in `copies` operations. `ends` is set
-    /// if the range ends the message. A range of length zero adds no copy operations.
+    /// Adds a part of a message to these counters. The part has `length` bytes, which this process
+    /// has copied in `copies` operations; the operations are ignored if the length is zero. `ends`
+    /// is set if the part is the last of the message, which is then counted.
     #[inline]
     pub(crate) fn add_part(&mut self, length: u32, ends: bool, copies: u64) {
         self.messages += u64::from(ends);
@@ -28,15 +29,16 @@ impl Volume {
         }
     }
 
-    /// Adds a whole message of `length` bytes that was read from the memory of the peer or written
-    /// to it.
+    /// Adds a message to these counters: a whole message of `length` bytes that was read from the
+    /// memory of the peer or written to it.
     #[inline]
     pub(crate) fn add_one_sided(&mut self, length: u32) {
         self.add_part(length, true, length.div_ceil(MAX_COPY).into());
     }
 
-    /// Adds a packet with `length` bytes of a message. Response packets add only bytes, and packets
-    /// with manufacturer opcodes add nothing.
+    /// Adds a packet with `length` bytes of a message to these counters. A message is counted with
+    /// its last request packet, so a response packet adds only bytes. Packets with manufacturer
+    /// opcodes are not counted, because they contain no message bytes.
     #[inline]
     pub(crate) fn add_packet(&mut self, opcode: Opcode, length: usize) {
         if opcode.transport != Transport::Manufacturer {
@@ -57,8 +59,8 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// Adds a message or a part of a message that was sent through the shared ring, to the amounts
-    /// of the way in which its bytes are transferred.
+    /// Adds a message, or part of a message, that was sent through the shared ring, to the counters
+    /// for its way of transfer.
     pub(crate) fn add(&mut self, message: &MessagePart<'_>) {
         let length = message.length();
         match message.form {

@@ -26,7 +26,8 @@ pub struct Bth {
     pub sequence: u32,
 }
 
-/// RDMA extended transport header (RETH, 16 bytes), which identifies memory of the responder.
+/// RDMA extended transport header (RETH, 16 bytes) of a request such as a read or a write:
+/// identifies the memory of the responder that the request accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
     /// Address of the first byte in the responder's memory.
@@ -47,7 +48,8 @@ pub struct Feth {
     pub level: u8,
 }
 
-/// Acknowledgement extended transport header (AETH, 4 bytes), which some responses have.
+/// Acknowledgement extended transport header (AETH, 4 bytes), by which a responder acknowledges or
+/// refuses requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
     /// Code by which the responder accepts or refuses a packet.
@@ -88,8 +90,8 @@ pub enum Nak {
     InvalidRdRequest,
 }
 
-/// Atomic extended transport header (AtomicETH, 28 bytes). The operation determines the meaning of
-/// the last two fields.
+/// Atomic extended transport header (AtomicETH, 28 bytes) of a compare-and-swap or fetch-and-add
+/// request: contains the memory and the operands of the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicEth {
     /// Address of the eight bytes in the responder's memory.
@@ -184,8 +186,9 @@ impl fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 impl Syndrome {
-    /// Decodes a syndrome byte. Returns `None` for reserved codes. Bit 7 is always 0 (IBTA
-    /// 9.7.5.2.1).
+    /// Decodes the syndrome, the first byte of an [`Aeth`]: bits 6 and 5 are the kind of the
+    /// acknowledgement, and bits 4 to 0 its value. Returns `None` for reserved codes. Bit 7 is
+    /// always 0 (IBTA 9.7.5.2.1).
     pub const fn from_byte(byte: u8) -> Option<Self> {
         let value = byte & 0x1f;
         match byte >> 5 {
@@ -199,7 +202,8 @@ impl Syndrome {
         }
     }
 
-    /// Encodes the syndrome as the first byte of an [`Aeth`].
+    /// Encodes this syndrome (the code by which a responder accepts or refuses a packet) as the
+    /// first byte of an [`Aeth`].
     pub const fn to_byte(self) -> u8 {
         match self {
             Self::Ack { credits } => credits & 0x1f,
@@ -392,9 +396,9 @@ impl Header {
         self.bth.opcode.header_len()
     }
 
-    /// Appends the headers that the opcode requires to `out`, with reserved bits 0. The caller
-    /// appends payload, pad and ICRC. The order follows IBTA 5.2 and table 38: XRCETH or DETH,
-    /// FETH, RETH or AtomicETH, AETH, AtomicAckETH, ImmDt or IETH.
+    /// Appends the transport headers that the opcode requires to `out`, in the order of IBTA 5.2
+    /// and table 38: the base transport header (BTH), and then the extended headers. Reserved bits
+    /// are 0. The caller appends the payload, the pad and the ICRC.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let opcode = self.bth.opcode;
         debug_assert_eq!(

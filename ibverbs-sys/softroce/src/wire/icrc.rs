@@ -12,11 +12,13 @@
 
 use crc32fast::Hasher;
 
-/// CRC of the eight `0xff` bytes that the ICRC covers in place of an InfiniBand local route header.
+/// CRC of eight `0xff` bytes, with which every ICRC begins. An InfiniBand packet has its local
+/// route header there; a RoCE packet has none.
 const SEED: u32 = 0x2144_df1c;
 
-/// Number of bytes that are copied in order to mask some of their bits: the BTH. The length of the
-/// remaining bytes is often a multiple of sixteen, for which the CRC is fastest.
+/// Length in bytes of the base transport header (BTH), which is copied in order to mask bits that
+/// the ICRC does not cover. The length of the remaining bytes is often a multiple of sixteen, for
+/// which the CRC is fastest.
 const MASKED_BYTES: usize = 12;
 
 /// Intermediate ICRC over the headers before the BTH, from which [`finish`](Self::finish) computes
@@ -36,7 +38,8 @@ impl PartialIcrc {
         Self::with(&mut covered, udp)
     }
 
-    /// Creates the intermediate ICRC of a packet over IPv6 from its IP header and its UDP header.
+    /// Creates the state of the ICRC of a packet over IPv6 after its first two headers: the IP
+    /// header `header` and the UDP header `udp`.
     pub fn ipv6(header: &[u8; 40], udp: &[u8; 8]) -> Self {
         let mut covered = [0; 40 + 8];
         covered[..40].copy_from_slice(header);
@@ -56,7 +59,8 @@ impl PartialIcrc {
         Self(hasher.finalize())
     }
 
-    /// Returns the ICRC of the packet whose bytes from BTH to pad are `transport`.
+    /// Completes the ICRC and returns it. `transport` contains the bytes of the packet that follow
+    /// the UDP header, without the ICRC: from the base transport header (BTH) to the pad.
     pub fn finish(self, transport: &[u8]) -> u32 {
         let mut hasher = Hasher::new_with_initial(self.0);
         if let Some((head, tail)) = transport.split_first_chunk::<MASKED_BYTES>() {
@@ -72,8 +76,8 @@ impl PartialIcrc {
     }
 }
 
-/// Returns the BTH with ones in FECN, BECN and the adjacent reserved bits, in the form that the
-/// ICRC covers.
+/// Returns the base transport header (BTH) in the form that the ICRC covers: the congestion bits
+/// (FECN, BECN) and the adjacent reserved bits are ones.
 fn masked(mut head: [u8; MASKED_BYTES]) -> [u8; MASKED_BYTES] {
     head[4] = 0xff;
     head
@@ -85,8 +89,8 @@ pub fn ipv4(header: &[u8; 20], udp: &[u8; 8], transport: &[u8]) -> u32 {
     PartialIcrc::ipv4(header, udp).finish(transport)
 }
 
-/// Returns the ICRC of a packet over IPv6 with the IP header `header` and the UDP header `udp`.
-/// `transport` has the bytes from BTH to pad.
+/// Returns the invariant CRC (ICRC) of a packet over IPv6 with the IP header `header` and the UDP
+/// header `udp`. `transport` contains the bytes between the UDP header and the ICRC.
 pub fn ipv6(header: &[u8; 40], udp: &[u8; 8], transport: &[u8]) -> u32 {
     PartialIcrc::ipv6(header, udp).finish(transport)
 }
@@ -98,8 +102,9 @@ pub fn split(datagram: &[u8]) -> Option<(&[u8], u32)> {
     Some((transport, u32::from_le_bytes(*icrc)))
 }
 
-/// Returns whether `received` is the ICRC of the packet over IPv4 for at least one identification
-/// in the IP header, which is unknown. This is not a full check: 2^16 of 2^32 wrong values pass.
+/// Returns whether `received` is the ICRC of a packet over IPv4 for at least one identification
+/// (field of the IP header). A UDP socket does not report this field, although the ICRC covers it.
+/// This is not a full check: 2^16 of 2^32 wrong values pass.
 pub fn explained_by_identification(
     header: &[u8; 20],
     udp: &[u8; 8],
@@ -109,17 +114,17 @@ pub fn explained_by_identification(
     identification(header, udp, transport, received).is_some()
 }
 
-/// Returns whether an ICRC over IPv4 is valid for at least one identification in the IP header.
-/// `difference` is the exclusive or of the received ICRC and the ICRC for an assumed
-/// identification. `transport` is the length of the packet in bytes from BTH to pad. Makes the same
-/// check as [`explained_by_identification`], for callers that know the difference.
+/// Makes the same check as [`explained_by_identification`], for a caller that has calculated the
+/// ICRC for some identification (field of the IP header). `difference` is the exclusive or of the
+/// received and the calculated ICRC. `transport` is the number of bytes between the UDP header and
+/// the ICRC.
 pub fn is_identification(difference: u32, transport: usize) -> bool {
     unshift(difference, bytes_after_identification(transport)) & 0xffff == 0
 }
 
-/// Returns the exclusive or of two ICRCs of a packet over IPv4: with the identification
-/// `identification`, and with the identification 0. `transport` is the length of the packet in
-/// bytes from BTH to pad.
+/// Returns the change of a packet's ICRC if the identification (field of the IPv4 header) changes
+/// from 0 to `identification`: the exclusive or of the two ICRCs. `transport` is the number of
+/// bytes between the UDP header and the ICRC.
 pub fn of_identification(identification: u16, transport: usize) -> u32 {
     // A CRC is linear: the two bytes are shifted by everything that follows them.
     let [high, low] = identification.to_be_bytes();
@@ -127,9 +132,10 @@ pub fn of_identification(identification: u16, transport: usize) -> u32 {
     shift(bytes, bytes_after_identification(transport))
 }
 
-/// Returns the results of [`of_identification`] for the 16 identifications in which a single bit is
-/// 1, beginning with the lowest bit. `transport` is the length of the packet in bytes from BTH to
-/// pad.
+/// Returns the changes of a packet's ICRC, as [`of_identification`] returns them, for the 16
+/// identifications in which a single bit is 1, beginning with the lowest bit. The exclusive or of
+/// some of them gives the change for any identification. `transport` is the number of bytes between
+/// the UDP header and the ICRC.
 pub fn of_identification_bits(transport: usize) -> [u32; 16] {
     // The value 1 in the order of bits of a CRC.
     let factor = shift(1 << 31, bytes_after_identification(transport));
@@ -139,19 +145,21 @@ pub fn of_identification_bits(transport: usize) -> [u32; 16] {
     })
 }
 
-/// Returns the number of bytes by which the identification is shifted in the CRC: the bytes of the
-/// IP header that follow it, the UDP header, the packet, and four bytes by which a CRC always
-/// shifts its message.
+/// Returns the number of bytes that follow the identification in the calculation of the ICRC over
+/// IPv4: the rest of the IP header, the UDP header, the `transport` bytes of the packet, and four
+/// zero bytes that a CRC appends to every message.
 fn bytes_after_identification(transport: usize) -> usize {
     (20 - 6) + 8 + transport + 4
 }
 
-/// Returns the identification with which the packet's ICRC would be `received`, or `None` if no
-/// identification gives this ICRC.
+/// Returns the identification (field of the IPv4 header) with which the packet's ICRC would be
+/// `received`, or `None` if no identification gives this ICRC. The result does not depend on the
+/// identification in `header`.
 ///
-/// A CRC is linear: if two messages differ in two bytes only, their CRCs differ by the remainder of
-/// those bytes, shifted by all bytes that follow. Dividing by that power of x undoes the shift. If
-/// the quotient has a degree below 16, and only then, the two bytes explain the difference.
+/// A CRC is linear: if two messages differ in two bytes only, the difference of their CRCs is these
+/// bytes times a power of x, modulo the CRC polynomial. The power depends on the number of bytes
+/// that follow. Dividing by it gives the two bytes, if the quotient has a degree below 16.
+/// Otherwise the messages differ elsewhere, too.
 fn identification(
     header: &[u8; 20],
     udp: &[u8; 8],
@@ -173,8 +181,8 @@ fn identification(
 /// The CRC polynomial in reflected bit order: bit 31 is x^0 and bit 0 is x^31; x^32 is omitted.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// Powers of x for [`unshift`]: the element with the index `i` is x^-(8 * 2^i) modulo the CRC
-/// polynomial.
+/// Powers of x by which [`unshift`] divides a CRC: the element with the index `i` is x^-(8 * 2^i)
+/// modulo the CRC polynomial, which undoes the effect of 2^i zero bytes.
 const UNSHIFTS: [u32; 32] = {
     let mut powers = [0; 32];
     let mut power = 1 << 31;
@@ -192,8 +200,8 @@ const UNSHIFTS: [u32; 32] = {
     powers
 };
 
-/// Powers of x for [`shift`]: the element with the index `i` is x^(8 * 2^i) modulo the CRC
-/// polynomial.
+/// Powers of x by which [`shift`] multiplies a CRC: the element with the index `i` is x^(8 * 2^i)
+/// modulo the CRC polynomial, the effect of 2^i zero bytes.
 const SHIFTS: [u32; 32] = {
     let mut powers = [0; 32];
     // x^8
@@ -207,8 +215,8 @@ const SHIFTS: [u32; 32] = {
     powers
 };
 
-/// Multiplies `value` by x^(8 * bytes), modulo the CRC polynomial: the effect on a CRC of `bytes`
-/// zero bytes at the end of the message.
+/// Multiplies `value` by x^(8 * bytes), modulo the polynomial of Ethernet's CRC-32. A CRC changes
+/// in this way, apart from its inversions, when `bytes` zero bytes are appended to the message.
 fn shift(value: u32, bytes: usize) -> u32 {
     by_powers(&SHIFTS, value, bytes)
 }
@@ -249,8 +257,9 @@ const fn multiply_by_x(value: u32) -> u32 {
     }
 }
 
-/// Returns `value` divided by x, modulo the CRC polynomial. The coefficient of x^0 in the
-/// polynomial is 1, so the top bit in this bit order shows whether the polynomial was subtracted.
+/// Returns `value` divided by x, modulo the CRC polynomial: the inverse of `multiply_by_x`. That
+/// function sets the top bit only if it subtracts the polynomial, so the top bit tells which case
+/// to undo.
 const fn divide_by_x(value: u32) -> u32 {
     if value & 1 << 31 != 0 {
         (value ^ POLYNOMIAL) << 1 | 1
@@ -318,8 +327,9 @@ mod tests {
             .collect()
     }
 
-    /// Splits a packet that begins with an IP header of `IP` bytes into IP header, UDP header,
-    /// bytes from BTH to pad, and ICRC.
+    /// Splits a packet that begins with an IP header of `IP` bytes. Returns its IP header, its UDP
+    /// header, the bytes between the UDP header and the ICRC, and the ICRC. Panics if the packet is
+    /// too short.
     fn cut<const IP: usize>(packet: &[u8]) -> ([u8; IP], [u8; 8], &[u8], u32) {
         let (transport, icrc) = split(&packet[IP + 8..]).unwrap();
         (
@@ -330,13 +340,13 @@ mod tests {
         )
     }
 
-    /// A congestion notification that a ConnectX-4 Lx sent, with BECN set and the identification
-    /// 0x718c.
+    /// A recorded packet with a known ICRC, for the tests: a congestion notification that a
+    /// ConnectX-4 Lx sent. Its BECN bit is set, and its IP header has the identification 0x718c.
     const CONNECT_X: &str = "45c2003c 718c4000 40119161 0a001101 0a001201 000012b7 00280000
         8100ffff 40000118 00000000 00000000 00000000 00000000 00000000 82fd002a";
 
-    /// A send over an unreliable connection, with two pad bytes, a UDP checksum, and the
-    /// identification 0x0478.
+    /// A recorded packet with a known ICRC, for the tests: a send over an unreliable connection,
+    /// with two pad bytes and a UDP checksum. Its IP header has the identification 0x0478.
     const UC_SEND: &str = "45010040 04784000 4011b4d5 c0a80007 c0a80007 c00012b7 002caca2
         2460ffff 000000d3 00cf1710 4630818b e28935d9 0e9a9550 5401be88 5e500000 78f353f3";
 

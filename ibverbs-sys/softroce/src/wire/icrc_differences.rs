@@ -7,9 +7,9 @@
 
 use super::icrc;
 
-/// Cache of the differences that the identification in an IPv4 header makes to the ICRC, for the
-/// last two packet lengths that occurred twice in a row. Packets of these lengths are then checked
-/// in less time.
+/// Cache for checks and changes of ICRCs over IPv4. Stores by how much each bit of the
+/// identification (field of the IP header) changes the ICRC, for the last two packet lengths that
+/// occurred twice in a row. Packets of these lengths are then handled in less time.
 #[derive(Clone, Debug, Default)]
 pub struct IcrcDifferences {
     known: [Option<LengthDifferences>; 2],
@@ -20,7 +20,8 @@ pub struct IcrcDifferences {
     missed: usize,
 }
 
-/// The differences that the bits of an identification make to the ICRC, for one packet length.
+/// The changes of a packet's ICRC by each bit of the identification in the IPv4 header, for one
+/// packet length.
 #[derive(Clone, Copy, Debug)]
 struct LengthDifferences {
     /// Length of the packet in bytes from BTH to pad.
@@ -34,9 +35,9 @@ struct LengthDifferences {
 }
 
 impl IcrcDifferences {
-    /// Returns the exclusive or of two ICRCs of a packet: with the identification `identification`,
-    /// and with the identification 0. `transport` is the length of the packet in bytes from BTH to
-    /// pad.
+    /// Returns the change of a packet's ICRC if the identification (field of the IPv4 header)
+    /// changes from 0 to `identification`: the exclusive or of the two ICRCs. `transport` is the
+    /// number of bytes between the UDP header and the ICRC.
     pub fn difference(&mut self, identification: u16, transport: usize) -> u32 {
         match self.of(transport) {
             Some(differences) => differences.of(identification),
@@ -44,9 +45,10 @@ impl IcrcDifferences {
         }
     }
 
-    /// Returns whether an ICRC is valid for at least one identification. `difference` is the
-    /// exclusive or of this ICRC and the ICRC for an assumed identification. `transport` is the
-    /// length of the packet in bytes from BTH to pad.
+    /// Returns whether a received ICRC is valid for at least one identification (field of the IPv4
+    /// header), which a receiver does not know. `difference` is the exclusive or of the received
+    /// ICRC and of the ICRC that was calculated with any identification. `transport` is the number
+    /// of bytes between the UDP header and the ICRC.
     pub fn is_explained(&mut self, difference: u32, transport: usize) -> bool {
         match self.of(transport) {
             Some(differences) => differences.contain(difference),

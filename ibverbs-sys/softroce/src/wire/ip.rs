@@ -46,9 +46,9 @@ pub enum Headers {
 }
 
 impl Route {
-    /// Returns the headers of a packet with `transport` bytes from BTH to pad, to which the length
-    /// of the ICRC is added. If a length exceeds the maximum of an IP packet, the length fields
-    /// contain its low bits.
+    /// Returns the headers of a packet with `transport` bytes between the UDP header and the ICRC.
+    /// The length fields of the headers include the ICRC. If a length does not fit into 16 bits,
+    /// the field contains its low 16 bits.
     pub fn headers(&self, transport: usize) -> Headers {
         let udp_len = transport.wrapping_add(8 + 4) as u16;
         let mut udp = [0; 8];
@@ -237,8 +237,9 @@ fn parse_udp(bytes: &[u8]) -> Option<([u8; 8], &[u8])> {
     (len == bytes.len()).then_some((*udp, rest))
 }
 
-/// Returns the Internet checksum of an IPv4 header (RFC 1071), which is 0 for a header with a valid
-/// checksum.
+/// Returns the Internet checksum (RFC 1071) of all bytes of an IPv4 header, including its checksum
+/// field. The result is 0 if the field contains the valid checksum. If the field is 0, the result
+/// is the checksum.
 fn checksum(header: &[u8; 20]) -> u16 {
     let sum: u32 = header
         .chunks_exact(2)

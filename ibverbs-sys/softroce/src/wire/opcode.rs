@@ -61,7 +61,7 @@ pub struct Opcode {
 }
 
 impl Transport {
-    /// All transport services that this device supports.
+    /// All [`Transport`] services that this device supports.
     pub const ALL: [Self; 5] = [
         Self::ReliableConnection,
         Self::UnreliableConnection,
@@ -91,8 +91,8 @@ impl Transport {
         }
     }
 
-    /// Returns whether the service has the operation `operation` (IBTA table 38, annex A14 for
-    /// XRC).
+    /// Returns whether packets of this transport service may contain the operation `operation`
+    /// (IBTA table 38, annex A14 for XRC).
     pub const fn has(self, operation: Operation) -> bool {
         use Operation as O;
         match self {
@@ -110,7 +110,7 @@ impl Transport {
 }
 
 impl Operation {
-    /// All operations of packets, in the order of their numbers in the opcode.
+    /// All operations that a packet can contain, in ascending order of their numbers in the opcode.
     pub const ALL: [Self; 25] = [
         Self::SendFirst,
         Self::SendMiddle,
@@ -153,14 +153,15 @@ impl Operation {
 }
 
 impl Opcode {
-    /// Opcode of a packet that announces sequence numbers that were used without packets. Such a
-    /// packet is accepted only if it arrives through memory that is shared with the peer. Otherwise
-    /// any process could send such a packet to the socket and make a connection lose messages.
+    /// Opcode of a packet that tells the peer to skip sequence numbers: the messages with these
+    /// numbers were executed without packets, in the peer's memory. Such a packet is accepted only
+    /// if it arrives through memory that is shared with the peer. Otherwise any process could send
+    /// such a packet to the socket and make a connection lose messages.
     pub const SKIP: Self = Self::new(Transport::Manufacturer, Operation::WriteOnly);
 
-    /// Opcode of a gap report: a responder that keeps packets after a gap tells the requester which
-    /// packets are missing. A gap report acknowledges nothing, so a forged one only causes
-    /// superfluous or late retransmissions.
+    /// Opcode of a gap report, by which a responder tells the requester which packets are missing.
+    /// The responder keeps the packets after the gap. A gap report acknowledges nothing, so a
+    /// forged report can only cause superfluous or late retransmissions.
     pub const GAPS: Self = Self::new(Transport::Manufacturer, Operation::ReadResponseOnly);
 
     /// Creates the opcode of the operation `operation` of the service `transport`.
@@ -187,7 +188,8 @@ impl Opcode {
         }
     }
 
-    /// Encodes the opcode as the first byte of the BTH.
+    /// Encodes this opcode as the first byte of the base transport header (BTH): the transport
+    /// service in bits 7 to 5, and the operation in bits 4 to 0.
     pub const fn to_byte(self) -> u8 {
         self.transport.to_bits() << 5 | self.operation as u8
     }
@@ -311,8 +313,9 @@ impl Opcode {
         !self.is_response()
     }
 
-    /// Returns whether a packet with this opcode has an XRCETH (number of a shared receive queue),
-    /// which every XRC request has (IBTA annex A14).
+    /// Returns whether a packet with this opcode has an XRC extended transport header (XRCETH),
+    /// which contains the number of a shared receive queue. All requests of extended reliable
+    /// connections (XRC) have this header (IBTA annex A14).
     pub const fn has_xrc_srq(self) -> bool {
         matches!(self.transport, Transport::ExtendedReliableConnection) && self.is_request()
     }
@@ -363,8 +366,8 @@ impl Opcode {
         self.is_response() && !self.is_middle()
     }
 
-    /// Returns whether a packet with this opcode has an AtomicAckETH, which contains the previous
-    /// value: it is the response to an atomic.
+    /// Returns whether a packet with this opcode has an AtomicAckETH: the header in the response to
+    /// an atomic operation that contains the previous value of the memory.
     pub const fn has_original(self) -> bool {
         matches!(self.operation, Operation::AtomicAcknowledge)
     }

@@ -17,7 +17,8 @@ pub struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Creates a run that consists of the single packet `packet`.
+    /// Creates a [`Run`] (packets that are handled in one step) that consists of the single packet
+    /// `packet`.
     pub fn of_packet(packet: Packet<'a>) -> Self {
         Self {
             first: packet,
@@ -28,10 +29,10 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Creates the longest run that begins with the first packet of `datagrams`, which have
-    /// `stride` bytes each. `first` is the first packet in parsed form. The run ends before a
-    /// packet that does not continue it, or whose datagram `is_right` rejects, for example because
-    /// of a wrong ICRC.
+    /// Creates the longest [`Run`] (packets of a message that are handled in one step) that begins
+    /// with the first packet of `datagrams`, which have `stride` bytes each. `first` is the first
+    /// packet in parsed form. The run ends before a packet that does not continue it, or whose
+    /// datagram `is_right` rejects, for example because of a wrong ICRC.
     pub fn gather(
         first: Packet<'a>,
         datagrams: &'a [u8],
@@ -68,7 +69,7 @@ impl<'a> Run<'a> {
         &self.first
     }
 
-    /// Returns the number of packets of the run, at least one.
+    /// Returns the number of packets that are handled in one step, at least one.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -78,7 +79,7 @@ impl<'a> Run<'a> {
         self.acknowledge
     }
 
-    /// Returns the payloads of the packets of the run, in order.
+    /// Returns the payloads of the packets that are handled in one step, in order.
     pub fn payloads(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
         let Self {
             first,
@@ -95,7 +96,7 @@ impl<'a> Run<'a> {
         std::iter::once(first.payload).chain(others)
     }
 
-    /// Returns the packets of the run in parsed form, in order.
+    /// Returns the packets that are handled in one step, in parsed form and in order.
     pub fn packets(&self) -> impl Iterator<Item = Packet<'a>> {
         let Self {
             first,
@@ -130,8 +131,9 @@ pub(crate) fn request_acknowledgement(packet: &mut [u8]) {
     packet[FLAGS_OFFSET] |= ACKNOWLEDGE;
 }
 
-/// Returns the acknowledgement request bit and the sequence number of `packet` if it continues a
-/// run whose first packet has the BTH `head`. Returns `None` if another field of its BTH differs.
+/// Returns the acknowledgement request bit and the sequence number of `packet` if it can be handled
+/// in one step with a first packet that has the BTH (base transport header) `head`. Returns `None`
+/// if another field of its BTH differs.
 fn continues_run(head: &[u8; BASE], packet: &[u8]) -> Option<(bool, u32)> {
     let bth = packet.first_chunk::<BASE>()?;
     let [flags, sequence @ ..] = *bth.last_chunk::<4>()?;

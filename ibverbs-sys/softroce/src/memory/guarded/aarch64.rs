@@ -9,7 +9,8 @@ use super::table::entry;
 macro_rules! copy {
     ($(#[$doc:meta])* $name:ident, $load:literal, $store:literal, $release:literal) => {
         $(#[$doc])*
-        /// With `RELEASE`, the store to `to` has release ordering.
+        /// If `RELEASE` is set, the store to `to` has release ordering. A fault returns an error
+        /// that names the side of the copy at which it occurred.
         ///
         /// # Safety
         /// The caller must ensure that no references to the bytes of either range exist, except to
@@ -71,7 +72,7 @@ copy! {
 }
 
 /// Copies words in ascending order, each by a single access where it is aligned. Returns `false`
-/// after a fault.
+/// after a fault; some of the words may then have been copied.
 ///
 /// # Safety
 /// `length` must be a multiple of eight, and not 0. The caller must ensure that no references to
@@ -173,7 +174,8 @@ pub(super) unsafe fn instruction<'a>(context: *mut libc::ucontext_t) -> Instruct
     Instruction(unsafe { &mut (*context).uc_mcontext.pc })
 }
 
-/// The program counter with which a thread continues after a signal handler.
+/// Access of a signal handler to the program counter of the interrupted thread. The thread
+/// continues at the address that the handler sets.
 #[derive(Debug)]
 pub(super) struct Instruction<'a>(&'a mut u64);
 

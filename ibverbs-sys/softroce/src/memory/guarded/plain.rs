@@ -6,13 +6,15 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::Missing;
 
-/// Does nothing: plain accesses need no signal handler.
+/// Does nothing. On other processors, this function installs a handler of memory faults, which the
+/// accesses of this module do not need.
 pub(crate) fn install() {}
 
 macro_rules! copy {
     ($(#[$doc:meta])* $name:ident, $atomic:ident, $integer:ident) => {
         $(#[$doc])*
-        /// With `RELEASE`, the store has release ordering if the target is aligned.
+        /// If `RELEASE` is set and `to` is aligned, the store to `to` has release ordering. Never
+        /// fails: a fault ends the program.
         ///
         /// # Safety
         /// The bytes of both ranges must be mapped, and those at `to` writable. The caller must
@@ -64,8 +66,8 @@ copy! {
     copy_1, AtomicU8, u8
 }
 
-/// Copies words in ascending order, each by a single access where it is aligned. Always returns
-/// `true`.
+/// Copies eight-byte words in ascending order, each by a single load and a single store where it is
+/// aligned. Always returns `true`: a fault ends the program.
 ///
 /// # Safety
 /// `length` must be a multiple of eight. The bytes of both ranges must be mapped, and those at `to`
@@ -77,8 +79,8 @@ pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
     })
 }
 
-/// Atomically replaces the word at `address` by `swap` if it equals `compare`. Returns the previous
-/// word.
+/// Atomically replaces the eight bytes at `address` by `swap` if they equal `compare`. Returns the
+/// previous value. Never fails: a fault ends the program.
 ///
 /// # Safety
 /// `address` must be a multiple of eight, and the bytes mapped and writable. The caller must ensure
@@ -91,7 +93,8 @@ pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Re
     Ok(before.unwrap_or_else(|before| before))
 }
 
-/// Atomically adds `add` to the word at `address`. Returns the previous word.
+/// Atomically adds `add` to the eight-byte integer at `address`. Returns the previous value. Never
+/// fails: a fault ends the program.
 ///
 /// # Safety
 /// `address` must be a multiple of eight, and the bytes mapped and writable. The caller must ensure

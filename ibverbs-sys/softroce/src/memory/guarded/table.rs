@@ -16,8 +16,8 @@ struct Entry {
     recovery: Distance,
 }
 
-/// Address of an instruction, stored as the distance in bytes from this field to the instruction,
-/// so that the table needs no relocation.
+/// Address of an instruction in the table of instructions that may fault. Stored as the distance in
+/// bytes from this field to the instruction, so that the table needs no relocation.
 #[derive(Debug)]
 #[repr(transparent)]
 struct Distance(i32);

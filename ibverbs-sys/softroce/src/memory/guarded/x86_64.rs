@@ -9,6 +9,8 @@ use super::table::entry;
 macro_rules! copy {
     ($(#[$doc:meta])* $name:ident, $load:literal, $store:literal) => {
         $(#[$doc])*
+        /// `RELEASE` has no effect: every store has release ordering. A fault returns an error that
+        /// names the side of the copy at which it occurred.
         ///
         /// # Safety
         /// The caller must ensure that no references to the bytes of either range exist, except to
@@ -64,12 +66,12 @@ copy! {
 /// loop.
 pub(crate) const MANY: usize = 512;
 
-/// Copies words, each by a single access where it is aligned. Returns `false` after a fault.
+/// Copies words, each by a single access where it is aligned. Returns `false` after a fault; some
+/// of the words may then have been copied.
 ///
 /// Copies of less than [`MANY`] bytes proceed in ascending order. The bytes of longer copies may
-/// become visible in any order, but all of them before later stores: stores do not overtake the
-/// stores of an earlier string operation (Intel SDM volume 3, "Fast-String Operation and
-/// Out-of-Order Stores").
+/// become visible in any order, but they are visible before the stores that follow the copy (Intel
+/// SDM volume 3, "Fast-String Operation and Out-of-Order Stores").
 ///
 /// # Safety
 /// `length` must be a multiple of eight, and not 0. The caller must ensure that no references to
@@ -132,8 +134,8 @@ pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
     true
 }
 
-/// Atomically replaces the word at `address` by `swap` if it equals `compare`. Returns the previous
-/// word.
+/// Atomically replaces the eight bytes at `address` by `swap` if they equal `compare`. Returns the
+/// previous value, or an error if the bytes are not mapped or not writable.
 ///
 /// # Safety
 /// `address` must be a multiple of eight. The caller must ensure that no references to the bytes
@@ -194,7 +196,8 @@ pub(super) unsafe fn instruction<'a>(context: *mut libc::ucontext_t) -> Instruct
     Instruction(register)
 }
 
-/// The instruction pointer with which a thread continues after a signal handler.
+/// Access of a signal handler to the instruction pointer of the interrupted thread. The thread
+/// continues at the address that the handler sets.
 #[derive(Debug)]
 pub(super) struct Instruction<'a>(&'a mut i64);
 

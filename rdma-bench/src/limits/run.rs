@@ -155,6 +155,8 @@ impl Run {
     /// limits, the number of messages is chosen so that a run takes the intended time.
     pub(super) fn counts(self) -> (usize, usize) {
         match (self.metric, self.size) {
+            // At least one of the messages beside the calls must be complete before the run ends.
+            (Metric::Latency, _) if self.args.contains(&"--beside") => (20_000, 200_000),
             (Metric::Latency, _) => (1000, 200_000),
             (Metric::Bandwidth, 0..=8192) => (5000, 20_000_000),
             (Metric::Bandwidth, _) => (200, 200_000),

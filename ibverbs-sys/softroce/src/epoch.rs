@@ -124,8 +124,8 @@ impl OccupiedLanes {
     }
 
     /// Waits until all memory accesses in this list have ended, and returns `true`. `lanes` must be
-    /// the [`Lanes`] that record them. Sometimes calls `is_in_vain`, which tells whether waiting is
-    /// useless, for example because the accessing process has died. If so, returns `false`.
+    /// the [`Lanes`] that record them. Sometimes calls `is_in_vain`, which returns whether waiting
+    /// is useless, for example because the accessing process has died. If so, returns `false`.
     pub(crate) fn wait(&mut self, lanes: Lanes<'_>, mut is_in_vain: impl FnMut() -> bool) -> bool {
         let mut attempt = 0_u32;
         while !self.have_ended(lanes) {

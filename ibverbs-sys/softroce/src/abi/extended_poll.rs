@@ -54,7 +54,7 @@ impl Iteration {
 }
 
 /// Sets all function pointers of an `ibv_cq_ex`, by which C code polls an extended completion
-/// queue. None may be null: C code calls them without a check.
+/// queue. No pointer may be null: C code calls them without a check.
 pub(super) fn set_functions(public: &mut ibv_cq_ex) {
     public.start_poll = Some(start);
     public.next_poll = Some(next);

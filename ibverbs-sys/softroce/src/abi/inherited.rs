@@ -8,7 +8,7 @@ use libc::{c_int, c_void};
 
 use super::{device, fail};
 
-/// A function that fails and ignores its arguments. One such function can replace verbs with
+/// A function that fails and ignores its arguments. Such a function can replace verbs with
 /// different arguments, because a C caller removes the arguments from the stack itself.
 type AnyFunction<T> = unsafe extern "C" fn() -> T;
 

@@ -42,9 +42,9 @@ pub(crate) struct FilePlace {
     pub(crate) segment: Range<u64>,
 }
 
-/// Table of the memory regions and windows that peer processes of the host can find and access. It
-/// has a record (slot) for each region and window. Registration, deregistration and window binding
-/// change the table.
+/// Table of the memory regions and windows that peer processes of the host can find and access. The
+/// table has a record (slot) for each region and window. Registration, deregistration and window
+/// binding change the table.
 pub(crate) trait Peers: Send + Sync {
     /// Makes a memory region or window accessible to peer processes, by writing the record `slot`
     /// of the table that they read. Peers that found the previous content of the record may still

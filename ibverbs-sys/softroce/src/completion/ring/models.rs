@@ -191,9 +191,9 @@ fn a_mark_is_seen_or_the_entry_is_found() {
     });
 }
 
-/// Checks that a request for a completion event is not lost while the ring grows. One thread adds
-/// an entry, for which the ring gets more slots, while another thread sets the request flag. Either
-/// the first thread sees the flag, or the second thread finds the entry.
+/// Checks that a request for a completion event is not lost while the ring grows. A thread adds an
+/// entry, for which the ring gets more slots, while another thread sets the request flag. Either
+/// the adding thread sees the flag, or the other thread finds the entry.
 #[test]
 fn a_mark_is_seen_while_the_ring_grows() {
     // All orders would take too long.

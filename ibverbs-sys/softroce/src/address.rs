@@ -22,16 +22,15 @@ pub(crate) const PORT_STRIDE: u16 = 100;
 /// group receive them (IBTA 9.2.3).
 pub(crate) const MULTICAST: u32 = 0xff_ffff;
 
-/// First six bytes of the GIDs whose packets are tunnelled: 0xfd, which marks a unique local
-/// address, and the letters "sroce" as its global ID. The bytes after them contain the UDP port
-/// (subnet ID) and the IPv4 address (interface ID). The interface ID begins with zeroes, so the
-/// text form of the GID has at most 30 characters, and fits into the 32-byte buffers of some
-/// programs.
+/// First six bytes of the GIDs of devices whose packets are sent through UDP tunnels on this host.
+/// The other bytes contain the UDP port, zeroes and the IPv4 address of the device. With the
+/// zeroes, the text form of such a GID has at most 30 characters, which fit into the 32-byte
+/// buffers of some programs.
 const UNIQUE_LOCAL_PREFIX: [u8; 6] = [0xfd, b's', b'r', b'o', b'c', b'e'];
 
 /// Returns the IP address in 127/8 that the process with the ID `process` tries to bind at its
-/// attempt number `attempt`. The addresses that concurrent processes try first usually differ,
-/// because a process ID has at most 22 bits.
+/// attempt number `attempt`. For processes that run at the same time, the first addresses usually
+/// differ.
 pub(crate) fn candidate(process: u32, attempt: u32) -> Ipv4Addr {
     // An odd factor permutes the numbers below 2^24, and so spreads the processes over the
     // addresses.
@@ -93,12 +92,12 @@ pub(crate) fn slot_of_port(base: u16, port: u16) -> Option<u8> {
 pub(crate) struct UnknownSender;
 
 /// Returns the slot (index of the UDP port) of the softroce device that sent a packet from the
-/// address `from`. The packet must have arrived without a tunnel. `base` is the port of the first
-/// slot. Returns `Ok(None)` if the port belongs to no slot: the sender is another RoCE device,
-/// which may send from any port.
+/// address `from`. `base` is the port of the first slot. Must not be called for a packet in a UDP
+/// tunnel. Returns `Ok(None)` if the port belongs to no slot, as for RoCE devices other than
+/// softroce.
 ///
-/// Fails if such a sender has a loopback address. No other RoCE device has one, so a program on
-/// this host that is not a softroce device has sent the packet.
+/// Fails if the port belongs to no slot but the address is a loopback address. A program that is
+/// not a RoCE device has then sent the packet.
 pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, UnknownSender> {
     let slot = slot_of_port(base, from.port());
     if slot.is_none() && from.ip().is_loopback() {

@@ -110,8 +110,9 @@ impl Writer {
     }
 }
 
-/// Creates the capture file at `path` with its header, unless the file exists. The file gets its
-/// name after the header was written, so that other processes do not find an incomplete file.
+/// Creates the capture file at `path` with its header. Does nothing if the file exists. Writes the
+/// header to a temporary file and then links this file to `path`, so that other processes do not
+/// see a file without a header.
 fn create_with_header(path: &Path) -> io::Result<()> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     if path.exists() {

@@ -56,10 +56,10 @@ pub enum Scheduled {
     },
 }
 
-/// Choice of the peers to which several packets may be sent as a burst. The device passes a burst
-/// to the kernel in one system call, and the kernel splits it into datagrams (generic segmentation
-/// offload, GSO). The kernel also numbers the datagrams in a field of their IPv4 headers that the
-/// packet checksum (ICRC) covers, so a wrong guess of the numbers makes the checksums wrong.
+/// Choice of the peers to which the device may send several packets with one system call, which the
+/// kernel splits into datagrams (generic segmentation offload, GSO). The kernel numbers the
+/// datagrams in their IPv4 headers. A packet checksum (ICRC) that covers this number is correct
+/// only if the device has guessed the number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Segmentation {
     /// The device passes each packet to the kernel by itself.

@@ -96,9 +96,9 @@ pub struct Tally {
     values: Arc<Values>,
 }
 
-/// Path that a message takes (in the process, through shared memory, or by a copy between
-/// processes), and its direction. Messages, bytes and copies are counted separately for each of
-/// these values.
+/// Path and direction of a message. A path is a direct copy in the process, a copy between
+/// processes, or one of several ways through shared memory. Each value has its own counters for
+/// messages, bytes and copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     Direct,
@@ -164,8 +164,8 @@ impl Counters {
         tally
     }
 
-    /// Returns the total of the counter `counter`: the sum of the device's own value and of the
-    /// values that queue pairs and other owners count separately.
+    /// Returns the total of the counter `counter`: the sum of the device's own value and the values
+    /// in all tallies, in which queue pairs and other objects count separately.
     pub fn value(&self, counter: Counter) -> u64 {
         let tallies = self.tallies.lock();
         (tallies.values().map(|values| &**values))
@@ -196,8 +196,8 @@ impl Counters {
 }
 
 impl Tally {
-    /// Adds `by` to this owner's value of the counter `counter`. The totals of the device include
-    /// this value.
+    /// Adds `by` to the counter `counter` in this tally. The totals of the device include the
+    /// value.
     #[inline]
     pub(crate) fn count(&mut self, counter: Counter, by: u64) {
         let value = &self.values[counter as usize];
@@ -234,9 +234,9 @@ impl Drop for Tally {
     }
 }
 
-/// Name of each counter. Where another device has the same counter, its name is used: first the
-/// standard names of port counters, then names that the drivers mlx5 and rxe use. The last counters
-/// exist only in softroce.
+/// Name of each counter. If another device has the same counter, both have the same name. The names
+/// come from the standard port counters and from the drivers mlx5 and rxe; the last counters exist
+/// only in softroce.
 const NAMES: [(Counter, &str); Counter::COUNT] = [
     (Counter::SentPackets, "port_xmit_packets"),
     (Counter::ReceivedPackets, "port_rcv_packets"),

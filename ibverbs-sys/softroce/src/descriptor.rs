@@ -55,9 +55,9 @@ pub struct Descriptor {
     generation: u32,
 }
 
-/// Permission to open files or map memory. No thread of the process can fork while a thread holds
-/// the permission, so the child finds every open file recorded. The holder must not allocate, and
-/// must not drop a [`Descriptor`].
+/// Permission to open files or map memory. While a thread holds the permission, no other thread can
+/// fork, so a child of `fork` never inherits a file that the device has not recorded yet. The
+/// holder must not allocate, and must not drop a [`Descriptor`].
 pub(crate) struct Opening(PhantomData<*const ()>);
 
 /// Descriptor numbers below this limit are recorded in [`OWN_NUMBERS`], so that a child of `fork`
@@ -65,10 +65,9 @@ pub(crate) struct Opening(PhantomData<*const ()>);
 /// (`fs.nr_open`).
 const MAX_NUMBER: usize = 1 << 20;
 
-/// Lowest number for descriptors that only the device uses, so that they do not get numbers that
-/// programs expect for their own files. If the process's limit of descriptors is too low, three
-/// quarters of the limit are used instead. The number is not higher because the size of the
-/// kernel's descriptor table, which each `fork` copies, depends on the highest number.
+/// Lowest number for descriptors that only the device uses. Lower numbers are left to the program,
+/// which may expect certain numbers for its own files. The number is not higher because the
+/// kernel's table of descriptors grows with the highest number, and each `fork` copies the table.
 const MIN_NUMBER: u64 = 3072;
 
 /// Signal number that marks a file as a file of the device, so that it can be distinguished from a
@@ -79,8 +78,8 @@ const MARK_SIGNAL: libc::c_int = 63;
 /// Command of `fcntl` (linux/fcntl.h) that sets the signal number of a file. Here the number only
 /// marks the file ([`MARK_SIGNAL`]).
 const F_SETSIG: libc::c_int = 10;
-/// Command of `fcntl` (linux/fcntl.h) that returns the signal number of a file. Here the number
-/// only marks the file ([`MARK_SIGNAL`]).
+/// Command of `fcntl` (linux/fcntl.h) that returns the signal number of a file. By this number the
+/// device recognizes its own files ([`MARK_SIGNAL`]).
 const F_GETSIG: libc::c_int = 11;
 
 type Numbers = [AtomicU64; MAX_NUMBER / 64];
@@ -112,8 +111,8 @@ static OPENING: AtomicBool = AtomicBool::new(false);
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 impl Opening {
-    /// Waits until no other thread is opening files or forking, and prevents both until the result
-    /// is dropped. The wait is as short as a few system calls.
+    /// Waits until no other thread is opening files or forking. No other thread can begin to open
+    /// files or to fork until the returned permission is dropped.
     pub(crate) fn begin() -> Self {
         while OPENING.swap(true, Ordering::Acquire) {
             thread::yield_now();
@@ -162,8 +161,9 @@ impl Drop for Opening {
 }
 
 impl Descriptor {
-    /// Calls `open`, which opens a file, and returns a descriptor that owns the file. No thread can
-    /// fork during the call, so `open` must make only system calls, and must not allocate.
+    /// Opens a file by calling `open`, and returns a descriptor that owns the file. The closure
+    /// must make only system calls: no thread can fork during the call, and an allocator may wait
+    /// for a thread that forks.
     pub(crate) fn open<E>(open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Self, E> {
         let opening = Opening::begin();
         open().map(|file| opening.adopt(file))
@@ -314,14 +314,15 @@ pub(crate) fn increment(eventfd: BorrowedFd<'_>) {
     }
 }
 
-/// Returns whether `descriptor` still refers to a file of the device. Returns `false` if the
-/// program has closed it by mistake.
+/// Returns whether `descriptor` still refers to the file that the device has opened. Returns
+/// `false` if the program has closed the descriptor by mistake.
 pub(crate) fn is_intact(descriptor: BorrowedFd<'_>) -> bool {
     is_marked(descriptor.as_raw_fd())
 }
 
-/// Returns whether all descriptors that the device uses still refer to its files. If the program
-/// has closed one by mistake, makes the device fail, and returns `false`.
+/// Returns whether all descriptors of the device still refer to the files that the device has
+/// opened. If the program has closed a descriptor by mistake, makes the device fail, and returns
+/// `false`.
 pub(crate) fn check_all() -> bool {
     let is_intact = are_intact();
     if !is_intact {
@@ -357,8 +358,8 @@ pub(crate) fn set_loss_handler(fail: fn(&str)) {
     let _ = ON_LOSS.set(fail);
 }
 
-/// Makes the device fail, because the program has closed one of the device's descriptors by
-/// mistake.
+/// Reports a fatal error of the device, because the program has closed one of the device's
+/// descriptors by mistake.
 #[cold]
 pub(crate) fn report_loss() {
     HAS_LOST_FILES.store(true, Ordering::SeqCst);

@@ -18,10 +18,9 @@
 
 use crate::sync::{AtomicU64, Line, Ordering, fence, fence_after_update, relax};
 
-/// Lanes: words in which the threads of a process record that they are accessing memory.
-///
-/// Only the threads of the process that accesses the memory write the words. The process that owns
-/// the memory only reads them, to wait for the end of accesses.
+/// Words in memory, called lanes, in which the threads of a process record their accesses to memory
+/// of another process. Only these threads write the words. The process that owns the memory reads
+/// them, to wait for the end of accesses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lanes<'a>(pub(crate) &'a [Line]);
 
@@ -35,10 +34,10 @@ pub(crate) struct Lane<'a> {
 }
 
 impl<'a> Lanes<'a> {
-    /// Records that a memory access begins, and returns a guard that records its end when it is
-    /// dropped. The caller must check afterwards that the memory is still published, and only then
-    /// access it. The memory is then not freed or reused before the guard is dropped. The access is
-    /// recorded in a free lane, preferably the lane with the index `preferred`.
+    /// Records the begin of a memory access in a free word, preferably the one with the index
+    /// `preferred`. Returns a guard that records the end when it is dropped. The caller must check
+    /// after this call that the memory is still published, and may then access the memory until the
+    /// guard is dropped.
     #[inline]
     pub(crate) fn enter(self, preferred: usize) -> Lane<'a> {
         match self.try_enter(self.lane_index(preferred)) {
@@ -88,9 +87,8 @@ impl<'a> Lanes<'a> {
         Some(Lane { word, value })
     }
 
-    /// Returns the memory accesses that are in progress now, as recorded in these lanes. A caller
-    /// that has withdrawn memory must wait for them before it reuses the memory, because they may
-    /// still use it.
+    /// Returns the memory accesses that are in progress now. The owner of memory that was withdrawn
+    /// must wait for the end of these accesses before it reuses the memory.
     pub(crate) fn occupied(self) -> OccupiedLanes {
         fence(Ordering::SeqCst);
         let words = self.0.iter().enumerate().filter_map(|(number, line)| {
@@ -109,8 +107,8 @@ impl Drop for Lane<'_> {
     }
 }
 
-/// Memory accesses that were in progress when [`Lanes::occupied`] was called: for each, the index
-/// of its lane and the word in the lane.
+/// Memory accesses that were in progress when [`Lanes::occupied`] was called. Each has the index of
+/// the word in [`Lanes`] that records the access, and the value of the word.
 #[derive(Debug)]
 pub(crate) struct OccupiedLanes(Vec<(usize, u64)>);
 
@@ -125,10 +123,9 @@ impl OccupiedLanes {
         self.0.is_empty()
     }
 
-    /// Waits until all memory accesses in this list have ended, and returns `true`. Returns `false`
-    /// as soon as `is_in_vain` returns `true`, for example because the accessing process has died.
-    /// Calls `is_in_vain` rarely, because it may make a system call. `lanes` must be the [`Lanes`]
-    /// in which the accesses were recorded.
+    /// Waits until all memory accesses in this list have ended, and returns `true`. `lanes` must be
+    /// the [`Lanes`] that record them. Sometimes calls `is_in_vain`, which returns whether waiting
+    /// is useless, for example because the accessing process has died. If so, returns `false`.
     pub(crate) fn wait(&mut self, lanes: Lanes<'_>, mut is_in_vain: impl FnMut() -> bool) -> bool {
         let mut attempt = 0_u32;
         while !self.have_ended(lanes) {
@@ -261,9 +258,9 @@ mod models {
         })
     }
 
-    /// Accesses the memory in `world` if its owner has not withdrawn it, as a peer does that copies
-    /// bytes. The access is recorded in a lane, preferably the one with the index `preferred`. The
-    /// loom model fails if the owner then accesses the memory before this access has ended.
+    /// Accesses the memory in `world` in the way in which a peer copies bytes, unless the owner has
+    /// withdrawn the memory. Records the access, preferably in the word with the index `preferred`.
+    /// The loom model fails if the owner uses the memory during the access.
     fn copy(world: &World, preferred: usize) {
         let _lane = Lanes(&world.lines).enter(preferred);
         if world.published.load(Ordering::Relaxed) == 1 {

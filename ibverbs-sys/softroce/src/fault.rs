@@ -24,7 +24,7 @@ pub use network::NetworkFaults;
 pub(crate) use network::PacketFaults;
 pub use verb::{Errno, Verb};
 
-/// A request to make one call of a verb fail, for fault injection by [`Faults::fail`].
+/// A call of a verb that is to fail, as set by [`Faults::fail`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The verb whose call fails.
@@ -43,8 +43,9 @@ pub(crate) trait Listener: Send + Sync {
     fn raise(&self, kind: ibv_event_type);
 }
 
-/// The faults that are injected into a device. [`faults()`](crate::faults) returns the faults of
-/// this process's device.
+/// The faults that are injected into a device: calls of verbs that fail, lost or damaged packets,
+/// and a link that is down. [`faults()`](crate::faults) returns the faults of this process's
+/// device.
 pub struct Faults {
     /// Set while failures of verbs are pending, or after the device has failed. While it is not
     /// set, the call of a verb makes no further check.
@@ -167,12 +168,12 @@ impl Faults {
         Some(self.accidents.lock().packet_faults(len))
     }
 
-    /// Decides at random which of `count` consecutive packets (at most 64) are dropped. Each packet
-    /// has `len` bytes from BTH to ICRC. Returns one bit for each packet, which is set if the
-    /// packet is dropped; the lowest bit belongs to the first packet.
+    /// Decides at random which of `count` consecutive packets (at most 64) are dropped. Returns one
+    /// bit per packet, the lowest bit for the first one; a set bit means dropped. Each packet has
+    /// `len` bytes from BTH to ICRC.
     ///
-    /// Returns `None`, and decides nothing, if the link is down, or if packets are also to be
-    /// duplicated, reordered or corrupted. The packets must then be sent one by one.
+    /// Returns `None` if the link is down, or if packets are to be duplicated, reordered or
+    /// corrupted as well. The packets must then be sent one by one.
     pub(crate) fn lost_in_run(&self, len: usize, count: usize) -> Option<u64> {
         if !self.link_is_up() {
             return None;

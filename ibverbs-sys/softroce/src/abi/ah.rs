@@ -173,8 +173,8 @@ pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     })
 }
 
-/// Returns the path to the destination that `attr`, the attributes of an address handle, describe.
-/// The path begins at a GID of `nic`. Fails if the attributes are invalid.
+/// Returns the path from a GID of `nic` to the destination in `attr`, the attributes of an address
+/// handle. Fails if the attributes are invalid.
 fn path(nic: &Nic, attr: &ibv_ah_attr) -> Result<Path, Refusal> {
     // IBTA annex A17.4.4: RoCE addresses are GIDs, so a GRH is required.
     if attr.is_global == 0 || attr.port_num != limits::PORTS {

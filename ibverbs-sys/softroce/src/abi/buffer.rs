@@ -19,8 +19,9 @@ use crate::memory::Block;
 use crate::object_counts::{Counted, Kind};
 use crate::per_process::PerProcess;
 
-/// A buffer that the program has allocated. The `ibv_buf` pointer that C code gets is a unique
-/// number instead of an address, so that a second call of `ibv_free_buf` is detected.
+/// A buffer that the program has allocated with `ibv_alloc_buf`. The `ibv_buf` pointer that the
+/// program gets is not an address, but a number that is never used again. So a second
+/// `ibv_free_buf` of a buffer cannot free a newer buffer by mistake.
 struct Buffer {
     /// Address of the protection domain's C object. Used only to check that a region is registered
     /// in the domain of the buffer.

@@ -34,8 +34,9 @@ pub(super) struct CommandFile {
 type Identity = (u64, u64);
 
 impl CommandFile {
-    /// Creates the command file of a new context: an empty file in memory, by whose descriptor a
-    /// program imports the context. Fails if the process cannot open another file.
+    /// Creates the command file of a new context: an empty file in memory. A program passes the
+    /// file's descriptor to `ibv_import_device`, which finds the context by the identity of the
+    /// file. Fails if the process cannot open another file.
     pub(super) fn new() -> io::Result<Arc<Self>> {
         let file = Descriptor::open(|| {
             let create = |flags| rustix::fs::memfd_create("softroce", flags);
@@ -70,8 +71,8 @@ fn identity(descriptor: BorrowedFd<'_>) -> io::Result<Identity> {
     Ok((status.st_dev, status.st_ino))
 }
 
-/// Objects of one type that contexts with the same [`CommandFile`] share. Each object is found by
-/// its handle, a number that the program knows.
+/// Table of the objects of one type, by handle: a number by which a program can import the object
+/// into another context. Contexts that were imported from each other share this table.
 pub(super) struct Objects<T>(Mutex<HashMap<u32, Arc<T>>>);
 
 impl<T> Default for Objects<T> {
@@ -81,8 +82,8 @@ impl<T> Default for Objects<T> {
 }
 
 impl<T> Objects<T> {
-    /// Adds the object `object` with the handle `handle` to this table, so that all contexts that
-    /// share the [`CommandFile`] can import the object.
+    /// Adds the object `object` with the handle `handle` to this table, so that the program can
+    /// import the object by this handle.
     pub(super) fn insert(&self, handle: u32, object: &Arc<T>) {
         self.0.lock().insert(handle, Arc::clone(object));
     }

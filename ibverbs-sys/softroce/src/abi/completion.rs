@@ -367,7 +367,8 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_
     })
 }
 
-/// Sets the event moderation of a completion queue (`ibv_modify_cq(3)`).
+/// Sets for how many completions, and for how long, a completion queue may delay its completion
+/// event (`ibv_modify_cq(3)`). Returns 0 or an error number.
 pub(super) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     const MODERATE: u32 = ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0;
     verb(Verb::ModifyCq, number, || {
@@ -455,9 +456,9 @@ unsafe fn take(queue: &CompletionQueue, limit: usize, mut place: *mut ibv_wc) ->
     })
 }
 
-/// Calls [`take`], but is never inlined. Used when a poll has found the completion queue empty and
-/// has then received packets. This keeps the code of the common case, in which the first attempt
-/// finds entries, short.
+/// Calls [`take`], and returns its result: the number of work completions. Used in the rare case
+/// that a poll first finds the completion queue empty. The function is not inlined, so the code of
+/// the common case stays short.
 ///
 /// # Safety
 /// `place` must be valid for writes of `limit` work completions.

@@ -31,9 +31,8 @@ pub(crate) fn address() -> *mut ibv_device {
     DEVICE.0.get().cast()
 }
 
-/// Returns the C object of the parent's device, for use in a child of `fork`. The contexts that the
-/// child has inherited refer to this object. The object has the same name as the child's own
-/// device, and opening the object opens the child's device.
+/// Returns the `ibv_device` to which contexts that a child of `fork` has inherited refer. Opening
+/// the returned device opens the child's own device, which has the same name.
 pub(crate) fn device_of_parent() -> *mut ibv_device {
     PARENT_DEVICE.0.get().cast()
 }
@@ -45,13 +44,12 @@ pub(crate) fn is_own(device: *const ibv_device) -> bool {
 }
 
 /// Lists that [`ibv_get_device_list`] has returned to the program and that contain devices of the
-/// system's libibverbs (the real library). While that library lists its devices, it holds a lock of
-/// its own, which a child of `fork` could not release. So this lock is held meanwhile, and a `fork`
-/// waits for it.
+/// system's libibverbs. The lock is held while that library lists its devices, because a `fork`
+/// waits for this lock: a child must not be created while the library holds a lock of its own.
 static LISTING: Mutex<Vec<DeviceList>> = Mutex::new(Vec::new());
 
-/// A list of devices that was returned to the program (`own`), and the list of the system's
-/// libibverbs from which its devices come (`real`). Both are stored as addresses.
+/// A list of devices that was returned to the program, and the list of the system's libibverbs from
+/// which some of its devices come. Both are stored as addresses.
 #[derive(Debug, Clone, Copy)]
 struct DeviceList {
     own: usize,
@@ -59,17 +57,17 @@ struct DeviceList {
 }
 
 impl DeviceList {
-    /// Removes the entry of a returned list from [`LISTING`], and returns the entry. `list` is the
-    /// list that the program got from `ibv_get_device_list`. Returns `None` if that list contains
-    /// no devices of the system's libibverbs.
+    /// Removes and returns the entry for `list` from [`LISTING`]. `list` is a device list that the
+    /// program got from `ibv_get_device_list`. Returns `None` if the list contains no devices of
+    /// the system's libibverbs.
     fn take(list: *mut *mut ibv_device) -> Option<Self> {
         let mut lists = LISTING.lock();
         let at = lists.iter().position(|entry| entry.own == list.addr())?;
         Some(lists.swap_remove(at))
     }
 
-    /// Frees the list that the system's libibverbs has returned (`real`). The list that was
-    /// returned to the program contains the same devices, and is not freed.
+    /// Frees the device list of the system's libibverbs (`real`), but not the list that was
+    /// returned to the program (`own`).
     fn free_real(self) {
         let real = ptr::with_exposed_provenance_mut(self.real);
         // SAFETY: the list was returned by the real library. Its entry was removed by the caller or
@@ -229,7 +227,7 @@ unsafe impl Sync for StaticDevice {}
 static DEVICE: StaticDevice = StaticDevice(UnsafeCell::new(UNINITIALIZED_DEVICE));
 static PARENT_DEVICE: StaticDevice = StaticDevice(UnsafeCell::new(UNINITIALIZED_DEVICE));
 
-/// Initial value of the device's C object, before its names and functions are filled in.
+/// Initial value of the device's C object. Its names and function pointers are set later.
 const UNINITIALIZED_DEVICE: DeviceObject = DeviceObject {
     public: ibv_device {
         _ops: _ibv_device_ops {

@@ -54,8 +54,8 @@ pub(super) unsafe extern "C" fn alloc_dm(
     })
 }
 
-/// Creates the `ibv_dm` that represents the device memory `memory` to the program. `handle` is the
-/// number by which the program can import the memory.
+/// Creates the `ibv_dm` for the device memory `memory`. The program can import the memory into
+/// another context by the number `handle`.
 ///
 /// # Safety
 /// `context` must be an open context of this device.

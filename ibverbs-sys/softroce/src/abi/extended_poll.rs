@@ -53,8 +53,8 @@ impl Iteration {
     }
 }
 
-/// Sets all function pointers in `public`, the C structure of an extended completion queue, because
-/// C code calls them without checks.
+/// Sets all function pointers of an `ibv_cq_ex`, by which C code polls an extended completion
+/// queue. No pointer may be null: C code calls them without a check.
 pub(super) fn set_functions(public: &mut ibv_cq_ex) {
     public.start_poll = Some(start);
     public.next_poll = Some(next);

@@ -139,8 +139,8 @@ unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
     }
 }
 
-/// Makes the batch of send requests fail, because the program has added a request with an
-/// unsupported operation.
+/// Makes the current batch of send requests of `qp` fail when the program ends it. Called when the
+/// program adds a request with an unsupported operation.
 ///
 /// # Safety
 /// `qp` must be a queue pair of this device, and must not be destroyed during the call.

@@ -48,8 +48,8 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     })
 }
 
-/// Stores the type of a GID for `ibv_devinfo`, as sysfs reports it for other devices. All GIDs of
-/// this device are for RoCE version 2.
+/// Stores the type of a port's GID in `gid_type`, for `ibv_devinfo`. All GIDs of the softroce
+/// device have the type RoCE version 2.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,

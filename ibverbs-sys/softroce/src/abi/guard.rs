@@ -25,8 +25,8 @@ pub(crate) fn verb<T>(verb: Verb, failed: impl Fn(c_int) -> T, body: impl FnOnce
     })
 }
 
-/// Returns `errno` unchanged: the result of a verb that reports an error by returning its number.
-/// Does not set errno. [`minus_one`] and [`fail`] are the counterparts for other verbs.
+/// Returns `errno` unchanged. Passed to [`verb`] for functions that return an error number;
+/// [`minus_one`] and [`fail`] are for functions that set errno.
 pub(crate) fn number(errno: c_int) -> c_int {
     errno
 }

@@ -84,10 +84,10 @@ impl<'a> PostedList<'a> for Requests<'a> {
     }
 }
 
-/// Returns the message that `request` sends, and its data. Returns `None` unless the request is a
-/// send or a write with immediate data on a reliable connection, has no flags except `SIGNALED`,
-/// `SOLICITED` and `INLINE`, and meets the limits of the queue pair (`rules`). If the inline data
-/// has several elements, they are copied to `gathered`, to which the result then refers.
+/// Returns the message that `request` sends, and its data. Returns `None` if the request needs the
+/// general code: only sends and writes with immediate data on a reliable connection, with common
+/// flags, within the limits `rules` of the queue pair are supported here. Inline data of several
+/// elements is copied to `gathered`, to which the result then refers.
 ///
 /// # Safety
 /// The request, and the data that its fields refer to, must be valid while the result is used.
@@ -137,8 +137,8 @@ pub(super) unsafe fn message<'a>(
 }
 
 /// Returns the data that `request` sends. Returns `None` if the request has a flag that is not in
-/// `flags`, or exceeds the limits of the queue pair (`rules`). Inline data must consist of a single
-/// scatter/gather element; otherwise also returns `None`.
+/// `flags`, if it exceeds the limits `rules` of the queue pair, or if its inline data is not a
+/// single scatter/gather element.
 ///
 /// # Safety
 /// The segments of the request, and their bytes if they are inline, must be valid while the result

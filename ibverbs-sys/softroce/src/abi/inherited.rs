@@ -8,8 +8,8 @@ use libc::{c_int, c_void};
 
 use super::{device, fail};
 
-/// A function that C code calls with any arguments. In the C calling convention the caller removes
-/// the arguments, so the function need not know their number.
+/// A function that fails and ignores its arguments. Such a function can replace verbs with
+/// different arguments, because a C caller removes the arguments from the stack itself.
 type AnyFunction<T> = unsafe extern "C" fn() -> T;
 
 const NUMBER: AnyFunction<c_int> = number;

@@ -32,8 +32,8 @@ struct RegionHandle {
     _counted: Counted,
 }
 
-/// A registered memory region, which all of its C objects share: `ibv_import_mr` creates further C
-/// objects of a region. Contains `None` after the deregistration of the region.
+/// A registered memory region. Several `ibv_mr` can refer to the same region, because
+/// `ibv_import_mr` creates another one. Contains `None` after the region was deregistered.
 pub(super) struct Region(Mutex<Option<Registered>>);
 
 /// State of a memory region while it is registered: its memory key, its length and memory, and its
@@ -60,8 +60,7 @@ pub(super) enum Memory {
     Null,
 }
 
-/// Range of the program's memory that is registered as a region, and the attributes of its
-/// registration.
+/// Range of the program's memory that a memory region covers, and the access flags of the region.
 #[derive(Clone, Copy)]
 pub(super) struct Mapping {
     address: usize,
@@ -71,8 +70,7 @@ pub(super) struct Mapping {
     access: AccessFlags,
 }
 
-/// Length of a page in bytes. The address by which requests name a byte of a region must have the
-/// same offset in a page as the byte's address in memory.
+/// Length in bytes of a page of memory.
 const PAGE: u64 = 4096;
 
 /// Registers a memory region (`ibv_reg_mr(3)`).
@@ -288,8 +286,9 @@ pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     })
 }
 
-/// Checks ranges of on-demand memory regions, and makes the kernel load their pages in advance
-/// (`ibv_advise_mr(3)`).
+/// Makes the kernel load the pages of ranges of on-demand memory regions in advance
+/// (`ibv_advise_mr(3)`). Returns 0 or an error number, for example if a range is outside of its
+/// region.
 pub(super) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: ib_uverbs_advise_mr_advice,
@@ -368,10 +367,12 @@ pub(super) unsafe fn register(
     }
 }
 
-/// Registers a memory region, and returns its `ibv_mr`. The device accesses the memory by `span`,
-/// requests name its first byte by the address `start`, and `access` are the access flags. `addr`
-/// and `length` are the values that the `ibv_mr` shows the program. `memory` keeps the objects that
-/// must exist as long as the region.
+/// Registers a memory region, and returns its `ibv_mr`.
+///
+/// * `span`: the memory, by which the device accesses it.
+/// * `start`: address by which requests name the first byte.
+/// * `addr`, `length`: values of the fields of the `ibv_mr`.
+/// * `memory`: objects that must exist as long as the region.
 ///
 /// # Safety
 /// `pd` must belong to this device.
@@ -504,9 +505,10 @@ unsafe fn reregister(
 }
 
 impl Mapping {
-    /// Checks that the program's memory may be registered: the access flags and the two addresses
-    /// of the first byte must be valid, and the memory must be mapped. `block` is the
-    /// [block](Self::block) of the arena that contains the memory.
+    /// Checks that the program's memory may be registered: the range and the address by which
+    /// requests name it must be valid, and the memory must be mapped with the protection that the
+    /// access flags need. `block` is the [block](Self::block) of the device's arena that contains
+    /// the memory, if any.
     fn check(&self, block: Option<&Arc<Block>>) -> Result<(), Refusal> {
         let is_on_demand = self.access.contains(AccessFlags::ON_DEMAND);
         if self.is_implicit() {
@@ -554,14 +556,14 @@ impl Mapping {
         nic.memory.arena()?.find(self.address, self.length)
     }
 
-    /// Returns the memory in the form in which the device accesses it. `block` is the block of the
-    /// device's arena that contains the memory, if any.
+    /// Returns the [`Span`] by which the device reads and writes the memory. `block` is the block
+    /// of the device's arena that contains the memory, if any.
     ///
     /// # Safety
     /// Unless the region is on-demand or the memory belongs to `block`, the memory must stay mapped
-    /// until the region is deregistered, with the protection that the access flags need. The device
-    /// may read and write the memory at any time, so other code must access it as memory that
-    /// another thread shares. The C API requires both of a program that registers memory.
+    /// until the region is deregistered, with the protection that the access flags need. Other code
+    /// must expect that the device reads and writes the memory at any time, as another thread
+    /// would. The C API requires this of programs that register memory.
     unsafe fn span(&self, block: Option<&Arc<Block>>) -> Span {
         // SAFETY: the caller guarantees the conditions of this function.
         unsafe {

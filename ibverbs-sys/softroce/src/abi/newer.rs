@@ -8,9 +8,9 @@ use libc::{c_int, c_void, size_t};
 
 use super::{forward, minus_one};
 
-/// A DMA handle or a completion counter of another device, to which calls for the object are
-/// forwarded. The softroce device has no such objects. Only the context is declared here, which is
-/// the first field and identifies the device.
+/// A DMA handle or a completion counter of another driver's device; the softroce device has no such
+/// objects. Only the first field is declared: the context, by which the device of the object is
+/// found.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Foreign {

@@ -100,9 +100,8 @@ pub(crate) unsafe fn nic<'a>(context: *const ibv_context) -> &'a Arc<Nic> {
     unsafe { &(*open_device(context)).nic }
 }
 
-/// Returns the command file of a context, which contains the objects that can be imported. A
-/// context that was made by `ibv_import_device` has the command file of the context from which it
-/// was imported.
+/// Returns the command file of a context: the table of the objects that other contexts can import.
+/// A context and the contexts that `ibv_import_device` made from it have the same command file.
 ///
 /// # Safety
 /// `context` must belong to this device, and must not be closed while the reference is used.

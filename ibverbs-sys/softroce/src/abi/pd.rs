@@ -123,8 +123,8 @@ pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     });
 }
 
-/// Allocates a thread domain, by which a program promises that only one thread at a time uses the
-/// objects in it (`ibv_alloc_td(3)`).
+/// Allocates a thread domain (`ibv_alloc_td(3)`): a program that creates objects in the domain
+/// promises to use them from only one thread at a time. Returns null on failure.
 pub(super) unsafe extern "C" fn alloc_td(
     context: *mut ibv_context,
     init_attr: *mut ibv_td_init_attr,
@@ -157,8 +157,8 @@ pub(super) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     })
 }
 
-/// Allocates a parent domain (`ibv_alloc_parent_domain(3)`). Its allocators are ignored: they are
-/// for memory that a device shares with its driver, which this device does not have.
+/// Allocates a parent domain (`ibv_alloc_parent_domain(3)`). The allocation functions in `attr` are
+/// never called, because this device needs no memory from them. Returns null on failure.
 pub(super) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,

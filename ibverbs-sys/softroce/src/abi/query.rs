@@ -224,7 +224,8 @@ fn device_attributes() -> ibv_device_attr_ex {
 /// Support of atomics of 8 bytes, as `pci_atomic_caps` of `ibv_query_device_ex(3)` reports it.
 const WORD_ATOMICS: u16 = ibv_pci_atomic_op_size::IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP.0 as u16;
 
-/// Capabilities of the device, as `device_cap_flags` of `ibv_query_device(3)` reports them.
+/// Bits of `device_cap_flags` in the device attributes (`ibv_query_device(3)`): the optional
+/// features that the softroce device supports.
 const CAPABILITIES: u32 = ibv_device_cap_flags::IBV_DEVICE_CURR_QP_STATE_MOD.0
     | ibv_device_cap_flags::IBV_DEVICE_PORT_ACTIVE_EVENT.0
     | ibv_device_cap_flags::IBV_DEVICE_SYS_IMAGE_GUID.0
@@ -235,9 +236,8 @@ const CAPABILITIES: u32 = ibv_device_cap_flags::IBV_DEVICE_CURR_QP_STATE_MOD.0
     | ibv_device_cap_flags::IBV_DEVICE_MEM_MGT_EXTENSIONS.0
     | ibv_device_cap_flags::IBV_DEVICE_XRC.0;
 
-/// Value of `IB_UVERBS_DEVICE_FLUSH_GLOBAL`, which this crate's version of the verbs headers lacks:
-/// the device supports flushes that make data visible to other devices. `_FLUSH_PERSISTENT` is not
-/// supported, because the device has no persistent memory.
+/// Capability flag of devices that support flushes with global visibility
+/// (`IB_UVERBS_DEVICE_FLUSH_GLOBAL`). This crate's version of the verbs headers lacks the constant.
 const DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
 /// Value of `IB_UVERBS_DEVICE_ATOMIC_WRITE`, which this crate's version of the verbs headers lacks:
 /// the device supports atomic writes.

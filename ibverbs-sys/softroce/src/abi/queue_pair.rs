@@ -59,8 +59,8 @@ impl QueuePairHandle {
         &self.batch
     }
 
-    /// Returns the work request ID and the flags for the next request of a batch, which the program
-    /// has stored in the C structure.
+    /// Returns the work request ID and the flags for the next request of a batch. The program has
+    /// stored them in the fields `wr_id` and `wr_flags` of the `ibv_qp_ex`.
     pub(super) fn next_request(&self) -> (u64, u32) {
         let public = self.public.get().cast_const();
         // SAFETY: the fields are valid as long as the object. The only thread that may write them
@@ -69,7 +69,8 @@ impl QueuePairHandle {
     }
 }
 
-/// Returns the [`QueuePairHandle`] whose first field is the queue pair `qp`.
+/// Returns the [`QueuePairHandle`] that contains the queue pair `qp` as its first field, and thus
+/// has the same address.
 ///
 /// # Safety
 /// `qp` must belong to this device, and must not be destroyed while the reference is used.
@@ -327,12 +328,12 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_
     })
 }
 
-/// Returns whether a program may detect a message by polling its last byte
-/// (`ibv_query_qp_data_in_order(3)`).
+/// Returns whether the data of an operation `op` on a queue pair arrives in memory in ascending
+/// order (`ibv_query_qp_data_in_order(3)`). If so, a program may wait for a message by polling its
+/// last byte.
 ///
-/// Packets are processed in order. Bytes are copied in ascending order, and the last bytes become
-/// visible after all others. On processors that make stores visible in order, this holds for every
-/// byte.
+/// The device copies data in ascending order. Other threads see this order only on processors that
+/// make stores visible in order, such as x86-64.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     qp: *mut ibv_qp,
@@ -387,8 +388,8 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece
     guard(libc::EIO, || libc::EOPNOTSUPP)
 }
 
-/// Attributes of a queue pair that is created or opened. All functions that create or open queue
-/// pairs convert their arguments to this form.
+/// Checked arguments for creating or opening a queue pair. Each function that creates or opens
+/// queue pairs converts its arguments to this form.
 struct Settings {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
@@ -399,8 +400,8 @@ struct Settings {
     basic: ibv_qp_init_attr,
 }
 
-/// Checks the attributes `given` for a new queue pair, and converts them to [`Settings`]. Only the
-/// attributes that the mask in `given` names are used. Fails if the device does not support an
+/// Checks the attributes of a new queue pair, and converts them to [`Settings`]. Ignores attributes
+/// whose bits are not set in the mask `comp_mask`. Fails if the device does not support an
 /// attribute.
 ///
 /// # Safety
@@ -476,8 +477,9 @@ unsafe fn make(wanted: Settings, capabilities: &mut ibverbs_sys::ibv_qp_cap) -> 
     }
 }
 
-/// Creates a queue pair of `nic` with the attributes `wanted`. [`publish`] then creates its
-/// `ibv_qp`. `handle` is the reference from the open device that creates the queue pair.
+/// Creates a queue pair of `nic` with the attributes `wanted`, without the `ibv_qp` by which the
+/// program uses the queue pair: [`publish`] creates this. `handle` refers to the open device to
+/// which the queue pair will belong.
 ///
 /// # Safety
 /// The context must belong to this device. The objects that the queue pair uses must be valid and
@@ -527,9 +529,9 @@ unsafe fn create(
     })
 }
 
-/// Returns the softroce object behind the C object `object`, which a new queue pair is to use.
-/// Returns `None` if `object` is null. Fails if `object` belongs to a context other than `context`.
-/// `inner` converts the C object to the softroce object, and `what` is its name for the error
+/// Returns the softroce object behind `object`, a C object that a new queue pair is to use. Returns
+/// `None` if `object` is null. Fails if the object belongs to another context than `context`.
+/// `inner` converts the C object to the softroce object, and `what` names the object in the error
 /// message.
 ///
 /// # Safety
@@ -561,8 +563,8 @@ const _: () = {
     assert!(mem::offset_of!(ibv_xrcd, context) == 0);
 };
 
-/// Creates the reference from an open device to a new queue pair ([`Handle`]). `context` is the C
-/// object of the open device.
+/// Creates the [`Handle`] of a new queue pair: a reference to the open device `context`, and the
+/// [`Element`] for the queue pair's events.
 ///
 /// # Safety
 /// `context` must belong to this device.

@@ -18,8 +18,8 @@ use libc::{c_char, c_int};
 use super::set_errno;
 use crate::per_process::PerProcess;
 
-/// A function of the system's libibverbs (the real library), which is looked up at the first call
-/// only.
+/// A function of the system's libibverbs, which this crate calls for the devices of other drivers.
+/// The function is looked up only once, at the first call.
 pub(crate) struct Symbol {
     name: &'static CStr,
     /// Address of the function. Null before the lookup, and [`MISSING`] if the real library lacks
@@ -35,9 +35,10 @@ impl Symbol {
         }
     }
 
-    /// Returns the address of the function in the real library, or `None` if there is no real
-    /// library or it lacks the function. `ours` is the function of this crate with the same name,
-    /// which is never returned, even if the lookup finds it.
+    /// Returns the address of the function in the system's libibverbs. Returns `None` if that
+    /// library is not installed or lacks the function. `ours` is this crate's function with the
+    /// same name. If the lookup finds `ours`, also returns `None`, so that the function does not
+    /// call itself.
     pub(crate) fn find(&self, ours: *const ()) -> Option<*const ()> {
         let mut found = self.found.load(Ordering::Acquire);
         if found.is_null() {
@@ -137,11 +138,11 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Result type of a verb, with the value that the verb returns if it cannot be executed. For
-/// example, the object belongs to another driver and the system's libibverbs lacks the function.
+/// Conversion of errors to the return type of a verb. Used if a call for an object of another
+/// driver cannot be passed to the system's libibverbs.
 pub(crate) trait Missing: Sized {
-    /// Returns the value by which a verb with this result type reports the error number `errno`: a
-    /// null pointer, for example. Sets errno if such verbs set it.
+    /// Returns the failure value of this type for the error number `errno`, such as a null pointer
+    /// or the number itself. Sets errno if verbs with this return type set errno.
     fn failed(errno: c_int) -> Self;
 
     /// Returns the value by which a verb with this result type reports that the operation is not
@@ -189,8 +190,8 @@ impl Missing for *const c_char {
     }
 }
 
-/// Converts the address `found` of a function to a function pointer of the type `F`. `_ours` is a
-/// function of this type; it is not called, and only lets the compiler infer the type.
+/// Converts the address `found` of a function to a function pointer of the type `F`. `_ours` is any
+/// function of this type: from it, the compiler infers `F`.
 ///
 /// # Safety
 /// `found` must be a function of the type `F`, and `F` a function pointer type.

@@ -91,8 +91,9 @@ pub(super) unsafe extern "C" fn create_srq_ex(
     })
 }
 
-/// Creates a shared receive queue of either kind, normal or XRC, with the extended attributes
-/// `init`.
+/// Creates a shared receive queue with the extended attributes `init`, and returns its C object.
+/// Depending on `init`, the queue is for normal queue pairs or for extended reliable connections
+/// (XRC).
 ///
 /// # Safety
 /// `context` must belong to this device. The objects that the mask of `init` names must be null or
@@ -216,7 +217,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     })
 }
 
-/// Sets the capacity or the limit of a shared receive queue (`ibv_modify_srq(3)`).
+/// Sets the capacity, the limit or both of a shared receive queue, as `srq_attr_mask` selects
+/// (`ibv_modify_srq(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_modify_srq(
     srq: *mut ibv_srq,

@@ -6,8 +6,7 @@ use super::{
     newer, open, pd, query, queue_pair, real, srq, text,
 };
 
-/// A public symbol of libibverbs, and the address of this crate's definition of it, to check that
-/// programs use this definition.
+/// A public symbol of libibverbs, and the address of this crate's definition of the symbol.
 pub(crate) struct Symbol {
     name: &'static CStr,
     ours: *const (),
@@ -17,10 +16,9 @@ pub(crate) struct Symbol {
 unsafe impl Sync for Symbol {}
 
 impl Symbol {
-    /// Checks which definition of this function the dynamic linker finds in the process. Returns
-    /// `None` if it is the definition of this crate. If it is another one, returns the name of the
-    /// symbol and the file that contains it. Also returns `None` for a symbol that the installed
-    /// libibverbs is too old to have.
+    /// Returns the symbol's name and the file that contains the symbol if the dynamic linker finds
+    /// another definition than that of this crate. Returns `None` if the linker finds this crate's
+    /// definition, or if the installed libibverbs is too old to have the symbol.
     pub(crate) fn foreign_definition(&self) -> Option<String> {
         // SAFETY: the name is a C string.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, self.name.as_ptr()) };
@@ -133,9 +131,8 @@ mod tests {
     use super::super::real;
     use super::{NEWER_SYMBOLS, SYMBOLS, path};
 
-    /// Releases of rdma-core, in ascending order, with the symbols that a program can link to in
-    /// their libibverbs. The lists come from the `libibverbs.map` of each release. They contain
-    /// each symbol once, in its default version.
+    /// Releases of rdma-core in ascending order. Each comes with the list of the symbols that its
+    /// libibverbs exports, from its `libibverbs.map`.
     const RELEASES: [(u32, &str); 4] = [
         (44, include_str!("symbols/rdma-core-44.txt")),
         (50, include_str!("symbols/rdma-core-50.txt")),

@@ -12,9 +12,8 @@ use super::{
     work_request, xrc,
 };
 
-/// Returns a new verbs context with all function pointers set. The pointers include the verbs that
-/// `verbs.h` calls by inline functions, also in newer versions of the header. No pointer is null,
-/// because some callers do not check for null.
+/// Returns a new verbs context with all function pointers set. No pointer is null, because inline
+/// functions in `verbs.h` call some of them without a check.
 pub(super) fn context() -> verbs_context {
     verbs_context {
         query_port: Some(query::query_port),

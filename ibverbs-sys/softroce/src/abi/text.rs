@@ -115,9 +115,8 @@ const fn rate(rate: ibv_rate, multiple: Option<c_int>, megabits: c_int) -> Rate 
     }
 }
 
-/// Rates with their values in Mbit/s. The values include the bits that the line code adds (8b/10b
-/// for lanes of 2.5 to 10 Gbit/s, and 64b/66b for faster lanes). So a rate of 100 Gbit/s has the
-/// value 103,125.
+/// Rates of `ibv_rate` with their bit rates on the wire in Mbit/s. These include the bits that the
+/// line encoding adds, so a rate of 100 Gbit/s has the value 103,125.
 static RATES: [Rate; 23] = [
     rate(ibv_rate::IBV_RATE_2_5_GBPS, Some(1), 2_500),
     rate(ibv_rate::IBV_RATE_5_GBPS, Some(2), 5_000),

@@ -28,7 +28,8 @@ pub(super) fn of(entry: &Entry) -> ibv_wc {
     }
 }
 
-/// Returns the status of a completion queue entry in the C ABI, which uses the same numbers.
+/// Returns the status of a completion queue entry as an `ibv_wc_status`. The device and the C ABI
+/// use the same status numbers.
 pub(super) fn status(entry: &Entry) -> ibv_wc_status {
     ibv_wc_status(entry.completion.status as c_uint)
 }
@@ -85,9 +86,9 @@ pub(super) fn flags(entry: &Entry) -> c_uint {
         )
 }
 
-/// Returns the service level of a completion queue entry. RoCE has no service levels, so drivers of
-/// network cards report the kind of a datagram's network header in this field (0: GRH, 1: IPv6, 2:
-/// IPv4), which UCX reads.
+/// Returns the `sl` field of the work completion of a completion queue entry. As network cards do,
+/// reports in this field the network header of a datagram (0: GRH, 1: IPv6, 2: IPv4), because RoCE
+/// has no service levels. UCX reads the field.
 pub(super) fn service_level(entry: &Entry) -> u8 {
     match entry.completion.network {
         None => 0,
@@ -96,9 +97,9 @@ pub(super) fn service_level(entry: &Entry) -> u8 {
     }
 }
 
-/// Returns the value of the field of a work completion that immediate data and the invalidated key
-/// share. Immediate data is in network byte order, and the key in host byte order. If the entry has
-/// no immediate data and no invalidated key, returns 0.
+/// Returns the value of the work completion's union of `imm_data` and `invalidated_rkey`: immediate
+/// data in network byte order, or an invalidated key in host byte order. Returns 0 if the entry has
+/// no immediate data and no invalidated key.
 pub(super) fn immediate(entry: &Entry) -> u32 {
     let completion = &entry.completion;
     completion

@@ -239,8 +239,8 @@ pub(super) unsafe fn slice<'a, T>(list: *const T, count: usize) -> &'a [T] {
     unsafe { slice::from_raw_parts(list, count) }
 }
 
-/// Copies the inline data of a send request from `places`, a list of addresses and lengths. Fails
-/// if the data is longer than `rules`, the limits of the queue pair, allow.
+/// Returns a copy of the inline data of a send request. `places` are the addresses and lengths of
+/// the pieces of the data. Fails if the data is longer than the limit in `rules` allows.
 ///
 /// # Safety
 /// The bytes at the given addresses must be valid for reads.
@@ -294,9 +294,9 @@ pub(super) unsafe fn address(
     }
 }
 
-/// Posts a request that binds a memory window of type 1 (`ibv_bind_mw(3)`). Returns 0 or an error
-/// number, and stores the new key in the window at once. Windows of type 2 and zero-based windows
-/// are rejected at once. An error that is found later is reported by the completion of the request.
+/// Posts a request that binds a memory window of type 1 to a region (`ibv_bind_mw(3)`). On success,
+/// stores the window's new key in the `ibv_mw`, and returns 0. Returns an error number if the
+/// request is invalid. Other errors are reported by the completion of the request.
 pub(super) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,
@@ -356,9 +356,8 @@ unsafe fn binding(
     })
 }
 
-/// Returns the operation by which a send request binds the window `window`. `key` is the key that
-/// the window gets, and `info` contains the region and the range to bind. As with the kernel's
-/// device and with NICs, the window may be of either type.
+/// Returns the send operation that binds the memory window `window`, of either type, to the region
+/// and the range in `info`. `key` is the key that the window gets.
 ///
 /// # Safety
 /// The window and the region in `info` must each be null, or a valid object of softroce or of

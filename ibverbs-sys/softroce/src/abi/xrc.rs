@@ -11,8 +11,7 @@ use crate::per_process::PerProcess;
 use crate::xrc::{File, XrcDomain, XrcDomains};
 
 /// The C object that `ibv_open_xrcd` returns: the public structure, followed by this device's XRC
-/// domain. An XRC (extended reliable connection) domain contains target queue pairs, and the shared
-/// receive queues to which their peers may send.
+/// (extended reliable connection) domain.
 #[repr(C)]
 struct XrcDomainHandle {
     public: ibv_xrcd,

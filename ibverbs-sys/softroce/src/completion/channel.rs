@@ -46,8 +46,8 @@ impl AsFd for EventFile {
 }
 
 impl CompletionChannel {
-    /// Creates a completion channel without queued events. Only this process can wake threads that
-    /// wait on the channel.
+    /// Creates a completion channel without queued events. The file descriptor of the channel is
+    /// not shared with other processes.
     pub fn new() -> io::Result<Arc<Self>> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
         Self::of_descriptor(EventFile::Own(Descriptor::open(|| eventfd(0, flags))?))
@@ -82,9 +82,9 @@ impl CompletionChannel {
         }
     }
 
-    /// Returns whether the program has made the channel's descriptor non-blocking. No thread then
-    /// waits in a `read` of the descriptor. After the first `true`, all later calls return `true`
-    /// without a system call, even if the program has made the descriptor blocking again.
+    /// Returns whether the program has made the channel's descriptor non-blocking (`O_NONBLOCK`). A
+    /// descriptor that was once found non-blocking is not checked again: all later calls return
+    /// `true` without a system call.
     pub(crate) fn is_non_blocking(&self) -> bool {
         self.was_non_blocking() || {
             let flags = fcntl_getfl(self).unwrap_or(OFlags::empty());
@@ -95,9 +95,9 @@ impl CompletionChannel {
         }
     }
 
-    /// Returns whether a call of [`is_non_blocking`](Self::is_non_blocking) has returned `true`
-    /// before. Makes no system call, so it is cheap enough to be called each time that the program
-    /// arms a completion queue.
+    /// Returns whether an earlier call of [`is_non_blocking`](Self::is_non_blocking) has found the
+    /// channel's file descriptor non-blocking. Makes no system call, so it is cheap enough for each
+    /// arming of a completion queue.
     pub(crate) fn was_non_blocking(&self) -> bool {
         self.was_non_blocking.load(Ordering::Relaxed)
     }
@@ -124,8 +124,9 @@ impl CompletionChannel {
         self.events.try_take(|element| Some(element))
     }
 
-    /// Waits until an event is queued or a peer process wakes the thread. Returns the [`Element`]
-    /// of the completion queue to which the event belongs, or `None` after a wakeup by a peer.
+    /// Waits until an event is queued or a peer process wakes the waiting thread. Returns the
+    /// record ([`Element`]) of the completion queue that raised the event, or `None` after a wakeup
+    /// by a peer.
     pub(crate) fn wait(&self) -> io::Result<Option<Arc<Element>>> {
         self.events.wait()?;
         Ok(self.events.pop(|element| Some(element)))

@@ -54,9 +54,9 @@ impl Deadlines {
         (earliest != NONE).then(|| Time::from_nanos(earliest))
     }
 
-    /// Sets the callback `told`. The callback gets the due time of each completion event when
-    /// moderation begins to delay the event, and can set a timer. The callback runs while a
-    /// completion queue is locked. Only the first call of this function has an effect.
+    /// Sets the callback `told`, which can set a timer. The callback is called with the due time of
+    /// a completion event when a completion queue begins to delay the event. A completion queue is
+    /// locked during the call. Only the first call of this function has an effect.
     pub(crate) fn set_callback(&self, told: impl Fn(Time) + Send + Sync + 'static) {
         let _ = self.told.set(Box::new(told));
     }
@@ -84,8 +84,9 @@ impl Deadlines {
         }
     }
 
-    /// Adds the completion queue `queue`, whose completion event moderation delays until `time`.
-    /// Passes the time to the function of [`set_callback`](Self::set_callback), which sets a timer.
+    /// Adds the completion queue `queue` to the queues with a delayed completion event. The event
+    /// is due at `time`. Calls the callback of [`set_callback`](Self::set_callback), which sets a
+    /// timer.
     pub(super) fn add(&self, time: Time, queue: Weak<CompletionQueue>) {
         let mut waiting = self.waiting.lock();
         waiting.push((time, queue));

@@ -28,7 +28,8 @@ pub(super) struct DelayedEvent {
     pub(super) due: Option<Time>,
 }
 
-/// Decision of moderation after a completion: the completion event is raised now or later.
+/// Decision after a completion: the completion queue raises its event now, or later together with
+/// other completions ([`Moderation`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventTiming {
     Raise,

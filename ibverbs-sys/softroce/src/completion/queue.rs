@@ -57,9 +57,9 @@ pub struct CompletionQueueAttributes {
     pub timestamps: bool,
 }
 
-/// State of the completion event for which the program has armed the queue. A thread that adds an
-/// entry need not lock this state if the queue is not armed: flags in the tail of the ring of
-/// entries show this.
+/// Request of the program for a completion event, and the number of completions and the time by
+/// which the event is delayed. A flag in the ring of entries shows that a request exists, so
+/// threads that add entries lock this state only then.
 #[derive(Default)]
 struct ArmedState {
     arming: Option<Arming>,
@@ -135,8 +135,8 @@ impl CompletionQueue {
     }
 
     /// Adds an entry, and raises a completion event if the program has requested an event for such
-    /// an entry. Fails if the queue is full, and from then on always. A queue that ignores overruns
-    /// drops its oldest entry instead.
+    /// an entry. Fails if the queue is full; all later calls then fail too. A queue that ignores
+    /// overruns drops its oldest entry instead.
     #[inline]
     pub fn push(&self, entry: Entry) -> Result<(), Overrun> {
         let added = self.entries.push(entry);
@@ -149,10 +149,9 @@ impl CompletionQueue {
         self.push_slowly(added, &again)
     }
 
-    /// Does the rest of [`push`](Self::push) for `entry` if its fast path is not sufficient.
-    /// `added` is the result of the fast path. If `added` is `None`, adds the entry, which the fast
-    /// path could not do. Otherwise raises the completion event, if the program has requested one
-    /// for this entry.
+    /// Completes a [`push`](Self::push) of `entry` that is not done yet. If `added` is `None`,
+    /// `push` could not add the entry, and this function adds the entry. Otherwise the entry was
+    /// added, and this function raises the completion event that the program has requested.
     #[cold]
     fn push_slowly(&self, added: Option<Added>, entry: &Entry) -> Result<(), Overrun> {
         let entry = slice::from_ref(entry);
@@ -179,9 +178,9 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Adds a batch of entries, at most [`MAX_BATCH`], in order. All entries are taken from the
-    /// iterator first, so that no panic can occur between the claim of slots in the ring and the
-    /// writing of the entries.
+    /// Adds the next entries of the iterator in order, at most [`MAX_BATCH`]. Collects the entries
+    /// first: a panic of the iterator between the reservation of slots in the ring and the writing
+    /// of entries would leave slots without entries.
     #[inline(never)]
     fn push_batch(&self, entries: &mut impl Iterator<Item = Entry>) -> Result<(), Overrun> {
         let together: SmallVec<[Entry; MAX_BATCH]> = entries.take(MAX_BATCH).collect();
@@ -231,9 +230,9 @@ impl CompletionQueue {
         Err(Overrun)
     }
 
-    /// Raises the completion event if the program has requested one for any of `entries`.
-    /// Moderation may delay the event. The entries are in the ring already; `added` contains the
-    /// position of the first one and the flags that were then set.
+    /// Raises the completion event if the program has requested an event for any of `entries`, at
+    /// once or with the delay that the program has set. The entries are in the ring already.
+    /// `added` is their position and the request flags that were set when they were added.
     #[cold]
     fn notify_added(&self, added: Added, entries: &[Entry]) {
         let is_awaited =
@@ -271,17 +270,16 @@ impl CompletionQueue {
 
     /// Returns whether the queue has no entry. Takes no lock.
     ///
-    /// A caller that knows of an entry, for example because its event was raised or its message was
-    /// written to memory, finds the queue non-empty until the entry is removed. Exception: while
-    /// another thread is still adding an earlier entry, the queue seems to end before that entry.
-    /// An event is raised only when all earlier entries are complete.
+    /// While a thread is still writing an entry, the queue seems to end before this entry, even if
+    /// later entries are complete. An event is raised only when all earlier entries are complete,
+    /// so the queue is not empty for a program that handles the event.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Removes at most `limit` entries, the oldest first, and calls `out` for each. Returns the
-    /// number of removed entries.
+    /// Removes at most `limit` entries from the completion queue, the oldest first, and calls `out`
+    /// for each. Returns the number of removed entries.
     #[inline(always)]
     pub fn poll(&self, limit: usize, out: impl FnMut(&Entry)) -> usize {
         self.entries.poll(limit, out)
@@ -313,9 +311,10 @@ impl CompletionQueue {
         self.entries.wait_for_claims();
     }
 
-    /// Removes the entries of the queue pair with the number `queue_pair`, which is reset or
-    /// destroyed. Otherwise the entries would contain request IDs that are not valid any more, or
-    /// appear to belong to a later queue pair with the same number.
+    /// Removes the completions of the queue pair with the number `queue_pair` from the completion
+    /// queue. Called when the queue pair is reset or destroyed. Otherwise the program would find
+    /// request IDs that are not valid any more, or completions that appear to belong to a later
+    /// queue pair with the same number.
     pub fn discard(&self, queue_pair: u32) {
         self.entries.retain(|entry| entry.queue_pair != queue_pair);
     }
@@ -344,8 +343,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Raises the completion event that the queue has delayed so that several completions share it
-    /// ([`Moderation`]). Does nothing if no event is delayed, or if it is due after `now`.
+    /// Raises the delayed completion event of the queue if the event is due at the time `now` or
+    /// earlier. Events are delayed so that several completions share one ([`Moderation`]).
     pub(super) fn expire(&self, now: Time) {
         let mut events = self.events.lock();
         if events.held.due.is_some_and(|due| due <= now) {
@@ -370,9 +369,8 @@ impl CompletionQueue {
         &self.context
     }
 
-    /// Returns the [`Element`] of the queue for its asynchronous events. An element contains the
-    /// address of the queue's `ibv_cq`, and counts the events that the program must still
-    /// acknowledge.
+    /// Returns the record of the queue's asynchronous events, which contains the address of the
+    /// queue's `ibv_cq` and the number of events that the program must still acknowledge.
     pub fn element(&self) -> &Arc<Element> {
         &self.element
     }

@@ -90,16 +90,16 @@ impl TailFlags {
 }
 
 impl Added {
-    /// Returns the [`TailFlags`] that were set when the entries were added to the ring. They show
-    /// the kinds of entries for which the program had requested a completion event.
+    /// Returns the [`TailFlags`] that were set when the entries were added to the ring: requests of
+    /// the program for a completion event, by the kind of entry.
     #[inline]
     pub(super) fn marks(self) -> TailFlags {
         TailFlags(self.0.0 & Position::MARKS)
     }
 
-    /// Returns whether the entries were added before [`Ring::mark`] set a flag and returned the
-    /// position `mark`. If so, the completion event that the flag requests is not for these
-    /// entries.
+    /// Returns whether the entries were added before the program requested a completion event.
+    /// `mark` is the position that [`Ring::mark`] returned for the request. Such entries must not
+    /// raise the event.
     pub(super) fn is_before(self, mark: Position) -> bool {
         self.0.is_before(mark)
     }
@@ -110,8 +110,8 @@ impl<T: Copy + Send> Ring<T> {
     /// slots.
     pub(super) const MAX_CAPACITY: usize = Lap::MAX;
 
-    /// Creates a ring with the capacity `capacity`. Memory is allocated for `room` entries at
-    /// first, and for more when it is needed.
+    /// Creates an empty ring for at most `capacity` entries. Memory for `room` entries is allocated
+    /// at once, and more memory only when needed.
     pub(super) fn new(capacity: usize, room: usize) -> Self {
         debug_assert!((1..=Self::MAX_CAPACITY).contains(&capacity));
         Self {
@@ -141,9 +141,9 @@ impl<T: Copy + Send> Ring<T> {
         Some(Added(tail))
     }
 
-    /// Adds the first of `entries` to the ring, in order: as many as there are free slots, and at
-    /// least one. Returns the number of added entries, and the position of the first one with the
-    /// [`TailFlags`] that were set. Fails if the ring is full or closed.
+    /// Adds the first of `entries` to the ring: as many as there are free slots. Returns the number
+    /// of added entries; and the position of the first one, together with the [`TailFlags`] that
+    /// were set. Fails if no entry can be added, because the ring is full or closed.
     pub(super) fn push_all(&self, entries: &[T]) -> Result<(usize, Added), AddError> {
         let mut attempt = 0;
         loop {
@@ -196,8 +196,9 @@ impl<T: Copy + Send> Ring<T> {
         Ok(())
     }
 
-    /// Closes the ring, so that no more entries can be added. Does nothing if the tail has changed
-    /// since an attempt to add an entry returned `full`. Returns whether this call closed the ring.
+    /// Closes the ring, so that no more entries can be added. `full` is the error of an attempt to
+    /// add an entry to the full ring. If entries were added since then, does nothing and returns
+    /// `false`. Returns `true` if the ring was closed.
     pub(super) fn close(&self, full: Full) -> bool {
         claim(&self.tail, full.0, full.0.with(Position::CLOSED))
     }
@@ -210,8 +211,8 @@ impl<T: Copy + Send> Ring<T> {
         self.table.slots().of(head).has_turn(head.free())
     }
 
-    /// Removes at most `limit` entries, the oldest first, and calls `out` for each. Returns the
-    /// number of removed entries.
+    /// Removes at most `limit` entries from the ring, the oldest first, and calls `out` for each.
+    /// Returns the number of removed entries.
     #[inline(always)]
     pub(super) fn poll(&self, limit: usize, mut out: impl FnMut(&T)) -> usize {
         let mut attempt = 0;
@@ -257,8 +258,8 @@ impl<T: Copy + Send> Ring<T> {
         self.tail.0.fetch_and(!Position::MARKS, Ordering::AcqRel);
     }
 
-    /// Waits until all entries whose positions were claimed before this call have been written by
-    /// the threads that claimed them.
+    /// Waits for threads that have reserved slots of the ring before this call, until these threads
+    /// have written their entries.
     pub(super) fn wait_for_claims(&self) {
         let end = self.tail().unflagged();
         let mut attempt = 0;

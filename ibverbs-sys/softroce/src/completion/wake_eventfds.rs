@@ -37,9 +37,9 @@ pub(crate) struct WakeEventfd {
 }
 
 impl WakeEventfds {
-    /// Number of wakeup descriptors of a NIC, which is the number of channels whose waiting threads
-    /// peers can wake directly. The number is small because each peer process has all of these
-    /// descriptors open.
+    /// Number of completion channels whose waiting threads a peer process can wake directly. Each
+    /// has a wakeup descriptor (eventfd). The number is small because each peer process has all of
+    /// these descriptors open.
     pub(crate) const COUNT: usize = 2;
 
     /// Opens all wakeup descriptors (eventfds) of a NIC. None of them is assigned to a channel yet.
@@ -84,9 +84,8 @@ impl WakeEventfd {
         self.number
     }
 
-    /// Returns whether this is the only wakeup descriptor of the NIC that is assigned to a
-    /// completion channel. If so, peer processes can wake only the threads that wait on this
-    /// channel.
+    /// Returns whether this is the only wakeup descriptor of the NIC that is in use. If so, peer
+    /// processes can wake threads of no other completion channel.
     pub(crate) fn is_only_one(&self) -> bool {
         let slots = self.wake_eventfds.0.iter();
         let taken = slots.filter(|slot| slot.is_taken.load(Ordering::Relaxed));

@@ -38,8 +38,8 @@ pub(super) fn addresses(value: &str) -> Result<Vec<IpAddr>, String> {
     }
 }
 
-/// Parses names of network interfaces, separated by commas. The loopback interface adds no address,
-/// so with `lo` alone the device has only its loopback address.
+/// Parses names of network interfaces, separated by commas. Fails if a name is too long or contains
+/// `/` or a space.
 pub(super) fn interfaces(value: &str) -> Result<Vec<String>, String> {
     list(value, |name| {
         // The kernel's limit, IFNAMSIZ.

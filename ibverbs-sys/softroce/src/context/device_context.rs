@@ -31,7 +31,7 @@ pub struct AsyncEvent {
     pub subject: Subject,
 }
 
-/// Object, port or device to which an asynchronous event belongs.
+/// Object of the program, port or device to which an asynchronous event belongs.
 #[derive(Clone, Debug)]
 pub enum Subject {
     /// Queue pair, completion queue or shared receive queue.
@@ -53,8 +53,7 @@ impl Context {
         }))
     }
 
-    /// Returns the number of the file descriptor on which the program waits for asynchronous
-    /// events.
+    /// Returns the number of this context's descriptor for asynchronous events (`async_fd`).
     pub(crate) fn number(&self) -> RawFd {
         self.program_descriptor.as_raw_fd()
     }

@@ -41,8 +41,8 @@ impl ProtectionDomain {
         })
     }
 
-    /// Creates a parent domain of the protection domain `domain`. Objects that are created in the
-    /// parent domain belong to `domain` (`ibv_alloc_parent_domain(3)`).
+    /// Creates a parent domain of the protection domain `domain` (`ibv_alloc_parent_domain(3)`):
+    /// another handle, by which the program creates objects in `domain`.
     pub fn parent(domain: &Self) -> Arc<Self> {
         Arc::new(Self {
             id: domain.id,

@@ -25,8 +25,8 @@ struct Fetched {
 }
 
 impl Element {
-    /// Creates the element of an object that is being created, before its C structure (`ibv_qp`,
-    /// for example) has an address.
+    /// Creates the record of the asynchronous events of a new object, such as a queue pair. Its C
+    /// structure need not have an address yet.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
@@ -43,7 +43,8 @@ impl Element {
         self.object.load(Ordering::Acquire)
     }
 
-    /// Acknowledges `count` events of this object. The program must have fetched the events before.
+    /// Acknowledges `count` asynchronous events of this object. The program must have fetched the
+    /// events before.
     pub fn acknowledge(&self, count: u32) {
         let mut fetched = self.fetched.lock();
         fetched.open = fetched.open.saturating_sub(u64::from(count));

@@ -10,15 +10,12 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2, read};
 use super::Element;
 use crate::descriptor::{self, Descriptor};
 
-/// Queue of events with a file descriptor on which the program waits. The descriptor is readable
-/// while there are events, and the program may set `O_NONBLOCK` on it.
+/// Queue of events with a file descriptor (an eventfd in semaphore mode) that is readable while
+/// there are events. The program may set `O_NONBLOCK` on the descriptor.
 ///
-/// The descriptor is an eventfd in semaphore mode, whose counter is incremented for each queued
-/// event and decremented for each fetched event. A waiting thread first decrements the counter and
-/// then removes an event. Every other thread does both under the queue's lock, so it never takes
-/// the count of a later event. The counter may be too high for a moment: a thread then wakes up,
-/// finds no event, and waits again. The counter is never too low, so no event is queued while the
-/// descriptor is not readable.
+/// The counter of the eventfd is never lower than the number of queued events. The counter may be
+/// higher for a moment: a waiting thread decrements the counter before it removes an event. If
+/// another thread removes the event first, the waiting thread finds none and waits again.
 #[derive(Debug)]
 pub struct EventQueue<T, D = Descriptor> {
     descriptor: D,
@@ -66,8 +63,8 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 
     /// Fetches the next event. If no event is queued, waits for one, unless the descriptor is
-    /// non-blocking. `element_of` returns the object of an event, in which the event is counted as
-    /// fetched.
+    /// non-blocking. Counts the event in the [`Element`] that `element_of` returns for the event,
+    /// because the program must acknowledge fetched events.
     pub fn take(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> io::Result<T> {
         loop {
             let waited = self.wait();
@@ -81,8 +78,8 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 
     /// Fetches the next event, or returns `None` if the queue is empty. Never waits, even if the
-    /// descriptor is blocking. `element_of` returns the object of an event, in which the event is
-    /// counted as fetched.
+    /// descriptor is blocking. Counts the event as fetched in the [`Element`] that `element_of`
+    /// returns for the event.
     pub fn try_take(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
         let mut pending = self.pending.lock();
         let event = fetch(&mut pending, element_of)?;
@@ -114,16 +111,15 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 
     /// Fetches the next event, without waiting. The caller must have called [`wait`](Self::wait)
-    /// before. Returns `None` if the event for which `wait` returned was removed meanwhile, because
-    /// its object was destroyed. `element_of` returns the object of an event, in which the event is
-    /// counted as fetched.
+    /// before. Returns `None` if the event was removed meanwhile, because its object was destroyed.
+    /// Counts the event as fetched in the [`Element`] that `element_of` returns for the event.
     pub fn pop(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
         fetch(&mut self.pending.lock(), element_of)
     }
 
-    /// Removes all queued events of an object that is being destroyed, and waits until the program
-    /// has acknowledged the fetched ones. No more events of the object can then be queued.
-    /// `element` is the object's [`Element`], and `of` returns the element of an event.
+    /// Removes all queued events of an object that is being destroyed, and prevents new ones. Then
+    /// waits until the program has acknowledged the events that were already fetched. `element`
+    /// identifies the object, and `of` returns the object of an event.
     pub fn withdraw(&self, element: &Arc<Element>, of: impl Fn(&T) -> Option<&Arc<Element>>) {
         {
             let mut pending = self.pending.lock();
@@ -138,9 +134,9 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 }
 
-/// Removes and returns the next event of the locked queue `pending`. Counts the event as fetched in
-/// its object, which `element_of` returns. The lock covers both steps, so [`EventQueue::withdraw`]
-/// finds each event either in the queue or counted as fetched.
+/// Removes and returns the next event of `pending`. Counts the event as fetched in the [`Element`]
+/// that `element_of` returns. The caller holds the lock of the queue, so no other thread sees an
+/// event that is neither queued nor counted.
 fn fetch<T>(
     pending: &mut VecDeque<T>,
     element_of: impl Fn(&T) -> Option<&Arc<Element>>,
@@ -152,10 +148,9 @@ fn fetch<T>(
     Some(event)
 }
 
-/// Decrements the counter of an eventfd without waiting, even if the eventfd is blocking. Returns
-/// whether the counter was decremented, and `false` if another thread has decremented it first or
-/// the kernel does not support this. In the latter case the eventfd stays readable; a thread that
-/// waits for it then wakes up, finds no event, and waits again.
+/// Decrements the counter of an eventfd, and returns `true`. Returns `false` without waiting if the
+/// counter is zero, or if the kernel cannot read the eventfd without waiting. After `false` the
+/// eventfd may stay readable, so a thread that waits for an event may wake up and find none.
 pub(crate) fn decrement(eventfd: BorrowedFd<'_>) -> bool {
     if descriptor::has_lost() && !descriptor::is_intact(eventfd) {
         return false;
@@ -306,8 +301,8 @@ mod tests {
         assert!(fetched.into_iter().eq(0..EVENTS));
     }
 
-    /// Descriptor of an event queue for tests. Calls the function `F` with the descriptor each time
-    /// that the queue obtains it for a system call.
+    /// Descriptor of an event queue for tests. Calls the function `F` with the descriptor before
+    /// each system call of the queue on the descriptor.
     struct Watched<F: Fn(BorrowedFd<'_>)>(OwnedFd, F);
 
     impl<F: Fn(BorrowedFd<'_>)> AsFd for Watched<F> {
@@ -317,9 +312,9 @@ mod tests {
         }
     }
 
-    /// Checks that the descriptor stays readable while an event is queued. A second event is queued
-    /// while one thread fetches the first event, and another thread has read the descriptor for the
-    /// first event in vain. The first thread must not decrement the eventfd for the second event.
+    /// Checks that the descriptor stays readable while an event is queued. Two threads try to fetch
+    /// the first event; the thread that finds no event has already decremented the eventfd. A
+    /// second event is then queued. The other thread must not decrement the eventfd again.
     #[test]
     fn a_fetch_does_not_consume_the_eventfd_count_of_a_later_event() {
         type Hook = Box<dyn Fn(BorrowedFd<'_>)>;
@@ -365,8 +360,8 @@ mod tests {
         );
     }
 
-    /// Checks that the queue and the counter of its eventfd stay equal if one thread removes the
-    /// events of an object while another thread waits for an event.
+    /// Checks that the descriptor is readable exactly while events are queued, even if one thread
+    /// removes the events of an object while another thread waits for an event.
     #[test]
     fn withdrawals_race_with_fetching() {
         for _ in 0..200 {

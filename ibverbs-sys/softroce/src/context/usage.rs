@@ -55,10 +55,10 @@ pub trait HasUsage {
     fn usage(&self) -> &Usage;
 }
 
-/// Reference by which one object uses another object of the type `T`. The reference counts in the
-/// [`Usage`] of the used object, which cannot be destroyed meanwhile. The reference is dropped when
-/// the program destroys the using object, even if a thread of the device still holds an `Arc` of
-/// the using object.
+/// Reference by which one object uses another object of the type `T`. The used object cannot be
+/// destroyed while the reference exists, because its [`Usage`] counts the reference. The reference
+/// is dropped when the program destroys the using object, even if a thread of the device still
+/// holds an `Arc` of the using object.
 pub struct InUse<T: HasUsage>(Arc<T>);
 
 impl<T: HasUsage> InUse<T> {
@@ -69,7 +69,7 @@ impl<T: HasUsage> InUse<T> {
         Ok(Self(Arc::clone(object)))
     }
 
-    /// Returns the used object.
+    /// Returns the object that this reference keeps in use.
     pub fn shared(&self) -> &Arc<T> {
         &self.0
     }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// Interval at which the engine (the background thread of the device) checks whether threads still
-/// poll, while packets do not wake it. If no thread polls any more, a packet waits at most for this
-/// time.
+/// Interval at which the engine (background thread of the device) checks whether the program still
+/// polls. The engine does this while arriving packets do not wake it. After the program has stopped
+/// polling, a packet thus waits at most for this time.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// If a packet wakes the engine (background thread) and a thread has polled within this time, that
@@ -18,13 +18,12 @@ const POLLED_JUST_NOW: Duration = Duration::from_micros(5);
 const POLLED_RECENTLY: Duration = Duration::from_micros(200);
 
 /// Initial number of useless wakeups in a row after which packets no longer wake the engine
-/// (background thread). A wakeup is useless if a polling thread receives the packet anyway. With a
-/// lower number, a program that polls only for a moment would delay its later packets.
+/// (background thread). A wakeup is useless if a polling thread of the program receives the packet.
 const INITIAL_USELESS_WAKEUPS: u32 = 8;
 
-/// Maximum number of useless wakeups in a row that are required before the engine (background
-/// thread) stops watching the sockets. The number doubles, up to this limit, whenever the engine
-/// has stopped too early, and halves while its decisions are right.
+/// Maximum number of useless wakeups in a row after which packets no longer wake the engine
+/// (background thread). The number starts with [`INITIAL_USELESS_WAKEUPS`] and doubles each time
+/// that a packet then waits because the program has stopped polling.
 const MAX_USELESS_WAKEUPS: u32 = 1024;
 
 /// Observations of the engine (background thread) in one iteration of its loop, from which
@@ -54,10 +53,9 @@ pub(crate) enum Wait {
 }
 
 /// State from which the engine (the background thread of the device) decides whether packets wake
-/// it. While the program polls, wakeups are useless, and each costs time of the thread that sends
-/// the packet. But without wakeups, a packet waits for up to [`CHECK_INTERVAL`] if no thread polls.
-/// So packets stop waking the engine only after several useless wakeups in a row. This number
-/// doubles each time that the decision was wrong.
+/// it. A wakeup is useless while the program polls, because a polling thread receives the packet.
+/// After several useless wakeups in a row, packets no longer wake the engine. If a packet then
+/// waits because the program has stopped polling, the required number of useless wakeups doubles.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     away: bool,
@@ -124,8 +122,8 @@ impl Pacing {
 mod tests {
     use super::*;
 
-    /// [`Observations`] of the engine (background thread) after a useful wakeup: a packet woke the
-    /// engine, and no thread polled that would have received the packet otherwise.
+    /// [`Observations`] of the engine (background thread) after a packet woke the engine while no
+    /// thread of the program polled.
     const USEFUL_WAKEUP: Observations = Observations {
         woken: true,
         fetched: true,
@@ -146,8 +144,9 @@ mod tests {
         }
     }
 
-    /// Reports useless wakeups (packets that a polling thread has already received) to `pacing`,
-    /// until it decides that packets no longer wake the engine. Returns the number of wakeups.
+    /// Tells `pacing` of useless wakeups, whose packets a polling thread has already received.
+    /// Stops when `pacing` decides that packets no longer wake the engine. Returns the number of
+    /// wakeups.
     fn wake_until_unwatched(pacing: &mut Pacing) -> u32 {
         let mut times = 1;
         while pacing.decide(in_vain()) == Wait::Watch {

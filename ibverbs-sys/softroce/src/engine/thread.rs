@@ -23,8 +23,8 @@ use crate::timers::Timers;
 /// that sends without end would delay the events.
 const MAX_BATCHES: usize = 16;
 
-/// Number of packets received in one iteration at which more packets are expected soon, so that the
-/// engine (background thread) does not sleep at once.
+/// Number of packets in one iteration of the engine (background thread) after which the engine does
+/// not sleep at once, because more packets are probably about to arrive.
 const MANY_PACKETS: usize = 16;
 
 /// Time for which the engine (background thread) stays awake after it has received at least
@@ -32,9 +32,8 @@ const MANY_PACKETS: usize = 16;
 /// also costs time of the thread that sends the packet.
 const STAY_AWAKE_TIME: Duration = Duration::from_micros(30);
 
-/// Maximum time for which the engine (background thread) leaves packets and timers to another
-/// thread that is receiving. If that thread is not scheduled in this time, the engine receives the
-/// packets itself.
+/// Maximum time for which the engine (background thread) receives no packets and handles no timers
+/// because another thread is doing so. Bounds the delay if that thread is not scheduled.
 const MAX_CONTENTION_WAIT: Duration = Duration::from_micros(100);
 
 /// Functions of the device that the engine, its background thread, calls.
@@ -69,8 +68,8 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     fn handle_host_changes(&self) {}
 
     /// Returns a descriptor that is readable while events are pending for
-    /// [`handle_host_changes`](Self::handle_host_changes). Every call must return the same
-    /// descriptor.
+    /// [`handle_host_changes`](Self::handle_host_changes), always the same one. Returns `None` if
+    /// there are no such events.
     fn host_changes(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -87,9 +86,8 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     fn wake_up(&self) {}
 
     /// Returns the interval at which the engine (background thread) must check for messages even if
-    /// no packet wakes it, or `None` if such checks are not needed. They are needed while peers
-    /// wake a thread of the program instead of the engine, because that thread does not necessarily
-    /// receive the messages. `_is_over` is set if the interval has passed since the last check.
+    /// no packet wakes it. Returns `None` if peers wake the engine for every message. `_is_over` is
+    /// `true` if the interval has passed since the last check.
     fn check_interval(&self, _is_over: bool) -> Option<Duration> {
         None
     }
@@ -141,8 +139,8 @@ struct EngineState {
 }
 
 impl Engine {
-    /// Starts the engine (background thread of the device), which calls the functions of `device`
-    /// and runs `timers`. Signals of the program are delivered to the program's own threads only.
+    /// Starts the engine: a background thread that calls the [`EngineTasks`] of `device` and runs
+    /// `timers`. The thread handles no signals of the program.
     pub(crate) fn start<D: EngineTasks>(timers: Arc<Timers>, device: Weak<D>) -> io::Result<Self> {
         let shared = Arc::new(EngineState {
             timers,
@@ -176,9 +174,8 @@ impl Engine {
         self.shared.rounds.load(Ordering::SeqCst)
     }
 
-    /// Returns whether the engine (background thread) does not watch the sockets at present, so
-    /// that packets do not wake it. This is the case while threads of the program poll; the engine
-    /// only checks at intervals whether they still do.
+    /// Returns whether packets do not wake the engine (background thread) at present, because
+    /// threads of the program poll.
     pub(crate) fn is_unwatched(&self) -> bool {
         self.shared.away.load(Ordering::SeqCst)
     }
@@ -306,10 +303,12 @@ impl EngineState {
         }
     }
 
-    /// Sleeps until an event or a timer wakes the engine (background thread), at most for
-    /// `interval`. A timer that is due before `least` wakes it only at `least`. `armed` is a recent
-    /// value of the counter that grows each time that the program arms a completion queue. If the
-    /// counter has changed since then, returns immediately.
+    /// Puts the engine (background thread) to sleep until an event or a timer wakes it.
+    ///
+    /// * `interval`: maximum time of the sleep.
+    /// * `least`: earliest time at which a timer wakes the engine.
+    /// * `armed`: recent value of the counter of armed completion queues. If the counter has
+    ///   changed since then, returns immediately.
     fn sleep<D: EngineTasks>(
         &self,
         interval: Option<Duration>,

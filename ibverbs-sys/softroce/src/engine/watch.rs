@@ -31,8 +31,8 @@ pub(super) struct Wakeup {
 }
 
 /// Epoll set of the sockets whose packets wake the engine (background thread). The set is
-/// edge-triggered: each packet wakes the engine only once. So the engine can sleep again while
-/// packets are still in a socket because another thread is receiving them.
+/// edge-triggered: a packet wakes the engine when it arrives, and not again while it stays in the
+/// socket. So the engine can sleep while another thread is receiving the packets.
 #[derive(Debug)]
 pub(super) struct Watch {
     epoll: Descriptor,
@@ -50,8 +50,7 @@ impl Watch {
     }
 
     /// Adds a descriptor that wakes the engine (background thread) whenever it is readable, even
-    /// while packets in the sockets do not wake the engine. `event` is the kind of event that a
-    /// readable descriptor means.
+    /// while packets do not wake the engine. The engine then handles the event `event`.
     pub(super) fn add(&self, descriptor: BorrowedFd<'_>, event: Event) -> io::Result<()> {
         let data = EventData::new_u64(event as u64);
         Ok(epoll::add(&self.epoll, descriptor, data, EventFlags::IN)?)

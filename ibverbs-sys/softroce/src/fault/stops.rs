@@ -18,8 +18,8 @@ pub enum StopPoint {
     Copied,
 }
 
-/// For each [`StopPoint`], the number of times that threads must still reach it until the process
-/// stops. The number is 0 if no stop is requested.
+/// For each [`StopPoint`], the number of passes of threads after which the process stops itself, as
+/// [`stop_at`] has requested. 0 if no stop is requested.
 static REMAINING_PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// Makes the process stop itself once (`SIGSTOP`), so that a test can examine a peer whose process
@@ -29,8 +29,8 @@ pub fn stop_at(point: StopPoint, passes: u64) {
     REMAINING_PASSES[point as usize].store(passes, Ordering::SeqCst);
 }
 
-/// Records that a thread has reached `point`. Stops the process if [`stop_at`] has requested a stop
-/// at this time.
+/// Records that a thread has reached `point`. Stops the process if the thread is the last of the
+/// number of passes that was requested by [`stop_at`].
 pub(crate) fn pass(point: StopPoint) {
     let left = &REMAINING_PASSES[point as usize];
     if left.load(Ordering::Relaxed) == 0 {

@@ -159,9 +159,8 @@ impl Arena {
         Ok(block)
     }
 
-    /// Adds a segment (mapping of a new part of the file) that can hold a block of `length` bytes.
-    /// `state` is the state of the arena, which the caller has locked. Returns the new segment in
-    /// `state`.
+    /// Adds a segment (mapping of a new part of the arena's file) that can hold a block of `length`
+    /// bytes to `state`, the locked state of the arena. Returns the new segment.
     fn grow<'a>(
         &self,
         state: &'a mut State,
@@ -258,8 +257,9 @@ impl Block {
         &self.arena
     }
 
-    /// Returns the location of `length` bytes at `address` in the arena's file, by which a peer
-    /// process can map the bytes. Returns `None` if the bytes are not inside the block.
+    /// Returns the location of `length` bytes at `address` in the file that contains this block. A
+    /// peer process can map the bytes by the location. Returns `None` if the bytes are not inside
+    /// the block.
     pub fn place(&self, address: usize, length: u64) -> Option<ArenaLocation> {
         let start = address.checked_sub(self.address)? as u64;
         let size = self.length as u64;

@@ -18,8 +18,8 @@ use super::guarded::{self, Missing};
 /// are readable; some of them may then have been copied.
 ///
 /// # Safety
-/// The bytes must be registered memory, or the caller must ensure that no references to them exist,
-/// except to atomics.
+/// The bytes must be registered memory, or memory to which no references exist, except references
+/// to atomics.
 #[inline]
 pub(crate) unsafe fn read(address: usize, out: &mut [u8]) -> Result<(), Missing> {
     let to = out.as_mut_ptr().expose_provenance();
@@ -34,13 +34,13 @@ pub(crate) unsafe fn read(address: usize, out: &mut [u8]) -> Result<(), Missing>
     }
 }
 
-/// Copies `data` to the memory at `address`, in ascending order. A thread that sees the last bytes
-/// sees all others, too. Returns an error if not all bytes at `address` are writable; some of them
-/// may then have been copied.
+/// Copies `data` to the memory at `address`, in ascending order. The last bytes become visible to
+/// other threads after all others. Returns an error if not all bytes at `address` are writable;
+/// some of them may then have been copied.
 ///
 /// # Safety
-/// The bytes from `address` on must be registered memory, or the caller must ensure that no
-/// references to them exist, except to atomics.
+/// The bytes from `address` on must be registered memory, or memory to which no references exist,
+/// except references to atomics.
 #[inline]
 pub(crate) unsafe fn write(address: usize, data: &[u8]) -> Result<(), Missing> {
     // SAFETY: the caller guarantees the conditions for `address`. `data` is only read.
@@ -68,8 +68,8 @@ pub(crate) unsafe fn copy(from: usize, to: usize, length: usize) -> Result<(), M
 }
 
 /// Copies `length` bytes from the address `from` to the address `to`, by accesses of one, two, four
-/// or eight bytes. If `OUTWARD` is set, each store is aligned, and a thread that sees the last
-/// bytes sees all others, too. Otherwise each load is aligned.
+/// or eight bytes. If `OUTWARD` is set, stores are aligned, and the last bytes become visible to
+/// other threads after all others. Otherwise loads are aligned.
 ///
 /// # Safety
 /// The bytes of each range must be registered memory, or the caller must ensure that no references

@@ -80,11 +80,10 @@ impl View<'_> {
         })
     }
 
-    /// Executes a part of an RDMA read within the process: copies `length` bytes from the memory
-    /// `from` of another queue pair to the memory of this queue pair. `list` contains the segments
-    /// of the message of this queue pair, and the copy begins at byte `offset` of the message.
-    /// `peer` is the memory that the other queue pair can access; the memory `from` must permit
-    /// remote reads.
+    /// Executes a part of an RDMA read between two queue pairs of this process. Copies `length`
+    /// bytes from the memory `from`, which the other queue pair can access by `peer`, to the
+    /// segments `list` of this queue pair's message, from byte `offset` of the message on. Fails
+    /// unless the memory `from` permits remote reads.
     pub(crate) fn fetch(
         &self,
         list: &[Segment],

@@ -120,9 +120,8 @@ impl Entries {
         }
     }
 
-    /// Returns the start address of the region or bound window with the key `key`: the address that
-    /// a request contains for its first byte. Returns `None` if no region or bound window has the
-    /// key.
+    /// Returns the address by which requests name the first byte of the region or bound window with
+    /// the key `key`. Returns `None` if no region or bound window has the key.
     pub(super) fn start(&self, key: u32) -> Option<u64> {
         match self.table.find(key)?.1 {
             Entry::Region(region) => Some(region.start),

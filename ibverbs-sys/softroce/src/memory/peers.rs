@@ -42,22 +42,21 @@ pub(crate) struct FilePlace {
     pub(crate) segment: Range<u64>,
 }
 
-/// Interface by which the device publishes its memory regions and windows to the peer processes of
-/// the host. The published table has a record (slot) for each region and window.
-///
-/// Registration, deregistration and window binding call these functions. Copies of data do not.
+/// Table of the memory regions and windows that peer processes of the host can find and access. The
+/// table has a record (slot) for each region and window. Registration, deregistration and window
+/// binding change the table.
 pub(crate) trait Peers: Send + Sync {
-    /// Publishes a memory region or window to the peer processes, in the record `slot` of the
-    /// published table. Replaces the previous content of the record, without waiting for peers that
-    /// are still copying from or to the previous region or window.
+    /// Makes a memory region or window accessible to peer processes, by writing the record `slot`
+    /// of the table that they read. Peers that found the previous content of the record may still
+    /// be copying from or to its memory.
     fn publish(&self, slot: u32, region: &Published);
 
     /// Removes the memory region or window in the record `slot` from the published table. Peer
     /// processes that have found it before may still be copying from or to its memory.
     fn retract(&self, slot: u32);
 
-    /// Returns whether the record `slot` of the published table contains a memory region or window,
-    /// so that peer processes can access the memory.
+    /// Returns whether peer processes can access the memory region or window in the record `slot`
+    /// of the table that they read.
     fn is_published(&self, slot: u32) -> bool;
 
     /// Waits until peer processes have ended their copies from and to memory that was removed from

@@ -54,8 +54,8 @@ pub(super) struct WriteGuard<'a, T> {
 /// long copy.
 const CHECK_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Number of lanes (words that mark a read as in progress), which is the maximum number of threads
-/// that can read at the same time without waiting for each other. A power of two, so that a lane is
+/// Number of words in which threads mark a read as in progress: the maximum number of threads that
+/// can read at the same time without waiting for each other. A power of two, so that a word is
 /// selected without a division.
 const LANES: usize = 32;
 
@@ -175,8 +175,8 @@ mod tests {
         assert!(readings.iter().all(|reading| **reading == 1));
     }
 
-    /// Checks that readers see no incomplete change, and that the value does not change while they
-    /// read.
+    /// Checks that threads that read a shared pair of numbers never see a change of only one
+    /// number, and that the pair does not change during a read.
     #[test]
     fn no_thread_reads_during_a_change() {
         const CHANGES: u64 = 2_000;

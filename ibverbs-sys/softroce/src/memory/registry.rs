@@ -99,16 +99,16 @@ impl Registry {
         let _ = self.peers.set(peers);
     }
 
-    /// Returns the random number that is added to the index of a region or window in the table to
-    /// form the index in its memory key, so that other programs cannot guess keys. Peer processes
-    /// need the number to find the published record of a key.
+    /// Returns the random number that the index in each memory key contains as a summand, so that
+    /// other programs cannot guess keys. Peer processes need the number to find the record of a
+    /// key.
     pub(crate) fn key_base(&self) -> u32 {
         self.entries.read(0).table.base()
     }
 
-    /// Publishes a memory region or window to peer processes. `slot` is its index in the table
-    /// `entries` of this process, and in the table that peers read. Removes the record from the
-    /// table that peers read if the slot is empty, or if peers may not access the memory.
+    /// Brings the record `slot` of the table that peer processes read up to date with the slot
+    /// `slot` of `entries`. Clears the record if the slot has no region or window, or if peers may
+    /// not access its memory.
     fn publish(&self, entries: &Entries, slot: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -119,12 +119,12 @@ impl Registry {
         }
     }
 
-    /// Withdraws the region or window in the slot `slot` of the table from peer processes, and
-    /// waits until no peer uses it any more. Takes no lock during the wait, which may be long.
+    /// Hides the region or window in the slot `slot` from peer processes, and waits until no peer
+    /// uses it any more. Other threads can use the registry during the wait, which may be long.
     ///
     /// # Errors
-    /// [`Refusal::Busy`] if a peer does not finish its copy in time. The region or window is then
-    /// published again.
+    /// [`Refusal::Busy`] if a peer does not finish its copy in time. Peers can then find the region
+    /// or window again.
     fn withdraw_and_wait(&self, slot: u32) -> Result<(), Refusal> {
         let Some(peers) = self.peers.get() else {
             return Ok(());
@@ -140,10 +140,10 @@ impl Registry {
         result
     }
 
-    /// Returns the place of a memory region in the in-memory file from which peers can map it: the
-    /// allocated block that contains the region's bytes, and their position in the file. `key` is
-    /// the key of the region. Returns `None` if there is no such region, or if its memory was not
-    /// allocated from the file.
+    /// Returns the location of a memory region in the in-memory file from which peers can map it,
+    /// and the allocated block of the file that contains the region. `key` is the key of the
+    /// region. Returns `None` if there is no such region, or if its memory was not allocated from
+    /// the file.
     pub fn place(&self, key: u32) -> Option<(Arc<Block>, ArenaLocation)> {
         let entries = self.entries.read(0);
         let (_, region) = entries.region(key).ok()?;
@@ -169,8 +169,9 @@ impl Registry {
         self.device_memory.fetch_sub(length, Ordering::AcqRel);
     }
 
-    /// Returns the [`View`] of a queue pair: the regions and windows that the queue pair can
-    /// access. The queue pair has the number `queue_pair` and the protection domain `domain`.
+    /// Returns the regions and windows that a queue pair can access, as a [`View`] through which
+    /// the queue pair copies data. `domain` and `queue_pair` are the queue pair's protection domain
+    /// and number.
     pub fn view(&self, domain: DomainId, queue_pair: u32) -> View<'_> {
         View::new(self, domain, queue_pair)
     }
@@ -202,9 +203,9 @@ impl Registry {
         Ok(entries.table.key(number))
     }
 
-    /// Changes the attributes of the region with the key `key`. Returns the key of the region,
-    /// which is new unless `change.keeps_key` is set. For example, fails if windows are bound to
-    /// the region.
+    /// Changes the memory, the protection domain or the access flags of the region with the key
+    /// `key`, as `change` requests. Returns the key of the region, which is new unless
+    /// `change.keeps_key` is set. Fails if windows are bound to the region, for example.
     pub fn reregister(&self, key: u32, change: RegionChange) -> Result<u32, Refusal> {
         if let Some((span, start)) = &change.translation {
             check_range(*start, span)?;
@@ -291,7 +292,8 @@ impl Registry {
     }
 
     /// Deallocates a memory window, and unbinds it if necessary. `key` may be any key that the
-    /// window has had, because the key of a window changes when the window is bound.
+    /// window has had. Binding changes the key, and a program may still use the key from the
+    /// allocation.
     pub fn deallocate_window(&self, key: u32) -> Result<(), Refusal> {
         let find = |entries: &Entries| {
             let number = entries.table.slot_of(key).ok_or(Refusal::Invalid)?;
@@ -336,10 +338,10 @@ impl Registry {
         }
     }
 
-    /// Checks that the program may advise prefetching of a range of bytes (`ibv_advise_mr(3)`), and
-    /// returns the range's virtual address. The `length` bytes at `address` must be in the
-    /// on-demand region with the key `key`, and the region in the protection domain `domain`. If
-    /// `write` is set, the region must permit local writes.
+    /// Returns the virtual address of `length` bytes that the program wants to have loaded in
+    /// advance (`ibv_advise_mr(3)`). Fails unless the bytes are in the on-demand region with the
+    /// key `key`, the region is in the protection domain `domain`, and, if `write` is set, permits
+    /// local writes. `address` is the address by which requests name the first byte.
     pub fn advise(
         &self,
         domain: DomainId,
@@ -387,9 +389,10 @@ impl Registry {
         body(&self.entries.read(queue_pair))
     }
 
-    /// Makes peer processes stop using a type 1 window, which is about to be bound. `wanted` is the
-    /// bind request, from a queue pair of the protection domain `domain`. Does not wait: if the
-    /// returned [`Withdrawal`] is pending, the caller must call again later.
+    /// Hides the memory window of the bind request `wanted` from peer processes, so that they stop
+    /// using it before it is bound again. Does nothing for type 2 windows. The request comes from a
+    /// queue pair of the protection domain `domain`. Does not wait: if the returned [`Withdrawal`]
+    /// is pending, the caller must call again later.
     pub(super) fn withdraw_window(&self, domain: DomainId, wanted: &WindowBinding) -> Withdrawal {
         self.withdraw_slot(|entries| {
             let number = entries.table.slot_of(wanted.window)?;
@@ -442,9 +445,9 @@ impl Registry {
         }
     }
 
-    /// Returns the index in the table of regions and windows that belongs to the memory key `key`.
-    /// The low byte of the key is not checked. Returns `None` if the table has no entry with this
-    /// index.
+    /// Returns the index in the table of regions and windows that belongs to the memory key `key`,
+    /// even if the low byte of the key is outdated. Returns `None` if the table has no entry with
+    /// this index.
     #[cfg(test)]
     pub(crate) fn slot(&self, key: u32) -> Option<u32> {
         self.entries.read(0).table.slot_of(key)
@@ -482,8 +485,8 @@ impl Registry {
     /// Unbinds the type 2 window with the key `key`, so that peers can no longer access memory
     /// through it (IBTA 10.6.7.2.4). The request comes from the queue pair `queue_pair` of the
     /// protection domain `domain`. Returns `None` if no window with this key is bound through the
-    /// queue pair, or if peer processes can still find it: the caller must have called
-    /// [`withdraw`](Self::withdraw).
+    /// queue pair, or if [`withdraw`](Self::withdraw) was not called before and peer processes can
+    /// still find the window.
     pub(super) fn invalidate(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<()> {
         let mut entries = self.entries.write();
         let number = entries.bound_window(domain, queue_pair, key)?;

@@ -8,8 +8,8 @@ use super::{ArenaLocation, Block, Piece, copy, is_mapped, kernel};
 use crate::context::Refusal;
 use crate::proto::CopyError;
 
-/// Contiguous range of registered memory. Its bytes are memory of the program, device memory, or no
-/// memory (null region).
+/// Contiguous range of registered memory: memory of the program, device memory, or no memory
+/// (null region).
 #[derive(Clone, Debug)]
 pub struct Span {
     /// Address of the first byte in this process.
@@ -66,8 +66,8 @@ impl Span {
     /// inside the block.
     ///
     /// # Safety
-    /// The caller must ensure that code that accesses the bytes concurrently does so atomically, or
-    /// accepts the results that the C memory model allows.
+    /// The device accesses the bytes at any time. Other code that accesses them must do so
+    /// atomically, or accept that they change meanwhile.
     pub unsafe fn allocated(block: &Arc<Block>, address: usize, length: u64) -> Option<Self> {
         block.place(address, length).map(|_| Self {
             address,
@@ -251,7 +251,8 @@ impl Span {
         }
     }
 
-    /// Fills the memory range `to` with the bytes of the span that begin at `offset`.
+    /// Fills the memory range `to` with bytes of this span, from its byte `offset` on. Fails if the
+    /// bytes are not inside the span, or if bytes of either range cannot be accessed.
     #[inline]
     pub(super) fn copy_to_piece(&self, offset: u64, to: &Piece<'_>) -> Result<(), Inaccessible> {
         if let Some(from) = self.piece(offset, to.length(), false) {

@@ -9,10 +9,9 @@ use crate::random::{self, Permutation};
 /// determines a slot of the table, and a tag (the low byte). The tag changes with every use of the
 /// slot, so the key of a removed object does not name a later object.
 ///
-/// Keys are unpredictable, even from other keys: the first index, the order of the indices in a
-/// block of slots, and the order of the tags are random. Only the mapping from indices to slots is
-/// random. The slots of a new block are used in the order of their numbers, so objects that are
-/// used one after the other are often adjacent in memory.
+/// Indices and tags are in random order, so a program cannot guess a key, even from other keys. The
+/// slots themselves are used in ascending order, so objects that are used one after the other are
+/// often adjacent in memory.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     /// Random number that is added to each index in keys, so that keys differ between processes and
@@ -46,15 +45,14 @@ struct Slot<T> {
 /// each slot would be reused often, and the keys of its objects would soon repeat.
 const MIN_FREE_SLOTS: usize = 64;
 
-/// Number of slots that are added to the table together, as one block. Within a block, a random
-/// permutation maps the numbers of the slots to the indices in memory keys. With 256 slots, an
-/// index differs from the number of its slot only in the low byte.
+/// Number of slots that are added to the table together, as one block. The slots of a block have
+/// their indices in memory keys in random order. With 256 slots per block, the index of a slot
+/// differs from its number only in the low byte.
 const BLOCK_SIZE: usize = 1 << 8;
 
-/// Bit that distinguishes two uses of the table's random [`Permutation`], in the parameter that
-/// selects one of its orders. With the bit, it gives the order of the indices within a block of
-/// slots; the other bits are the number of the block's first slot. Without the bit, it gives the
-/// order of the tags of one slot.
+/// Bit in the parameter that selects a random order from the table's [`Permutation`]. If set, the
+/// order is that of the indices in a block of slots, and the other bits are the number of the
+/// block's first slot. If not set, the order is that of the tags of one slot.
 const BLOCK_ORDER_BIT: u32 = 1 << 31;
 
 /// Number of different indices that a memory key can contain. Index 0 is never used, because
@@ -75,7 +73,7 @@ impl<T> Table<T> {
     }
 
     /// Returns the random number that is added to the index of a slot to form the index in a memory
-    /// key. Peer processes need the number to find the slot of a key.
+    /// key. The number makes keys hard to guess. Peer processes need it to find the slot of a key.
     pub(super) fn base(&self) -> u32 {
         self.base
     }
@@ -144,9 +142,9 @@ impl<T> Table<T> {
         (self.base + index) << 8 | u32::from(tag)
     }
 
-    /// Changes the memory key of the slot with the number `number`: sets the low byte (tag) of the
-    /// key to `tag`. Returns the new key. Called when a memory window is bound, because the bind
-    /// request contains the low byte of the new key.
+    /// Changes the memory key of the slot with the number `number`, by setting the low byte of the
+    /// key to `tag`. Returns the new key. For the binding of a memory window: the program chooses
+    /// the low byte of the window's new key.
     pub(super) fn retag(&mut self, number: u32, tag: u8) -> u32 {
         if let Some(slot) = self.slots.get_mut(number as usize) {
             slot.tag = tag;

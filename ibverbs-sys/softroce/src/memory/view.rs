@@ -84,10 +84,10 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Calls `visit` for each contiguous part of a message's memory, in order. `list` contains the
-    /// segments of the message, and the parts cover `length` bytes of it, from byte `offset` on.
-    /// The arguments of `visit` are the memory of the part, and the position of the part, counted
-    /// from byte `offset` of the message. If `write` is set, the segments must permit local writes.
+    /// Calls `visit` for each contiguous part of a message's memory, in order. The parts are in the
+    /// segments `list`, and cover `length` bytes of the message from byte `offset` on. `visit` gets
+    /// the memory of the part, and the range of the part within these `length` bytes. If `write` is
+    /// set, the segments must permit local writes.
     #[inline]
     fn for_each_part(
         &self,
@@ -162,8 +162,8 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Copies `length` bytes of the memory ranges `from` to the memory at `to`, the address and the
-    /// remote key in a request of the peer. The memory must permit remote writes.
+    /// Copies `length` bytes of the memory ranges `from` to the memory `to`. The address and the
+    /// remote key in `to` come from a request of the peer. The memory must permit remote writes.
     pub(crate) fn copy_in_remote(
         &self,
         to: Remote,
@@ -410,8 +410,7 @@ impl Memory for View<'_> {
 
 /// Splits a part of a message at the boundaries of the message's segments in `list`. The part has
 /// `length` bytes, from byte `offset` of the message on. Returns for each piece its segment, its
-/// offset in the segment, and its number of bytes. Skips empty segments, whose keys are not
-/// checked.
+/// offset in the segment, and its number of bytes. Skips empty segments.
 pub(super) fn pieces(
     list: &[Segment],
     offset: u32,

@@ -116,9 +116,9 @@ fn used_addresses(config: &Config, list: &[HostAddress]) -> Vec<HostAddress> {
 }
 
 /// Binds a loopback address of this process and the addresses `hosts`, all with one UDP port: the
-/// first port of the device's range that is free on all of them. If no port is, uses the port that
-/// is free on most of them. The other addresses then get no GID, and are reported to the user on
-/// standard error. `list` has all addresses of the host.
+/// first port of the device's range that is free on all of them. If no port is free on all, uses
+/// the port that is free on most of them, and reports the other addresses on standard error; these
+/// get no GID. `list` has all addresses of the host.
 fn bind_all(config: &Config, list: &[HostAddress], hosts: &[HostAddress]) -> io::Result<Bound> {
     let mut last = io::Error::from(ErrorKind::AddrInUse);
     let mut best: Option<Bound> = None;
@@ -264,8 +264,8 @@ fn bind_loopback(list: &[HostAddress], port: u16) -> io::Result<LocalAddress> {
     Err(last)
 }
 
-/// Reserves the UDP port `port` of `host`, an address of this host. Returns the reserved address
-/// with its network interface; the socket for packets is opened later.
+/// Reserves the UDP port `port` of `host`, an address of this host, by binding a socket. Returns
+/// the address with its network interface. The address receives no packets yet.
 pub(super) fn bind_host(host: &HostAddress, port: u16) -> io::Result<LocalAddress> {
     let address = host.at(port);
     let reserved = BoundAddress::bind(address).map_err(|error| named_error(error, address))?;

@@ -81,8 +81,9 @@ impl HeldPackets {
         Ok(())
     }
 
-    /// Removes and returns the packets with the key `key`: the time at which they must be sent, and
-    /// a number in the order of their addition. Returns `None` if another thread has removed them.
+    /// Removes and returns the packets with the key `key`, which consists of the time at which the
+    /// packets must be sent and a number in the order of their addition. Returns `None` if another
+    /// thread has removed them.
     fn remove(&mut self, key: (Time, u64)) -> Option<Held> {
         let held = self.due.remove(&key)?;
         self.packets -= held.packets();
@@ -119,9 +120,10 @@ impl Delay {
     }
 
     /// Holds a packet back, as an injected fault, until `overtaken` other packets have been sent,
-    /// or until [`MAX_WAIT`] has passed. If `latency` is not zero, other packets have no effect:
-    /// the packet is held back for `latency` plus [`MAX_WAIT`]. Returns `false`, and drops the
-    /// packet, if [`MAX_HELD_PACKETS`] packets are held back already.
+    /// but at most for [`MAX_WAIT`]. If there is a configured latency `latency`, holds the packet
+    /// back for [`MAX_WAIT`] longer than the latency of other packets instead, so that these
+    /// overtake it. Returns `false`, and drops the packet, if [`MAX_HELD_PACKETS`] packets are held
+    /// back already.
     pub(super) fn hold(&self, packet: Packet, overtaken: u8, now: Time, latency: Duration) -> bool {
         // With a latency, packets are reordered by their due times, so packets that overtake are
         // not counted.
@@ -147,9 +149,9 @@ impl Delay {
         }
     }
 
-    /// Records that a packet was sent, and has overtaken the packets that are held back. Removes
-    /// and returns the packets that have now been overtaken as often as the injected faults
-    /// require. The caller must send them next.
+    /// Records that a packet was sent and has thus overtaken all packets that injected faults hold
+    /// back. Returns the packets that enough others have now overtaken. The caller must send them
+    /// next.
     pub(super) fn pass(&self) -> Vec<Packet> {
         let mut held = self.held.lock();
         if held.overtaken == 0 {
@@ -200,8 +202,8 @@ impl Delay {
         due
     }
 
-    /// Returns the time at which the next packet must be sent, of those that injected faults hold
-    /// back. The caller must set a timer for this time. Returns `None` if no packet is held back.
+    /// Returns the time at which the next packet that is held back must be sent. The caller must
+    /// set a timer for this time. Returns `None` if no packet is held back.
     pub(super) fn next_due(&self) -> Option<Time> {
         let held = self.held.lock();
         held.due.first_key_value().map(|(&(due, _), _)| due)
@@ -243,9 +245,9 @@ mod tests {
         packets.iter().map(|packet| packet.bytes[0]).collect()
     }
 
-    /// Removes from `delay` all packets that must be sent by the time `now`. Returns the number in
-    /// the first byte of each that was held back until other packets overtake it, and skips whole
-    /// outboxes.
+    /// Removes from `delay` all packets that must be sent by the time `now`. Returns the first byte
+    /// of each packet that waited to be overtaken, which is its number in the test. Ignores packets
+    /// that were held back for the latency.
     fn due(delay: &Delay, now: Time) -> Vec<u8> {
         let all = delay.take_due(now).into_iter();
         let packets = all.filter_map(|held| match held {

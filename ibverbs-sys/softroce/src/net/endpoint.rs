@@ -28,8 +28,8 @@ pub(crate) enum GidKind {
     Tunnelled,
 }
 
-/// A socket that receives packets, and the indices of the GIDs at which the packets arrive.
-/// Receivers derive the destination GID of a packet from its socket.
+/// A socket that receives packets, with the indices of the GIDs at which the packets arrive. The
+/// socket has one GID for normal packets, and may have another for tunnelled packets.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     /// Socket that receives the packets.

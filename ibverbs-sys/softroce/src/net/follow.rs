@@ -36,10 +36,9 @@ impl Network {
         self.changes.as_ref().map(AsFd::as_fd)
     }
 
-    /// Reads the kernel's reports about changes of the host's interfaces, addresses and routes, and
-    /// updates the GID table. After a change of routes, a test ([trial](super::trial)) must show
-    /// again that other hosts accept bursts (messages that the kernel splits into datagrams).
-    /// Returns whether the table has changed.
+    /// Updates the GID table after changes of the host's interfaces and addresses, which the kernel
+    /// reports. Returns whether the table has changed. After a change of routes, forgets the
+    /// results of tests ([trials](super::trial)) of other hosts.
     pub(crate) fn update_from_host(&self) -> bool {
         let Some(changes) = self.changes.as_ref().map(InterfaceMonitor::take) else {
             return false;
@@ -99,8 +98,9 @@ impl Network {
         has_changed
     }
 
-    /// Opens the socket of the GID with the index `gid`, so that packets can be sent and received
-    /// there. Returns `false` if the socket is open already, or if there is no such GID.
+    /// Opens the UDP socket that sends and receives the packets of the GID with the index `gid`.
+    /// Returns `false` if there is nothing to open: the socket is open already, or there is no such
+    /// GID.
     pub(super) fn open_socket(&self, gid: u8) -> io::Result<bool> {
         let buffer = self.config.receive_buffer;
         // Peers in 127/8 do not send to addresses of the host, and have no connections yet

@@ -144,7 +144,7 @@ impl Table {
     }
 
     /// Returns the index of the GID `gid` in the GID table, or `None` if the table does not contain
-    /// it. Also finds a GID whose IP address has been removed from the host.
+    /// it. GIDs stay in the table after their IP address was removed from the host.
     pub(super) fn position(&self, gid: Ipv6Addr) -> Option<u8> {
         let found = self.iter().position(|entry| entry.gid.address == gid)?;
         Some(found as u8)
@@ -159,9 +159,9 @@ impl Table {
     }
 
     /// Adds an entry for the GID that is formed from the IP address `local_address`. If
-    /// `is_tunnelled` is set, also adds an entry for the address's second GID, a unique local IPv6
-    /// address (RFC 4193), whose IPv6 packets are sent in a [tunnel](super::tunnel) over IPv4.
-    /// Returns `false`, and adds nothing, if the table is full.
+    /// `is_tunnelled` is set and the address is an IPv4 address, also adds an entry for a unique
+    /// local IPv6 address (RFC 4193), whose packets are sent in a [tunnel](super::tunnel). Returns
+    /// `false`, and adds nothing, if the table is full.
     pub(super) fn add(&self, local_address: LocalAddress, is_tunnelled: bool) -> bool {
         let _adding = self.adding.lock();
         let first = self.iter().count();

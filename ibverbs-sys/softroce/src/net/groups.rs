@@ -104,10 +104,9 @@ impl Network {
         all
     }
 
-    /// Sets the options of the new UDP socket `socket`. The kernel then merges received datagrams
-    /// unless the configuration forbids it. The kernel also drops packets of other programs of this
-    /// host by a packet filter; `peers` are the devices of this host whose packets of connections
-    /// the filter must pass.
+    /// Prepares the new UDP socket `socket`: the kernel drops packets of other programs of this
+    /// host, and merges received datagrams unless the configuration forbids this. `peers` are the
+    /// devices of this host whose packets of connections the socket accepts.
     pub(super) fn prepare(&self, socket: &Socket, peers: &[SocketAddrV4]) {
         socket.install_filter(self.base, peers);
         if self.segmentation != Segmentation::Never {

@@ -42,10 +42,10 @@ const PORT_TRIAL_TIME: Duration = Duration::from_millis(32);
 const MAX_HOSTS: usize = 1 << 16;
 
 impl Hosts {
-    /// Returns which UDP ports the RDMA devices of the host with the address `host` use. The flag
-    /// is `true` if the ports are certain: the host has sent a packet, or `host` is a loopback
-    /// address. The ports of any other host are a guess, which depends on the time `now`: the two
-    /// possibilities alternate until the host sends a packet.
+    /// Returns which UDP ports the RDMA devices of the host with the address `host` use, and
+    /// whether these ports are certain. The ports are certain if the host has sent a packet, or if
+    /// `host` is a loopback address. Otherwise they are a guess: the two possibilities alternate
+    /// with the time `now`.
     pub(super) fn ports(&self, host: IpAddr, now: impl FnOnce() -> Time) -> (Ports, bool) {
         if host.is_loopback() {
             return (Ports::Slots, true);
@@ -61,9 +61,9 @@ impl Hosts {
         (ports, is_certain)
     }
 
-    /// Records which UDP ports another host uses, so that later packets are sent to these ports. A
-    /// packet came from the address and port `from`, which show whether the host has softroce
-    /// devices. `base` is the first port of the devices' port range.
+    /// Records which UDP ports another host uses, after a packet has come from the address and port
+    /// `from`. A port of the softroce range, which begins with `base`, shows that the host has
+    /// softroce devices. Later packets to the host are sent to these ports.
     pub(super) fn record(&self, base: u16, from: SocketAddr) {
         let host = from.ip();
         if host.is_loopback() {
@@ -82,8 +82,8 @@ impl Hosts {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns how often the recorded ports of hosts have changed, so that a cached result of
-    /// [`ports`](Self::ports) can be validated.
+    /// Returns a number that changes whenever the UDP ports of a host become known, so that a
+    /// cached result of [`ports`](Self::ports) can be validated.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }

@@ -40,9 +40,9 @@ impl Inbox {
     }
 }
 
-/// Cache of the checked IP and UDP headers of the last two kinds of received datagrams. If the next
-/// datagram has the same headers, they need no new check, and their part of the checksum (ICRC) is
-/// not computed again.
+/// Cache of the last two different IP and UDP headers of received datagrams, with the results of
+/// their check. If the next datagram has the same headers, they need no new check, and their part
+/// of the checksum (ICRC) is not computed again.
 #[derive(Default)]
 struct HeaderCache {
     known: [Option<(HeaderKey, CheckedHeaders)>; 2],
@@ -62,9 +62,9 @@ struct HeaderKey {
     hop_limit: u8,
 }
 
-/// IP and UDP headers of a received datagram, as the receiver reconstructs them, and the result of
-/// their check: either the arrival data of the packet, or the counter for the reason why the packet
-/// is dropped. Includes the headers' part of the checksum (ICRC).
+/// IP and UDP headers of a received datagram, with their part of the checksum (ICRC) and the result
+/// of their check. The result is the sender and the GID of the packet ([`Arrival`]), or the counter
+/// for the reason why the packet is dropped.
 #[derive(Clone, Copy)]
 struct CheckedHeaders {
     headers: Headers,
@@ -116,9 +116,9 @@ impl<'a> Iterator for ReceivedRuns<'a> {
 
 impl<'a> ReceivedRuns<'a> {
     /// Checks the packet in the next datagram, whose bytes are `payload`. Returns the packet's
-    /// arrival data (sender, GID and route) and a run: this packet, and the following packets of
-    /// equal size if they can be handled together. If the packet must be dropped, the error is the
-    /// counter for the reason, or `None` if the drop is not counted.
+    /// sender and GID ([`Arrival`]), and a run: this packet, and following packets of equal size
+    /// that can be handled together with it. If the packet must be dropped, returns the counter for
+    /// the reason as the error, or `None` if the drop is not counted.
     fn admit(&mut self, payload: &'a [u8]) -> Result<(Arrival, Run<'a>), Option<Counter>> {
         let (network, endpoint) = (self.network, self.endpoint);
         if !network.faults.link_is_up() {
@@ -243,14 +243,13 @@ impl<'a> ReceivedRuns<'a> {
     }
 }
 
-/// Number of consecutive times that a polling thread must find a socket empty before most polls
-/// skip the socket. A lower number would cause more skips of sockets that are used occasionally; a
+/// Number of times in a row that a polling thread must find a socket empty before the socket is
+/// checked less often. A lower number would delay packets to sockets that are used occasionally; a
 /// higher one would cost more time for unused sockets.
 const EMPTY_CHECKS: u32 = 64;
 
-/// Interval at which polling threads check a socket that was empty for a long time: one poll of
-/// this many checks the socket, and the others skip it. Polls thus spend little time on unused
-/// sockets, and the first packet to such a socket waits only for a few polls.
+/// A socket that was empty for a long time is checked only by each 16th poll. Polls thus spend
+/// little time on unused sockets, and a packet to such a socket waits only for a few polls.
 const SKIP_INTERVAL: u32 = 16;
 
 impl Network {
@@ -258,9 +257,9 @@ impl Network {
     /// `deliver` for each received message, which may contain several datagrams. Returns the number
     /// of received datagrams, valid or not.
     ///
-    /// If `is_thorough` is not set, most calls skip the sockets that have been empty for some time,
-    /// unless there is only one socket, so that a polling thread spends little time on unused
-    /// addresses.
+    /// If `is_thorough` is not set, checks a socket that has been empty for some time only in one
+    /// of [`SKIP_INTERVAL`] calls, so that a polling thread spends little time on unused addresses.
+    /// A single socket is always checked.
     pub(crate) fn receive(
         &self,
         inbox: &mut Inbox,
@@ -339,10 +338,9 @@ fn outer(endpoint: &Endpoint, message: &Message<'_>, len: usize) -> Headers {
     route.headers(len.saturating_sub(4))
 }
 
-/// Returns whether the identification in the IPv4 header of a packet from `from` is unknown. The
-/// checksum of the packet (ICRC) covers the identification, but a UDP socket does not report it.
-/// Returns `false` for senders in 127/8, because these are softroce devices, which send
-/// identification 0.
+/// Returns whether the identification in the IPv4 header of a packet from `from` is unknown: a UDP
+/// socket does not report it, although the checksum of the packet (ICRC) covers it. Returns `false`
+/// for senders in 127/8, which always send identification 0.
 fn hides_identification(headers: &Headers, from: SocketAddr) -> bool {
     matches!(headers, Headers::V4 { .. }) && !from.ip().is_loopback()
 }
@@ -361,10 +359,10 @@ mod tests {
 
     use super::*;
 
-    /// Returns whether the receiver would accept a damaged packet from `from`, because an unknown
-    /// IPv4 identification could explain its wrong checksum (ICRC). The ICRC is computed for the
-    /// identification `identification`, and then a byte of the packet is changed by an exclusive or
-    /// with `damage`.
+    /// Returns whether the receiver would accept a damaged packet from `from`: a packet with a
+    /// wrong checksum (ICRC) is accepted if another IPv4 identification would make the checksum
+    /// correct. The sender's checksum is for the identification `identification`, and a byte of the
+    /// packet is then changed by an exclusive or with `damage`.
     fn excused(from: Ipv4Addr, identification: u16, damage: u8) -> bool {
         let route = Route {
             source: from.to_ipv6_mapped(),

@@ -7,12 +7,13 @@ use std::net::IpAddr;
 use super::socket::Interface;
 use crate::proto::Mtu;
 
-/// Maximum length in bytes of a packet's headers and ICRC: IPv6, UDP, BTH, XRCETH, RETH, immediate
-/// data, ICRC.
+/// Maximum length in bytes of the headers and the ICRC of a packet with payload, which an RDMA
+/// write with immediate data over IPv6 and XRC has: IPv6, UDP, BTH, XRCETH, RETH, immediate data,
+/// ICRC.
 pub(super) const MAX_HEADERS: usize = 40 + 8 + 12 + 4 + 16 + 4 + 4;
 
-/// Returns the maximum size of the receive buffer that an unprivileged process gets, in bytes as
-/// the kernel counts them (`net.core.rmem_max`, doubled).
+/// Returns the maximum size in bytes of the receive buffer of an unprivileged process's socket.
+/// This is twice the value of `net.core.rmem_max`, because the kernel doubles requested sizes.
 pub(super) fn unprivileged_buffer() -> usize {
     let limit = fs::read_to_string("/proc/sys/net/core/rmem_max").ok();
     let limit = limit.and_then(|limit| limit.trim().parse::<usize>().ok());

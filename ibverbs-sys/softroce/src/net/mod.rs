@@ -57,9 +57,9 @@ pub(crate) use socket::Socket;
 /// twice the time.
 const ALIGN: usize = 16;
 
-/// Offset at which a packet begins in a buffer, relative to a multiple of [`ALIGN`] bytes. The
-/// payload is aligned if it follows the base transport header (BTH) directly, or after a RETH
-/// (header of an RDMA request, 16 bytes). Payloads after other headers are not aligned.
+/// Offset at which a packet begins in a buffer, relative to a multiple of [`ALIGN`] bytes. With
+/// this offset, the end of the base transport header (BTH) is aligned, and so is the end of a
+/// 16-byte RETH behind it. Payloads after other headers may not be aligned.
 const OFFSET: usize = ALIGN - BASE % ALIGN;
 
 const _: () = assert!(

@@ -34,9 +34,8 @@ use crate::same_host::{HostPeers, Link};
 use crate::timers::Timers;
 use crate::wire::ip::Headers;
 
-/// Maximum number of bytes that a queue pair may have in flight to another host. Applies to paths
-/// that can hold so many bytes, as measurements of round trips show; the limit of other paths is
-/// smaller.
+/// Maximum number of bytes that a queue pair may have in flight to another host. The limit is lower
+/// while measurements of round trips show that the network path holds fewer bytes.
 const MAX_BYTES: usize = 16 << 20;
 
 /// Maximum number of unused packet buffers that are kept for reuse by outboxes. More buffers than
@@ -177,8 +176,8 @@ impl Network {
         Ok(network)
     }
 
-    /// Returns the local address of the GID with the index `index`, or `None` if there is no such
-    /// GID.
+    /// Returns the IP address and UDP port of the GID with the index `index`, with the state of
+    /// their socket. Returns `None` if there is no such GID.
     pub(super) fn local_address(&self, index: usize) -> Option<&LocalAddress> {
         Some(&self.table.get(index)?.local_address)
     }
@@ -193,9 +192,9 @@ impl Network {
             .then_some(entry.gid.address)
     }
 
-    /// Returns whether the host has at least one address of this process at present, so that the
-    /// port is usable. Can be `false` only if the configuration prescribes the addresses; otherwise
-    /// the process has a loopback address.
+    /// Returns whether the host has at least one IP address of this process's device at present, so
+    /// that the port of the device is active. Can be `false` only if the user has configured the
+    /// addresses.
     pub(crate) fn has_address(&self) -> bool {
         self.table
             .iter()
@@ -251,13 +250,12 @@ impl Network {
         }
     }
 
-    /// Returns the smallest and the largest limit of the number of packets that a queue pair with
-    /// the path MTU `mtu` may have in flight from the GID with the index `gid`.
+    /// Returns the range of limits of the number of packets that a queue pair may have in flight
+    /// from the GID with the index `gid`. `mtu` is the path MTU.
     ///
-    /// The smallest limit is about half of the packets that fit into the socket buffer of a peer
-    /// that runs without privileges. The other half is left for other queue pairs, and for memory
-    /// that the kernel frees late. The largest limit applies to paths to other hosts that, as
-    /// measurements of round trips show, can hold so many packets.
+    /// The lowest limit is about half of the packets that fit into the socket buffer of an
+    /// unprivileged peer; other queue pairs may use the other half. Higher limits are for paths to
+    /// other hosts that can hold more packets, as measurements of round trips show.
     pub(crate) fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32> {
         let local_address = self.local_address(gid.into());
         let loopback =
@@ -297,9 +295,9 @@ impl Network {
         self.way(path, 0).is_some()
     }
 
-    /// Returns the index of the GID of this NIC at which packets on `path` arrive, if the peer is a
-    /// queue pair of this NIC. `queue_pair` is the number of the peer. Returns `None` if the path
-    /// leads to another NIC, or if packets cannot be sent on it.
+    /// If `path` leads to a queue pair of this NIC, returns the index of the local GID at which its
+    /// packets arrive. `queue_pair` is the number of the destination queue pair. Returns `None` if
+    /// the path leads to another NIC, or if packets cannot be sent on it.
     pub(crate) fn host_peer(&self, path: &Path, queue_pair: u32) -> Option<u8> {
         let local = self.table.position(path.destination)?;
         self.way(path, queue_pair)?;
@@ -357,9 +355,9 @@ impl Network {
         Some(self.way(path, queue_pair)?.to)
     }
 
-    /// Returns the link (shared memory with another process) to the process that has the queue pair
-    /// with the number `queue_pair`, to which `path` leads. Returns `None` if no memory is shared
-    /// with that process, or while injected faults require that all packets go through sockets.
+    /// Returns the memory that this process shares with the process of the destination queue pair
+    /// of `path`, as a [`Link`]. `queue_pair` is the number of this queue pair. Returns `None` if
+    /// no memory is shared, or while injected faults require that all packets go through sockets.
     pub(crate) fn link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         if !self.faults.allows_other_paths() {
             return None;
@@ -367,10 +365,10 @@ impl Network {
         self.private_link(path, queue_pair)
     }
 
-    /// Returns the link (shared memory with another process) to the process that has the queue pair
-    /// with the number `queue_pair`, to which `path` leads. Returns `None` if no memory is shared
-    /// with that process. Unlike [`link`](Self::link), ignores injected faults, for packets that
-    /// must go through shared memory in any case.
+    /// Returns the memory that this process shares with the process of the destination queue pair
+    /// of `path`, as a [`Link`], or `None` if no memory is shared. `queue_pair` is the number of
+    /// this queue pair. Unlike [`link`](Self::link), ignores injected faults: for packets that
+    /// peers accept only through shared memory.
     pub(super) fn private_link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         self.link_to(self.address(path, queue_pair)?)
     }
@@ -424,8 +422,8 @@ impl Network {
         }
     }
 
-    /// Returns all sockets that currently receive packets: those of the port's addresses, and those
-    /// of multicast groups.
+    /// Returns the endpoints of the device, one for each socket that currently receives packets:
+    /// the sockets of IP addresses and of multicast groups.
     pub(crate) fn endpoints(&self) -> Arc<Endpoints> {
         Arc::clone(&self.endpoints.read())
     }
@@ -437,8 +435,8 @@ impl Network {
     }
 
     /// Sends the packets that injected faults have held back until the time `now`, and sets the
-    /// NIC's timer for the next of them. Called when the timer expires. `noted` is the time for
-    /// which the timer was set.
+    /// NIC's timer for the next ones. Called when the timer expires. Clears the timer if its time
+    /// is still `noted`, the time for which it has expired.
     pub(crate) fn send_delayed(&self, now: Time, noted: Time) {
         Timers::clear(self.delay.alarm(), noted);
         self.send_until(now);

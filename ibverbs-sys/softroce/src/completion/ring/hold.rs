@@ -162,9 +162,9 @@ impl<T: Copy + Send> Ring<T> {
     }
 }
 
-/// Waits until the slot at the position `place` is in a certain state: free if `turn` is
-/// [`Position::free`], or with an entry if `turn` is [`Position::full`]. Another thread has claimed
-/// the slot and is about to set this state.
+/// Waits until another thread has finished its use of the slot at the position `place`. `turn` is
+/// [`Position::free`] to wait until an entry was removed, or [`Position::full`] to wait until an
+/// entry was written.
 fn wait<T: Copy>(slots: &Slots<'_, T>, place: Position, turn: fn(Position) -> u64) {
     let mut attempt = 0;
     while !slots.of(place).has_turn(turn(place)) {

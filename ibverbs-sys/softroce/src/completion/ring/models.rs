@@ -107,8 +107,8 @@ fn growth_loses_nothing() {
     });
 }
 
-/// Checks that the number of slots in the ring can be reduced while another thread removes and
-/// reads an entry.
+/// Checks that reducing the number of slots of the ring waits for a thread that is removing an
+/// entry.
 #[test]
 fn shrinking_waits_for_readers() {
     loom::model(|| {
@@ -172,9 +172,9 @@ fn entries_added_during_a_removal_stay() {
     });
 }
 
-/// Checks that arming a completion queue misses no entry. Either the thread that sets a flag in the
-/// tail finds the entry that another thread adds at the same time, or the other thread gets the
-/// flag.
+/// Checks that no entry is missed when a thread requests a completion event while another thread
+/// adds an entry. Either the first thread finds the entry, or the second thread sees the request
+/// and raises the event.
 #[test]
 fn a_mark_is_seen_or_the_entry_is_found() {
     loom::model(|| {
@@ -191,9 +191,9 @@ fn a_mark_is_seen_or_the_entry_is_found() {
     });
 }
 
-/// Checks that no flag in the tail is lost while the ring grows. A thread that adds an entry, and
-/// adds slots to the ring for this, gets the flag that another thread sets, or the other thread
-/// finds the entry.
+/// Checks that a request for a completion event is not lost while the ring grows. A thread adds an
+/// entry, for which the ring gets more slots, while another thread sets the request flag. Either
+/// the adding thread sees the flag, or the other thread finds the entry.
 #[test]
 fn a_mark_is_seen_while_the_ring_grows() {
     // All orders would take too long.

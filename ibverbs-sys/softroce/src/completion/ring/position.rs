@@ -8,14 +8,13 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::completion) struct Position(pub(super) u64);
 
-/// Number of slots of a ring. A pass through all slots is called a lap. The stored value is the
-/// index of the last slot, shifted like the index in a [`Position`], so that both can be compared
-/// directly.
+/// Number of slots of a ring. Stored as the [`Position`] of the last slot in the first pass through
+/// the ring, so that the slot index of a position can be compared with this value directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lap(pub(super) u64);
 
-/// Number of bits for the index of a slot in a [`Position`]. The lap number is in the bits above
-/// them. With more bits for the index, the lap number would wrap sooner.
+/// Number of bits for the index of a slot in a [`Position`]. The bits above the index count the
+/// passes through the ring.
 const INDEX_BITS: u32 = 22;
 
 impl Position {
@@ -29,15 +28,16 @@ impl Position {
     /// flags to request a completion event for the next entry.
     pub(super) const MARKS: u64 = 0b11 << 2;
 
-    /// Value of the lowest bit of the slot index in a position; the bits below it are flags. This
-    /// value is also the size of a slot in bytes, so the index bits are the offset of the slot in
-    /// the array without a multiplication.
+    /// Value of the lowest bit of the slot index in a position. The bits below are flags. This
+    /// value is also the size of a slot in bytes, so the masked index is the offset of the slot in
+    /// memory.
     const STEP: u64 = 1 << 6;
     const INDEX: u64 = ((1 << INDEX_BITS) - 1) * Self::STEP;
     const LAP: u64 = Self::INDEX + Self::STEP;
     const FLAGS: u64 = Self::STEP - 1;
 
-    /// Flag in the state word (turn) of a slot: the slot contains an entry.
+    /// Flag in the state of a slot ([`Slot::turn`](super::slots::Slot::turn)): the slot contains an
+    /// entry.
     const FULL: u64 = 1 << 4;
 
     /// First position of the ring: the first slot in the first lap.
@@ -48,8 +48,8 @@ impl Position {
         ((self.0 & Self::INDEX) / Self::STEP) as usize
     }
 
-    /// Returns this position without the flags in its low bits, so that it can be compared with
-    /// other positions.
+    /// Returns this position with all flags cleared, so that it can be compared with other
+    /// positions.
     #[inline]
     pub(super) fn unflagged(self) -> Self {
         Self(self.0 & !Self::FLAGS)
@@ -65,17 +65,17 @@ impl Position {
         Self(self.0 | flags)
     }
 
-    /// Returns the state word that a slot has while it is free for the entry at this position. If a
-    /// position has the flag [`Position::HELD`] or [`Position::CLOSED`], no slot ever has the
-    /// returned state. So no thread finds a free slot while an entry cannot be added.
+    /// Returns the state of a slot that is free for the entry at this position. For a position with
+    /// the flag [`Position::HELD`] or [`Position::CLOSED`], returns a value that no slot has. So no
+    /// thread finds a free slot in a ring that is locked or closed.
     #[inline]
     pub(super) fn free(self) -> u64 {
         self.0 & !(Self::INDEX | Self::MARKS)
     }
 
-    /// Returns the state word that a slot has while it contains the entry at this position. If a
-    /// position has the flag [`Position::HELD`] or [`Position::CLOSED`], no slot ever has the
-    /// returned state. So no thread finds an entry while entries cannot be removed.
+    /// Returns the state of a slot that contains the entry at this position. For a position with
+    /// the flag [`Position::HELD`], returns a value that no slot has. So no thread finds an entry
+    /// in a ring that is locked.
     #[inline]
     pub(super) fn full(self) -> u64 {
         self.free() | Self::FULL
@@ -111,8 +111,8 @@ impl Position {
         self.unflagged().at_next_lap()
     }
 
-    /// Returns the position `count` entries after this one, without flags. `count` must be at most
-    /// `lap`, the number of slots.
+    /// Returns the position `count` entries after this one, with all flags cleared. `lap` is the
+    /// number of slots of the ring, and `count` at most this number.
     pub(super) fn nth(self, count: usize, lap: Lap) -> Self {
         let index = self.index() + count;
         let start = Self(self.unflagged().0 & !Self::INDEX);
@@ -142,11 +142,10 @@ impl Position {
 }
 
 impl Lap {
-    /// Maximum number of slots of a ring. The index in a [`Position`] could number one more slot.
+    /// Maximum number of slots of a ring.
     pub(super) const MAX: usize = (1 << INDEX_BITS) - 1;
 
-    /// Converts the number of slots `length` of a ring to the form in which positions are compared
-    /// with it. `length` must be at least 1.
+    /// Returns the [`Lap`] of a ring with `length` slots. `length` must be at least 1.
     pub(super) fn of(length: usize) -> Self {
         debug_assert!((1..=Self::MAX).contains(&length));
         Self((length - 1) as u64 * Position::STEP)

@@ -37,10 +37,12 @@ impl<T: Copy> Slot<T> {
     /// Writes `entry` to the memory of the slot.
     ///
     /// # Safety
-    /// No other thread may use the entry of the slot. Either the caller has claimed the position
-    /// for which the slot is free, and has not marked the slot as full yet. Or the caller has
-    /// exclusive control of the ring's head, and of its tail if the position is at the tail or
-    /// later.
+    /// No other thread may use the slot's entry. One of two conditions must hold:
+    ///
+    /// * The caller has reserved the free slot for its entry, and has not marked the slot as full
+    ///   yet.
+    /// * The caller has locked the ring for removing entries. If the slot is not between head and
+    ///   tail, the caller has locked the ring for adding entries too.
     #[inline]
     pub(super) unsafe fn write(&self, entry: T) {
         // SAFETY: by the contract of this function, no other thread uses the entry.
@@ -52,9 +54,11 @@ impl<T: Copy> Slot<T> {
     ///
     /// # Safety
     /// The slot must contain an entry, and no thread may write to the slot while the reference is
-    /// used. Either the caller has claimed the position for which the slot is full, and has not
-    /// marked the slot as free yet. Or the caller has exclusive control of the ring's head, and the
-    /// position is at the head or later.
+    /// used. One of two conditions must hold:
+    ///
+    /// * The caller has reserved the full slot for removal, and has not marked the slot as free
+    ///   yet.
+    /// * The caller has locked the ring for removing entries, and the entry was not removed.
     #[inline]
     pub(super) unsafe fn read<R>(&self, look: impl FnOnce(&T) -> R) -> R {
         // SAFETY: by the contract of this function, the slot contains an entry that no other thread
@@ -98,9 +102,9 @@ impl<T: Copy> Table<T> {
         }
     }
 
-    /// Returns the slots that the ring uses at present. A caller that needs the slot of the head or
-    /// the tail must read the head or the tail before this call, so that the position is among the
-    /// slots.
+    /// Returns the slots that the ring uses at present. The ring may grow at any time, so a caller
+    /// that needs the slot of the head or the tail must read the head or the tail before this call.
+    /// The slots then include it.
     #[inline]
     pub(super) fn slots(&self) -> Slots<'_, T> {
         // The lap is loaded first, so there are at least as many slots as the lap has.
@@ -113,8 +117,8 @@ impl<T: Copy> Table<T> {
     }
 
     /// Sets the number of slots that the ring uses to `length`, and returns the slots. Allocates
-    /// memory if there are not enough slots. The caller must then set the state word
-    /// ([`Slot::turn`]) of every slot.
+    /// memory if there are not enough slots. The caller must then mark every slot as free or full
+    /// ([`Slot::turn`]).
     ///
     /// # Safety
     /// The caller must have exclusive control of the ring's head, which only one thread can have at
@@ -162,9 +166,9 @@ pub(super) struct Slots<'a, T> {
 }
 
 impl<'a, T> Slots<'a, T> {
-    /// Returns the slot for the entry at the position `place`. The position must be one of these
-    /// slots: read from the ring's head or tail before [`Table::slots`] was called, or computed
-    /// from such a position with the number of slots in [`Slots::lap`].
+    /// Returns the slot at the position `place`. The position must be the head or the tail of the
+    /// ring, read before [`Table::slots`] was called, or a position computed from these with
+    /// [`Slots::lap`].
     #[inline]
     pub(super) fn of(&self, place: Position) -> &'a Slot<T> {
         // SAFETY: the index of such a position is below the length of a present or earlier lap.

@@ -9,8 +9,8 @@ use super::table::entry;
 macro_rules! copy {
     ($(#[$doc:meta])* $name:ident, $load:literal, $store:literal, $release:literal) => {
         $(#[$doc])*
-        /// If `RELEASE` is set, the store to `to` has release ordering. A fault returns an error
-        /// that names the side of the copy at which it occurred.
+        /// If `RELEASE` is set, copies by a store with release ordering. Fails if the bytes at
+        /// `from` cannot be read, or the bytes at `to` cannot be written.
         ///
         /// # Safety
         /// The caller must ensure that no references to the bytes of either range exist, except to
@@ -71,8 +71,9 @@ copy! {
     copy_1, "ldrb {value:w}, [{from}]", "strb {value:w}, [{to}]", "stlrb {value:w}, [{to}]"
 }
 
-/// Copies words in ascending order, each by a single access where it is aligned. Returns `false`
-/// after a fault; some of the words may then have been copied.
+/// Copies the words at the address `from` to the address `to` in ascending order, each by a single
+/// access where it is aligned. Returns `false` if some bytes cannot be accessed; some of the words
+/// may then have been copied.
 ///
 /// # Safety
 /// `length` must be a multiple of eight, and not 0. The caller must ensure that no references to
@@ -100,7 +101,7 @@ pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
 }
 
 /// Atomically replaces the word at `address` by `swap` if it equals `compare`. Returns the previous
-/// word.
+/// word. Fails if the word is not mapped or not writable.
 ///
 /// # Safety
 /// `address` must be a multiple of eight. The caller must ensure that no references to the bytes
@@ -132,7 +133,8 @@ pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Re
     Ok(before)
 }
 
-/// Atomically adds `add` to the word at `address`. Returns the previous word.
+/// Atomically adds `add` to the word at `address`. Returns the previous word. Fails if the word is
+/// not mapped or not writable.
 ///
 /// # Safety
 /// `address` must be a multiple of eight. The caller must ensure that no references to the bytes

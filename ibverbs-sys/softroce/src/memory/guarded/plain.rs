@@ -13,8 +13,8 @@ pub(crate) fn install() {}
 macro_rules! copy {
     ($(#[$doc:meta])* $name:ident, $atomic:ident, $integer:ident) => {
         $(#[$doc])*
-        /// If `RELEASE` is set and `to` is aligned, the store to `to` has release ordering. Never
-        /// fails: a fault ends the program.
+        /// If `RELEASE` is set and `to` is aligned, copies by a store with release ordering. Always
+        /// returns `Ok`: an access to unmapped memory ends the program.
         ///
         /// # Safety
         /// The bytes of both ranges must be mapped, and those at `to` writable. The caller must
@@ -67,7 +67,8 @@ copy! {
 }
 
 /// Copies eight-byte words in ascending order, each by a single load and a single store where it is
-/// aligned. Always returns `true`: a fault ends the program.
+/// aligned. Always returns `true`, unlike the variants for other processors: an access to unmapped
+/// memory ends the program.
 ///
 /// # Safety
 /// `length` must be a multiple of eight. The bytes of both ranges must be mapped, and those at `to`
@@ -80,7 +81,7 @@ pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
 }
 
 /// Atomically replaces the eight bytes at `address` by `swap` if they equal `compare`. Returns the
-/// previous value. Never fails: a fault ends the program.
+/// previous value, and never an error: an access to unmapped memory ends the program.
 ///
 /// # Safety
 /// `address` must be a multiple of eight, and the bytes mapped and writable. The caller must ensure
@@ -93,8 +94,8 @@ pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Re
     Ok(before.unwrap_or_else(|before| before))
 }
 
-/// Atomically adds `add` to the eight-byte integer at `address`. Returns the previous value. Never
-/// fails: a fault ends the program.
+/// Atomically adds `add` to the eight-byte integer at `address`. Returns the previous value, and
+/// never an error: an access to unmapped memory ends the program.
 ///
 /// # Safety
 /// `address` must be a multiple of eight, and the bytes mapped and writable. The caller must ensure

@@ -9,8 +9,8 @@ use super::table::entry;
 macro_rules! copy {
     ($(#[$doc:meta])* $name:ident, $load:literal, $store:literal) => {
         $(#[$doc])*
-        /// `RELEASE` has no effect: every store has release ordering. A fault returns an error that
-        /// names the side of the copy at which it occurred.
+        /// Copies by a store with release ordering, even if `RELEASE` is not set. Fails if the
+        /// bytes at `from` cannot be read, or the bytes at `to` cannot be written.
         ///
         /// # Safety
         /// The caller must ensure that no references to the bytes of either range exist, except to
@@ -66,12 +66,12 @@ copy! {
 /// loop.
 pub(crate) const MANY: usize = 512;
 
-/// Copies words, each by a single access where it is aligned. Returns `false` after a fault; some
-/// of the words may then have been copied.
+/// Copies words, each by a single access where it is aligned. Returns `false` if some bytes cannot
+/// be accessed; some of the words may then have been copied.
 ///
-/// Copies of less than [`MANY`] bytes proceed in ascending order. The bytes of longer copies may
-/// become visible in any order, but they are visible before the stores that follow the copy (Intel
-/// SDM volume 3, "Fast-String Operation and Out-of-Order Stores").
+/// Fewer than [`MANY`] bytes are copied in ascending order. Longer copies have no order (Intel SDM
+/// volume 3, "Fast-String Operation and Out-of-Order Stores"). In both cases all bytes are visible
+/// before later stores of this thread.
 ///
 /// # Safety
 /// `length` must be a multiple of eight, and not 0. The caller must ensure that no references to
@@ -160,11 +160,12 @@ pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Re
     Ok(before)
 }
 
-/// Atomically adds `add` to the word at `address`. Returns the previous word.
+/// Atomically adds `add` to the word at `address`. Returns the previous word. Fails if the word is
+/// not mapped or not writable.
 ///
 /// # Safety
 /// `address` must be a multiple of eight. The caller must ensure that no references to the bytes
-/// exist, except to an atomic.
+/// exist; a reference to an atomic is allowed.
 pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing> {
     let mut before = 0_u64;
     // SAFETY: the caller guarantees the conditions for `address`. The previous word is stored in a

@@ -57,14 +57,14 @@ pub(super) struct Encoded {
     pub(super) parameters: SendParameters,
 }
 
-/// Returns the offset at which the next packet begins in a buffer with `bytes` used bytes, so that
-/// the packet's payload is aligned.
+/// Returns the offset at which the next packet begins in a buffer with packets up to the offset
+/// `bytes`. The packet's payload is then aligned to [`ALIGN`] bytes.
 pub(super) fn next_offset(bytes: usize) -> usize {
     bytes.saturating_sub(OFFSET).next_multiple_of(ALIGN) + OFFSET
 }
 
 /// Consecutive packets of equal size that are passed to the kernel as one slice: a single packet,
-/// or a range of a run.
+/// or consecutive packets of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
     pub(super) sealed: usize,
@@ -83,8 +83,8 @@ pub(in crate::net) struct SendParameters {
     pub(in crate::net) batching: Batching,
 }
 
-/// Packet buffers ([`Batch`]) of an outbox, which belong to the network's pool of buffers. The
-/// first added packet takes buffers from the pool, and the drop of this value returns them.
+/// Packet buffers ([`Batch`]) of an outbox, from the network's pool of buffers. The buffers are
+/// taken when the first packet is added to the outbox, and returned when this value is dropped.
 #[derive(Debug)]
 pub(super) struct PooledBatch<'a> {
     network: &'a Network,
@@ -112,8 +112,8 @@ impl Batch {
         first.map(|first| &first.parameters)
     }
 
-    /// Adds the packets of `sealed`, which have all headers and checksums, to the outbox, `copies`
-    /// times. More than one copy is an injected fault.
+    /// Adds the packets of `sealed` to the packets that are to be sent, `copies` times. The packets
+    /// have all headers and checksums. More than one copy is an injected fault.
     pub(super) fn put(&mut self, sealed: Encoded, copies: usize) {
         self.packets += copies * sealed.count();
         self.sealed.extend(std::iter::repeat_n(sealed, copies));
@@ -153,10 +153,9 @@ impl Batch {
         }
     }
 
-    /// Sets the IPv4 identifications of the packets in `burst` to the values that the kernel will
-    /// assign when it splits the burst: 0, 1, 2 and so on. The checksum of each packet (ICRC)
-    /// covers the identification, so it is adapted too. A checksum that an injected fault has
-    /// damaged stays wrong.
+    /// Sets the IPv4 identifications of the packets in `burst` to 0, 1, 2 and so on, as the kernel
+    /// does when it splits the burst. Adapts the checksum of each packet (ICRC), which covers the
+    /// identification. A checksum that an injected fault has made wrong stays wrong.
     fn set_identifications(&mut self, burst: Range<usize>) {
         let mut number = 0;
         for piece in &self.pieces[burst] {
@@ -202,7 +201,7 @@ impl Encoded {
 }
 
 impl<'a> PooledBatch<'a> {
-    /// Creates an empty value without packet buffers. [`open`](Self::open) takes the buffers from
+    /// Creates a `PooledBatch` without packet buffers. [`open`](Self::open) takes the buffers from
     /// the pool.
     pub(super) fn empty(network: &'a Network) -> Self {
         Self {
@@ -211,8 +210,8 @@ impl<'a> PooledBatch<'a> {
         }
     }
 
-    /// Takes packet buffers for this outbox from the network's pool. Does nothing if the outbox
-    /// already has buffers.
+    /// Takes packet buffers for this outbox from the network's pool, unless the outbox already has
+    /// buffers. Called before a packet is added.
     pub(super) fn open(&mut self) {
         let network = self.network;
         self.batch.get_or_insert_with(|| network.batch());
@@ -224,8 +223,8 @@ impl<'a> PooledBatch<'a> {
         self.batch.take()
     }
 
-    /// Returns the packet buffers ([`Batch`]) of this outbox. Returns `None` if the outbox has
-    /// taken none from the network's pool, because no packet was added.
+    /// Returns the packet buffers ([`Batch`]) of this outbox, or `None` if no packet was added yet:
+    /// the buffers are taken for the first packet.
     pub(super) fn opened(&mut self) -> Option<&mut Batch> {
         self.batch.as_deref_mut()
     }

@@ -23,9 +23,8 @@ use batch::{Encoded, FULL_BYTES, FULL_PACKETS, ICRC, PooledBatch, next_offset};
 pub(super) use batch::{Batch, SendParameters};
 pub(super) use send::uses_pages;
 
-/// First byte of a packet that must go through shared memory, never through a socket: the opcode of
-/// [`Opcode::SKIP`] packets. Such a packet announces requests that were executed in shared memory,
-/// and a peer accepts it only from there.
+/// First byte of packets that are sent only through shared memory, never through a socket: the
+/// opcode [`Opcode::SKIP`].
 const SHARED_MEMORY_ONLY: u8 = Opcode::SKIP.to_byte();
 
 /// Collection of packets that are sent together. Each packet gets its ICRC when it is added. All
@@ -53,8 +52,8 @@ pub(crate) struct Outbox<'a> {
     shares: SharedVolume,
 }
 
-/// Number and length of packets that were sent through shared memory, which the sender adds to its
-/// counters.
+/// Number and length of packets that were sent through shared memory. The sender's counters are
+/// increased by these values.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SharedVolume {
     pub(crate) packets: u64,
@@ -93,8 +92,8 @@ struct SharedPath {
     has_sent: bool,
 }
 
-/// State of an outbox that sends datagrams through shared memory. The packets of a connection all
-/// go to one process, but each datagram may go to another process.
+/// State for sending datagrams through shared memory, by which each datagram may go to a different
+/// process.
 #[derive(Debug, Default)]
 struct Datagrams {
     /// Link (shared memory) to the process to which the last datagrams were sent, and which must
@@ -236,8 +235,8 @@ impl<'a> Outbox<'a> {
         true
     }
 
-    /// Flips a bit in the byte `byte` of the buffer for runs (consecutive packets of equal size).
-    /// For a test that checks that the receiver drops the damaged packet.
+    /// Flips a bit of a packet in this outbox, so that a test can check that the receiver drops the
+    /// packet. `byte` is the index of the byte in the buffer for consecutive packets of equal size.
     #[cfg(test)]
     pub(super) fn damage(&mut self, byte: usize) {
         self.batch.runs[byte] ^= 1;
@@ -309,9 +308,9 @@ impl<'a> Outbox<'a> {
         std::mem::take(&mut self.shares)
     }
 
-    /// Removes and returns the address of a process that shares no memory with this process yet, so
-    /// that datagrams to it were sent by a socket. The caller can then request shared memory for
-    /// later datagrams. Returns `None` if there is no such process.
+    /// Removes and returns the address of a process to which datagrams were sent by a socket
+    /// because no memory is shared with the process yet. The caller can then request shared memory
+    /// for later datagrams. Returns `None` if there is no such process.
     pub(crate) fn take_unlinked_peer(&mut self) -> Option<SocketAddr> {
         self.datagrams.as_mut()?.unknown.take()
     }
@@ -356,9 +355,9 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Sends the packet that begins at offset `begin` of the buffer through the link (shared
-    /// memory) that [`use_link`](Self::use_link) has set. Returns `None` if no link was set, or if
-    /// the peer process has ended.
+    /// Sends the packet that begins at offset `begin` of the outbox's packet buffer through the
+    /// shared memory that [`use_link`](Self::use_link) has set. Returns `None`, and sends nothing,
+    /// if no shared memory was set or the peer process has ended.
     fn send_shared(&mut self, begin: usize) -> Option<()> {
         let shared = self.shared.as_mut()?;
         let written = self.batch.bytes.get(begin..)?;
@@ -377,10 +376,10 @@ impl<'a> Outbox<'a> {
         Some(())
     }
 
-    /// Sends a packet that peers accept only through shared memory ([`Opcode::SKIP`]). Uses the
-    /// shared memory even while injected faults require that other packets go through sockets. The
-    /// packet begins at offset `begin` of the buffer. If no memory is shared with the peer, counts
-    /// the packet as discarded.
+    /// Sends a packet on `path` through shared memory, even while injected faults require that
+    /// other packets go through sockets. Used for packets that inform the peer of requests that
+    /// were executed in shared memory ([`Opcode::SKIP`]). The packet begins at offset `begin` of
+    /// the packet buffer. If no memory is shared with the peer, counts the packet as discarded.
     #[cold]
     fn send_through_memory_only(&mut self, begin: usize, path: &Path) {
         let Some(written) = self.batch.bytes.get(begin..) else {
@@ -447,8 +446,9 @@ impl<'a> Outbox<'a> {
         Some(())
     }
 
-    /// Applies injected faults to the packet `sealed`, whose bytes are the last in the outbox's
-    /// buffer. Then adds the packet to the outbox, unless the faults drop it or hold it back.
+    /// Applies injected faults to the packet `sealed`, whose bytes are the last in the packet
+    /// buffer. Then adds the packet to the packets that are to be sent, unless the faults drop it
+    /// or hold it back.
     fn commit(&mut self, sealed: Encoded) {
         let network = self.network;
         let Some(packet_faults) = network.faults.packet_faults(sealed.transport.len()) else {

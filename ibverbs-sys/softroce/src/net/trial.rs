@@ -85,7 +85,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Time after which a peer is tested again for whether it receives bursts (messages that the kernel
-/// splits into datagrams). A router may since have changed the path to one that loses bursts.
+/// splits into datagrams). A router may since have changed the path to a path that loses bursts.
 const RENEWAL: Duration = Duration::from_secs(1);
 
 /// Number of unanswered trials (bursts of test packets) after which packets to the peer are no
@@ -216,9 +216,9 @@ impl Network {
     }
 
     /// Handles a received packet if it is a test packet of a trial or of a path MTU check, or the
-    /// answer to one. Sends the answer that a test packet requests. Records from an answer that the
-    /// peer has received the test packet. `local` is the address at which the packet arrived.
-    /// Returns `false` for all other packets, which belong to a queue pair.
+    /// answer to such a packet. Sends the answer that a test packet requests. Records from an
+    /// answer that the peer has received the test packet. `local` is the address at which the
+    /// packet arrived. Returns `false` for all other packets, which belong to a queue pair.
     pub(super) fn receive_trial(&self, local: IpAddr, arrival: &Arrival, header: &Header) -> bool {
         let Bth {
             opcode,

@@ -200,7 +200,7 @@ impl Nic {
     /// Receives one batch of packets, unless another thread is receiving. `care` is the kind of the
     /// calling thread.
     ///
-    /// If the engine (background thread) was woken meanwhile, it found the receiver locked. So this
+    /// If the engine (background thread) was woken meanwhile, the receiver was locked. So this
     /// thread receives up to [`MAX_BATCHES_FOR_ENGINE`] batches for it, and then wakes the engine
     /// for the rest.
     fn fetch(&self, now: Time, mut care: ReceivingThread) -> ReceiveAttempt {
@@ -288,9 +288,8 @@ impl Nic {
     /// delayed. Returns the number of received packets and messages. `receiver` is the locked state
     /// of receiving, and `care` the kind of the calling thread.
     ///
-    /// `now` is the present time. If it is `None`, the exact time is read only for packets.
-    /// Messages without packet headers need only the kernel's coarse clock, which is cheaper to
-    /// read.
+    /// `now` is the present time. If `None`, the exact time is read only for packets. Messages
+    /// without packet headers need only the kernel's coarse clock, which is cheaper to read.
     fn receive_shared(
         &self,
         receiver: &mut Receiver,
@@ -482,8 +481,8 @@ impl Nic {
         }
     }
 
-    /// Takes the lock that a thread holds while it receives. Returns `None` if another thread holds
-    /// the lock for longer than [`LOCK_TIMEOUT`].
+    /// Takes the lock that each thread holds while receiving. Returns `None` if another thread
+    /// holds the lock for longer than [`LOCK_TIMEOUT`].
     fn try_lock_receiver(&self) -> Option<spin::MutexGuard<'_, Receiver>> {
         let deadline = self.now() + LOCK_TIMEOUT;
         loop {

@@ -195,8 +195,8 @@ pub enum PartRefusal {
 const DATAGRAM: usize = 4096;
 
 impl Upcoming {
-    /// Returns the sequence number of the next packet of the message, or of the first packet that
-    /// the next bytes replace if they are transferred without packets.
+    /// Returns the sequence number of the next packet of the message. Bytes that are transferred
+    /// without packets have the numbers that their packets would have.
     pub fn sequence(&self) -> Sequence {
         self.first + self.packet
     }
@@ -610,8 +610,8 @@ impl QueuePair {
 }
 
 /// A send, or a write with immediate data, that the caller transmits directly, without the send
-/// queue. Afterwards, [`post_sent`](QueuePair::post_sent) adds the message to the send queue, where
-/// it awaits its acknowledgement. The bytes of the message are passed separately.
+/// queue. Afterwards, [`post_sent`](QueuePair::post_sent) adds the message to the send queue, to
+/// await the acknowledgement. The bytes of the message are passed separately.
 #[derive(Clone, Copy, Debug)]
 pub struct UnqueuedMessage {
     /// Work request ID, which the program has chosen, and which the completion contains.

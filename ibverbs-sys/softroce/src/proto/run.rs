@@ -4,8 +4,8 @@
 use super::{Arrival, Host, Path, QueuePair, Service, State, Time};
 use crate::wire;
 
-/// Packets that can be sent next at once (a run): consecutive middle packets of a message, with the
-/// same length, destination and header fields.
+/// Packets that can be sent next at once (a run): consecutive middle packets of a message, which
+/// have the same length and go to the same destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Path of the packets.
@@ -36,9 +36,9 @@ impl QueuePair {
     }
 
     /// Writes the first `count` packets of the [`Run`] that [`next_run`](Self::next_run) returned,
-    /// each from the base transport header (BTH) to the padding. Divides `out` into `count` equal
-    /// parts, one for each packet. Returns `false` if the packets cannot be written;
-    /// [`poll_transmit`](Self::poll_transmit) then reports the reason.
+    /// each from the base transport header (BTH) to the padding. Each packet is written to the
+    /// beginning of one of `count` equal parts of `out`. Returns `false` if the packets cannot be
+    /// written; [`poll_transmit`](Self::poll_transmit) then reports the reason.
     pub fn write_run(
         &mut self,
         count: usize,

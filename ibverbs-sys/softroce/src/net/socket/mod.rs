@@ -237,8 +237,8 @@ impl Socket {
 
     /// Installs a packet filter, by which the kernel drops packets of other programs of this host
     /// before they reach this socket. Packets of connections must come from one of the devices
-    /// `peers`, unless their number exceeds [`filter::MAX_PEERS`]. `base` is the first port of the
-    /// devices' port range. Does nothing for an IPv6 socket.
+    /// `peers`, unless there are more than [`filter::MAX_PEERS`]. The receiver itself checks all
+    /// packets over IPv6. `base` is the first port of the devices' port range.
     pub(crate) fn install_filter(&self, base: u16, peers: &[SocketAddrV4]) {
         if !self.local.is_ipv4() {
             return;

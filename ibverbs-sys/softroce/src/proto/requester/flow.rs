@@ -169,8 +169,9 @@ impl Flow {
         self.packets_end = self.packets_end.filter(|end| end.distance(limit) > 0);
     }
 
-    /// Returns whether nothing that was sent awaits a receipt (confirmation by the peer), because
-    /// all receipts have arrived, or are not expected any more.
+    /// Returns whether no receipt (confirmation by the peer) is awaited: all receipts for the sent
+    /// packets and messages have arrived, or the peer is assumed not to send
+    /// them.
     pub(super) fn is_settled(&self) -> bool {
         self.taken == self.next
     }

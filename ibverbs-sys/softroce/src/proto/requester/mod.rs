@@ -427,8 +427,8 @@ impl Requester {
     }
 
     /// Appends the packet `sequence` of a started request to `out` again. Returns the packet's
-    /// path, and how many sequence numbers it occupies: one for each response packet of a read,
-    /// otherwise 1. Returns `None` if the packet cannot be sent.
+    /// path, and the number of sequence numbers that it occupies: one for each response packet of a
+    /// read, otherwise 1. Returns `None` if the packet cannot be sent.
     fn transmit_again(
         &mut self,
         sequence: Sequence,
@@ -487,8 +487,8 @@ impl Requester {
     }
 
     /// Returns the number of packets in flight, as sequence numbers before `next`. An unanswered
-    /// packet is not in flight if the peer has reported that it arrived after a missing packet, or
-    /// if it is lost and has not been sent again.
+    /// packet is not in flight if the peer has reported its arrival after a missing packet, or if
+    /// the packet is lost and has not been sent again.
     #[inline]
     fn packets_in_flight(&self, next: Sequence) -> u32 {
         let unanswered = next.distance(self.unanswered).max(0) as u32;

@@ -372,7 +372,7 @@ impl Requester {
     }
 
     /// Completes the oldest request of the send queue successfully, and removes it from the queue.
-    /// The next request is then sent from its beginning, so it must not have started before.
+    /// The next request, which must not have started, is then sent from its beginning.
     fn complete_first(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
         if let Some(entry) = self.queue.front() {
             self.fetches -= usize::from(entry.awaits_data());

@@ -25,8 +25,8 @@ struct Shortest {
     at: Time,
 }
 
-/// Minimum plausible round trip time in nanoseconds. A shorter measured time is wrong and ignored:
-/// it was taken from a clock value that was read too early.
+/// Minimum plausible round trip time in nanoseconds. A shorter measured time is wrong, because the
+/// clock was read too early, and is ignored.
 const MIN_ROUND_TRIP: u64 = 1_000;
 
 /// Maximum age of the shortest round trip time. The next measurement replaces an older value even

@@ -78,8 +78,8 @@ impl Repairs {
         self.conclude(end, latest)
     }
 
-    /// Records that all packets before `unanswered` are answered. Returns whether a packet was lost
-    /// again after it was sent again. Such a loss, which means that too many packets are in flight,
+    /// Records that all packets before `unanswered` are answered. Returns whether a packet that was
+    /// sent again was lost again. Such a loss, which means that too many packets are in flight,
     /// shows when the peer has received a packet that was sent later.
     #[inline]
     pub(super) fn progress(&mut self, unanswered: Sequence) -> bool {

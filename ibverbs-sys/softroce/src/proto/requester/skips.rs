@@ -7,7 +7,7 @@ use crate::wire::{Header, Opcode, Operation, Reth};
 /// numbers for a loss.
 ///
 /// A skip packet announces the end and the length of the gap, before the next packet is sent. The
-/// skip packet has no response; it is repeated before each retransmission of the packet after the
+/// skip packet has no response, and is repeated before each retransmission of the packet after the
 /// gap, until that packet is answered. A peer that has passed the gap already ignores the
 /// repetition.
 #[derive(Clone, Copy, Debug, Default)]

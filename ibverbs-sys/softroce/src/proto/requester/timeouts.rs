@@ -132,9 +132,9 @@ impl Requester {
         }
     }
 
-    /// Returns the deadline of the response to a packet that is sent now. After two timeouts in a
-    /// row, the configured timeout is doubled, and after three it is quadrupled, as IBTA 9.7.6.1.3
-    /// allows. The peer is a process, which may not run for a long time on a busy machine.
+    /// Returns the deadline of the response to a packet that is sent now. The configured timeout is
+    /// doubled after two timeouts in a row, and quadrupled after three, as IBTA 9.7.6.1.3 allows.
+    /// The peer is a process, which may not run for a long time on a busy machine.
     pub(super) fn deadline(&self, now: Time, endpoint: &Endpoint) -> ResponseDeadline {
         let Some(timeout) = endpoint.attributes.ack_timeout else {
             return ResponseDeadline::Never;

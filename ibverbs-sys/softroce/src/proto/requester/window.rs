@@ -84,9 +84,8 @@ impl Window {
         self.most - self.size
     }
 
-    /// Returns whether the window (limit on packets in flight) has room for a packet with `covers`
-    /// sequence numbers after `unacknowledged` unacknowledged ones. A packet may always be sent if
-    /// `unacknowledged` is 0, even if it exceeds the window.
+    /// Returns whether the limit on packets in flight permits `covers` more sequence numbers while
+    /// `unacknowledged` others are unacknowledged. The result is `true` if `unacknowledged` is 0.
     pub(super) fn has_room(&self, unacknowledged: u32, covers: u32) -> bool {
         unacknowledged == 0 || unacknowledged + covers <= self.size
     }

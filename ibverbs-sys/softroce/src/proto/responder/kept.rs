@@ -85,7 +85,7 @@ impl KeptPackets {
 
     /// Appends the list of kept packets to `out`, for a report to the peer. Each packet from
     /// `expected` (the first missing one) on has a bit, which is set if the packet is kept here.
-    /// Packets without a bit in the first `most` bytes are left out.
+    /// The list ends after `most` bytes at the latest.
     pub(super) fn write_bits(&self, expected: Sequence, most: usize, out: &mut Vec<u8>) {
         let begin = out.len();
         for packet in &self.packets {

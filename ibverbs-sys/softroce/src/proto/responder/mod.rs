@@ -463,10 +463,11 @@ impl Responder {
         }
     }
 
-    /// Determines the response to an expected packet that was not accepted because of `refusal`. *
-    /// No receive is posted: an RNR NAK (receiver not ready), after which the peer tries again. *
-    /// The packet invalidates a memory key that other processes still use: later, a NAK that
-    /// requests the packet again. * Any other reason: a NAK that ends the connection.
+    /// Determines the response to an expected packet that was not accepted because of `refusal`.
+    /// - No receive is posted: an RNR NAK (receiver not ready), after which the peer tries again.
+    /// - The packet invalidates a memory key that other processes still use: later, a NAK that
+    ///   requests the packet again.
+    /// - Any other reason: a NAK that ends the connection.
     fn refuse(&mut self, refusal: Refusal, endpoint: &Endpoint, host: &mut impl Host) {
         let (nak, status, event) = match refusal {
             Refusal::NotReady => {
@@ -599,7 +600,7 @@ impl Responder {
 
     /// Checks again whether other processes use the memory key that the expected packet
     /// invalidates. The packet could not be accepted because of such a use. If the use has ended, a
-    /// NAK requests the packet again; if it does not end in time, a NAK ends the connection.
+    /// NAK requests the packet again; if the use does not end in time, a NAK ends the connection.
     fn request_held(&mut self, now: Time, endpoint: &Endpoint, host: &mut impl Host) {
         let Some(key) = self.key_in_use else {
             return;

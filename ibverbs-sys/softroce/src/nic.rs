@@ -130,7 +130,8 @@ impl Nic {
         Ok(Arc::clone(nic.insert(opened)))
     }
 
-    /// Sends all delayed responses. Called when the process is about to end.
+    /// Sends all responses, such as acknowledgements, that were delayed in order to save packets.
+    /// Called when the process is about to end.
     pub(crate) fn send_delayed_responses() {
         let nic = NIC.get().try_lock().and_then(|nic| nic.clone());
         if let Some(nic) = nic
@@ -236,9 +237,8 @@ impl Nic {
     /// packets where possible, otherwise as packets. Returns the result of `post`. Small messages
     /// may be delayed while many acknowledgements of the peer are outstanding.
     ///
-    /// The [`Sender`] is never moved, which is faster: the processor would load its fields in other
-    /// sizes than they were just stored in, and such loads wait until the stores have reached
-    /// memory.
+    /// The [`Sender`] is used in place and never moved, because a move would be slow directly after
+    /// its fields were stored.
     #[inline]
     pub(crate) fn post<T>(
         &self,
@@ -274,9 +274,9 @@ impl Nic {
         answer
     }
 
-    /// Transfers the queued requests of the queue pair that `sender` has locked. Returns the
-    /// address of another process of the host if the caller should request shared memory with it,
-    /// because datagrams to it were sent by a socket. Otherwise returns `None`.
+    /// Transfers the queued requests of the queue pair that `sender` has locked. If datagrams to
+    /// another process of the host were sent by a socket, returns the address of that process, so
+    /// that the caller can request shared memory with it. Otherwise returns `None`.
     fn send(&self, sender: &mut Sender<'_>) -> Option<SocketAddr> {
         if sender.execute_all_queued() != SendProgress::PacketsOnly || sender.may_wait() {
             return None;
@@ -422,9 +422,9 @@ impl Nic {
     }
 }
 
-/// Maximum time to wait, before a queue pair with unsent packets is destroyed, for free space in
-/// the ring (queue in shared memory) from which the peer receives. After this time, the packets are
-/// discarded, because the peer may have stopped.
+/// Maximum time that the destruction of a queue pair with unsent packets waits for free space in
+/// the peer's ring (queue in shared memory). After this time, the packets are discarded, because
+/// the peer may have stopped.
 const LAST_TRANSMIT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Prepares this process to share memory with other processes of the host: opens a socket at which

@@ -55,16 +55,16 @@ pub fn objects(kind: Kind) -> u64 {
     COUNTS[kind as usize].load(Ordering::Relaxed)
 }
 
-/// In a child of `fork`, sets the numbers of existing verbs objects (queue pairs, memory regions
-/// and so on) to zero, because the child does not have its parent's objects.
+/// In a child of `fork`, sets the counts of existing verbs objects (queue pairs, memory regions and
+/// so on) to zero, because the child does not have its parent's objects.
 pub(crate) fn reset_in_child() {
     for count in &COUNTS {
         count.store(0, Ordering::Relaxed);
     }
 }
 
-/// A field of a verbs object that counts the object. As long as the field exists, the number of
-/// objects of its [`Kind`] includes the object.
+/// A part of a verbs object by which the object is counted. The count of the object's [`Kind`]
+/// includes the object until this field is dropped.
 pub(crate) struct Counted(Kind);
 
 impl Counted {

@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A value that each process has for itself, created at the first use in the process.
 ///
-/// A child of `fork` does not use its parent's value, because threads that the child does not have
-/// may hold the parent's locks forever, and because the parent's descriptors are closed in the
-/// child.
+/// A child of `fork` does not use its parent's value. Threads that the child does not have may hold
+/// locks of that value forever, and the child closes the parent's sockets and other descriptors.
 pub(crate) struct PerProcess<T: Send + Sync + 'static> {
     /// Pointer to the value, which is never freed; null before the first use.
     value: AtomicPtr<T>,

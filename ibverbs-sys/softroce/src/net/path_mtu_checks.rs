@@ -26,38 +26,40 @@ use crate::number;
 use crate::proto::{Mtu, Path, Time};
 use crate::random;
 
-/// Number of payload bytes, in addition to the path MTU, of the long packet of a path check. The
-/// packet is thus as long as the longest packet of a connection, which has longer headers: a RETH
-/// (16 bytes) and immediate data (4 bytes) instead of a DETH (8 bytes).
+/// Number of payload bytes, in addition to the path MTU, of the long packet of a path MTU check.
+/// They make up for the packet's shorter headers, so that the packet is as long as the longest
+/// packet of a connection. That has a 16-byte RETH and 4 bytes of immediate data instead of the
+/// 8-byte DETH.
 const EXTRA_PAYLOAD: usize = 16 + 4 - 8;
 
-/// Time to wait for the answers to the first check of a path. The time doubles with each check that
-/// is not answered, because the peer may not support checks.
+/// Time to wait for the answers to the first path MTU check of a route. The time doubles with each
+/// check that is not answered, because the peer may not support checks.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Time after which a path is checked again for the loss of long packets, because the route to the
 /// peer may have changed. Also the maximum time between two checks of a peer that does not answer.
 const RENEWAL: Duration = Duration::from_secs(60);
 
-/// Number of consecutive checks that lose the long packet, after which the user gets a message
-/// about the path. In such a check, the peer answers only the short packet. A single long packet
-/// may be lost for another reason than its length.
+/// Number of consecutive lost long packets after which the user gets a message about the path. A
+/// path MTU check sends a long and a short packet, and the long packet counts as lost if only the
+/// short packet is answered. A few long packets may be lost for other reasons than their length.
 const LOSSES_BEFORE_REPORT: u32 = 4;
 
 /// Maximum number of routes (pairs of a local and a peer's IP address) whose checks are remembered,
-/// which bounds the memory. For a further route, the route that may be checked again first is
-/// forgotten.
+/// which bounds the memory. When the table is full, a new route replaces the route whose next check
+/// is due first.
 const MAX_ROUTES: usize = 4096;
 
-/// Key of the state of path MTU checks: the local IP address, and the IP address of the peer.
+/// The local IP address and the peer's IP address, between which packets of the full path MTU are
+/// tested.
 type Route = (IpAddr, IpAddr);
 
 /// Path to a peer, and the queue pair number to which packets that request an answer are sent. The
 /// number identifies the peer's UDP port.
 pub(super) type Target = (Path, u32);
 
-/// State of the checks by which lost long packets are detected, for each route (pair of a local IP
-/// address and a peer's IP address).
+/// State of the path MTU checks of each route (pair of a local and a peer's IP address). A check
+/// sends a long and a short packet to the peer, to detect that only short packets arrive.
 #[derive(Debug, Default)]
 pub(super) struct PathMtuChecks(Mutex<HashMap<Route, PathMtuCheck>>);
 
@@ -113,9 +115,9 @@ impl PathMtuCheck {
 }
 
 impl PathMtuChecks {
-    /// Begins to check whether the packets of a connection with the path MTU `mtu` reach the peer
-    /// of `route` (pair of a local and a peer's IP address). Returns the action that the caller
-    /// must perform: usually to send packets to `to`, the peer's path and queue pair number, but
+    /// Begins to check whether packets of the path MTU `mtu` reach the peer of `route` (pair of a
+    /// local and a peer's IP address). The check's packets go to `to`, a path and a queue pair
+    /// number. Returns the action that the caller must perform: usually to send the packets, but
     /// nothing if `route` was checked recently with at least this path MTU.
     fn begin(&self, route: Route, to: Target, mtu: Mtu, now: Time) -> CheckAction {
         let mut checks = self.0.lock();
@@ -149,9 +151,10 @@ impl PathMtuChecks {
         check.ask(State::Unanswered { is_repeated: false })
     }
 
-    /// Handles a packet from the peer of `route` that requests an answer. Such a packet shows that
-    /// the peer has opened its device. So an earlier check that the peer has not answered is
-    /// repeated, once. Returns the action that the caller must perform.
+    /// Handles a packet from the peer of `route` that requests an answer. The packet shows that the
+    /// peer's device is open. If the peer has not answered the last path MTU check, the check is
+    /// repeated once. Returns the action that the caller must perform: to send the check's packets,
+    /// or nothing.
     pub(super) fn handle_question(&self, route: Route) -> CheckAction {
         match self.0.lock().get_mut(&route) {
             Some(check) if check.state == (State::Unanswered { is_repeated: false }) => {
@@ -161,10 +164,10 @@ impl PathMtuChecks {
         }
     }
 
-    /// Handles the peer's answer to a packet of a path check with the sequence number `sequence`.
-    /// If only the short packet was answered, the check is repeated, and finally reported to the
-    /// user. `route` has the local and the peer's IP address. Returns the action that the caller
-    /// must perform.
+    /// Handles the peer's answer to the packet `sequence` of a path MTU check, which consists of a
+    /// long and a short packet. If only the short packet is answered, the check is repeated, and
+    /// finally reported to the user. `route` has the local and the peer's IP address. Returns the
+    /// action that the caller must perform.
     pub(super) fn handle_answer(&self, route: Route, sequence: u32, now: Time) -> CheckAction {
         let mut checks = self.0.lock();
         let Some(check) = checks.get_mut(&route) else {
@@ -194,10 +197,10 @@ impl PathMtuChecks {
 }
 
 impl Network {
-    /// Begins a check whether the longest packets of a connection reach the peer on another host.
-    /// If they do not, a message on standard error informs the user. The connection uses `path` and
-    /// the path MTU `mtu`, to the queue pair with the number `destination`. Called when the
-    /// connection is made, and when packets are not acknowledged.
+    /// Begins to check whether packets of the path MTU `mtu` arrive at the peer at the end of
+    /// `path`, if the peer is on another host. If they do not, a message on standard error informs
+    /// the user. `destination` is the number of the peer's queue pair. Called when a connection is
+    /// made, and when its packets are not acknowledged.
     pub(crate) fn check_path_mtu(&self, path: &Path, destination: u32, mtu: Mtu) {
         let Some(local_address) = self.local_address(path.source.into()) else {
             return;

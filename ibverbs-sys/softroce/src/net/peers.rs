@@ -18,9 +18,9 @@ use crate::proto::Path;
 pub(super) struct Peers(Mutex<HashMap<SocketAddrV4, usize>>);
 
 impl Network {
-    /// Prepares the network for a connection to the queue pair with the number `queue_pair` at the
-    /// end of `path`: opens the socket of the path, and makes the packet filters pass packets of
-    /// connections from that queue pair's device. Each call must be matched by a call of
+    /// Prepares the network for a connection on `path` to the peer's queue pair number
+    /// `queue_pair`. Opens the socket of the path. Makes the kernel's packet filters accept
+    /// connection packets from the peer's device. Each call must be matched by a call of
     /// [`disconnect`](Self::disconnect).
     pub(crate) fn connect(&self, path: &Path, queue_pair: u32) {
         self.activate(path.source);
@@ -71,9 +71,9 @@ impl Network {
         }
     }
 
-    /// Returns the address of the device to which `path` and the queue pair number `queue_pair`
-    /// lead, if the kernel's packet filters apply to it. Returns `None` for a device on another
-    /// host or with an IPv6 address, because the filters pass all its packets.
+    /// Returns the address of the peer's device, if the kernel's packet filters check packets from
+    /// that device. Returns `None` for a device on another host or with an IPv6 address, because
+    /// the filters pass all its packets. `path` and `queue_pair` (a number) identify the peer.
     fn filtered_peer(&self, path: &Path, queue_pair: u32) -> Option<SocketAddrV4> {
         match self.address(path, queue_pair)? {
             SocketAddr::V4(peer) if peer.ip().is_loopback() => Some(peer),

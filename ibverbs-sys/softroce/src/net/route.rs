@@ -9,8 +9,8 @@ use crate::number;
 use crate::proto::Path;
 use crate::wire::ip::Route;
 
-/// Hop limit of packets whose path has the hop limit 0 or 1. Kernel drivers ignore the path's hop
-/// limit and use that of the IP route, so programs that set 1 expect to reach peers behind routers.
+/// Hop limit of packets whose path has the hop limit 0 or 1. Programs often set 1 for peers behind
+/// routers, because kernel drivers ignore the path's hop limit.
 const HOP_LIMIT: u8 = 64;
 
 /// Route of a packet: the socket that sends the packet, the destination, and the headers. Later
@@ -36,9 +36,9 @@ pub(super) struct PacketRoute {
 }
 
 /// Rule for the packets that may be sent together as a burst: one message that the kernel splits
-/// into datagrams. The kernel numbers these datagrams from 0 on, in the identification of their
-/// IPv4 headers. The checksum of each packet (ICRC) covers the identification, so the rule depends
-/// on whether the receiver may see the number.
+/// into datagrams. The kernel numbers these datagrams in the identification field of their IPv4
+/// headers. Where the receiver sees that field, the packet's checksum (ICRC) must include the
+/// number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Batching {
     /// No other packet, because the packet goes to a multicast group, whose members need not
@@ -65,10 +65,10 @@ pub(super) struct LocalPorts {
     pub(super) groups: u16,
 }
 
-/// Returns the route of packets on `path` to the queue pair with the number `queue_pair`. The
-/// packets are sent from the GID `gid`, whose socket is bound to `local`. `ports_of` returns the
-/// UDP ports that the devices of a host use, and `false` if these are only a guess. Returns `None`
-/// if packets cannot be sent on the path.
+/// Returns the route of packets on `path` to the queue pair with the number `queue_pair`, or `None`
+/// if packets cannot be sent on the path. The packets are sent from the GID `gid`, whose socket is
+/// bound to `local`. `ports_of` returns the UDP ports of a host's devices, and whether the ports
+/// are known (`true`) or assumed (`false`).
 pub(super) fn way(
     gid: &Gid,
     local: SocketAddr,

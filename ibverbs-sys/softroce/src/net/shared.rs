@@ -19,10 +19,10 @@ use crate::wire::ip::Route;
 /// before the first acknowledgement arrives, and the peer would wait.
 const BATCH: usize = 16;
 
-/// Returns the tag that accompanies packets on `path` in the shared memory of `link`. From the tag,
-/// the peer process knows the GIDs of the packets: it contains their indices in the GID tables of
-/// the two processes. Returns `None` if the peer does not have the destination GID, or if an index
-/// is 16 or more, which a tag cannot encode.
+/// Returns the tag that accompanies packets on `path` in the shared memory of `link`. The tag
+/// contains the indices of the source and destination GID in the GID tables of the two processes,
+/// in 4 bits each. Returns `None` if the peer does not have the destination GID, or if an index
+/// does not fit.
 pub(crate) fn tag(path: &Path, link: &Link) -> Option<u16> {
     let mut gids = link.gids().iter();
     let to = gids.position(|gid| *gid == path.destination)?;
@@ -37,9 +37,9 @@ pub(super) fn annotation(route: &Route) -> u64 {
         | u64::from(route.traffic_class)
 }
 
-/// Decodes the route of a datagram that arrived through shared memory. `annotation` is the word in
-/// which the sender has encoded the flow label, the hop limit and the traffic class by
-/// [`annotation`]. `source` and `destination` are the datagram's GIDs.
+/// Decodes the route of a datagram that arrived through shared memory. `annotation` contains the
+/// datagram's flow label, hop limit and traffic class, as encoded by the function [`annotation`].
+/// `source` and `destination` are the datagram's GIDs.
 fn route(annotation: u64, source: Ipv6Addr, destination: Ipv6Addr) -> Route {
     Route {
         source,
@@ -69,8 +69,8 @@ pub(crate) enum Delivery<'a> {
 impl Network {
     /// Receives packets and ring messages (short messages without packet headers) from all `links`
     /// (memory shared with other processes), and passes them to `deliver`. Calls `go_on` with the
-    /// number of each queue pair that waited to send until a link has free space, if there is space
-    /// now. Returns the number of received packets and messages.
+    /// number of each queue pair that can send again because a full link now has space. Returns the
+    /// number of received packets and messages.
     pub(crate) fn receive_shared(
         &self,
         links: &[Arc<Link>],

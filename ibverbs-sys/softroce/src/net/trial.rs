@@ -35,8 +35,8 @@ use crate::wire::{Aeth, Bth, Deth, Header, Opcode, Operation, Syndrome, Transpor
 /// interface, which no queue pair of a program has.
 const TRIAL_QUEUE_PAIR: u32 = 1;
 
-/// Opcode of a question: a packet by which a device requests an answer from another device.
-/// Questions are used in trials (test bursts) and in [checks of the path
+/// Opcode of a packet by which a device requests an answer from another device. The answer shows
+/// that the packet has arrived, in trials (test bursts) and in [checks of the path
 /// MTU](super::path_mtu_checks).
 const QUESTION: Opcode = Opcode::new(Transport::Manufacturer, Operation::SendOnly);
 
@@ -44,8 +44,9 @@ const QUESTION: Opcode = Opcode::new(Transport::Manufacturer, Operation::SendOnl
 /// has arrived. The answer has the same sequence number.
 const ANSWER: Opcode = Opcode::new(Transport::Manufacturer, Operation::Acknowledge);
 
-/// A trial that must be sent now: a burst of two test packets. Only if the peer answers, other
-/// packets may be sent to it in bursts (messages that the kernel splits into datagrams).
+/// A burst of two test packets that must be sent now. A burst is a message that the kernel splits
+/// into datagrams; packets are sent to a peer in bursts only after the peer has answered such a
+/// test.
 pub(super) struct DueTrial {
     path: Path,
     /// Queue pair number to which the trial's packets are sent.
@@ -83,9 +84,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
 /// accepts bursts; a peer that begins to answer is thus found after this time at most.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Time after which a successful trial is repeated. A trial tests whether the peer accepts bursts,
-/// and a router may have changed the path to the peer since. A longer time would let more bursts be
-/// lost on the new path.
+/// Time after which a peer is tested again for whether it receives bursts (messages that the kernel
+/// splits into datagrams). A router may since have changed the path to a path that loses bursts.
 const RENEWAL: Duration = Duration::from_secs(1);
 
 /// Number of unanswered trials (bursts of test packets) after which packets to the peer are no
@@ -94,14 +94,14 @@ const RENEWAL: Duration = Duration::from_secs(1);
 const MAX_MISSES: u32 = 3;
 
 /// Maximum number of routes (pairs of a local and a peer's IP address) whose trials are remembered,
-/// which bounds the memory. For a further route, the route that may be tested again first is
-/// forgotten.
+/// which bounds the memory. When the table is full, a new route replaces the route whose next trial
+/// is due first.
 const MAX_ROUTES: usize = 4096;
 
 impl Trials {
     /// Returns whether bursts (messages that the kernel splits into datagrams) may be sent from the
-    /// address `local` to `peer`. This is so if the peer has answered a trial: it has received a
-    /// packet of a burst with a valid checksum (ICRC).
+    /// address `local` to `peer`. The peer must have answered a test burst, which shows that the
+    /// burst arrived with a valid checksum.
     pub(super) fn is_proven(&self, local: IpAddr, peer: IpAddr) -> bool {
         let trials = self.0.lock();
         (trials.get(&(local, peer))).is_some_and(|trial| trial.is_proven)
@@ -145,9 +145,10 @@ impl Trials {
         Some(trial.sequence)
     }
 
-    /// Records that `peer` has answered the packet with the sequence number `sequence` of a trial,
-    /// so that bursts may be sent to it. Only the second packet of the last trial counts: its IPv4
-    /// identification is not 0, so its checksum (ICRC) depends on the split by the kernel.
+    /// Records that `peer` has answered the packet `sequence` of a trial (test burst of two
+    /// packets), so that bursts may be sent to it. Answers other than to the second packet of the
+    /// last trial are ignored. Only that packet's checksum (ICRC) depends on how the kernel splits
+    /// the burst.
     pub(super) fn record_answer(&self, local: IpAddr, peer: IpAddr, sequence: u32, now: Time) {
         if let Some(trial) = self.0.lock().get_mut(&(local, peer))
             && trial.unanswered > 0
@@ -161,9 +162,9 @@ impl Trials {
 }
 
 impl Network {
-    /// Returns the trial that must be sent first to the destination of the first packet of `batch`,
-    /// to test whether bursts arrive there. Returns `None` if no trial is due, or if the packets of
-    /// `batch` cannot be sent as a burst or need no trial for it.
+    /// Returns the test burst that must be sent before `batch`, to the destination of its first
+    /// packet. A burst is a message that the kernel splits into datagrams. Returns `None` if no
+    /// test is due, or if the packets of `batch` need no tested route.
     pub(super) fn due_trial(&self, batch: &Batch) -> Option<DueTrial> {
         if self.segmentation != Segmentation::Peers {
             return None;
@@ -192,9 +193,9 @@ impl Network {
         outbox.make_trial();
     }
 
-    /// Adds a test packet to the outbox, which requests an answer from the peer if its sequence
-    /// number is odd. The answer shows that the packet has arrived. The packet has `padding`
-    /// payload bytes, and is sent on `path` to the queue pair number `destination`.
+    /// Adds a test packet to the outbox. A test packet with an odd sequence number requests an
+    /// answer, which shows that the packet has arrived. The packet has `padding` payload bytes, and
+    /// is sent on `path` to the queue pair number `destination`.
     pub(super) fn ask(
         &self,
         outbox: &mut Outbox<'_>,
@@ -214,9 +215,10 @@ impl Network {
         });
     }
 
-    /// Handles a received packet if it is a test packet or an answer to one. Answers a test packet,
-    /// if it requests an answer, and records an answer. `local` is the address at which the packet
-    /// arrived. Returns `false` if the packet is neither; it then belongs to a queue pair.
+    /// Handles a received packet if it is a test packet of a trial or of a path MTU check, or the
+    /// answer to such a packet. Sends the answer that a test packet requests. Records from an
+    /// answer that the peer has received the test packet. `local` is the address at which the
+    /// packet arrived. Returns `false` for all other packets, which belong to a queue pair.
     pub(super) fn receive_trial(&self, local: IpAddr, arrival: &Arrival, header: &Header) -> bool {
         let Bth {
             opcode,

@@ -13,9 +13,9 @@ pub(crate) const OVERHEAD: usize = 40 + 8;
 /// Returns whether a datagram begins with the IPv6 header of a tunnel. Other datagrams begin with a
 /// BTH.
 ///
-/// The version field is not sufficient: 0x64 is also the opcode of a UD packet. At the place of the
-/// sender's address, a BTH has the acknowledge request bit and seven reserved bits, which are sent
-/// as zero (IBTA 9.2.9). The address begins with 0xfd, which sets six of the reserved bits.
+/// The IP version alone is not sufficient, because 0x64 is also the opcode of a UD packet. So the
+/// source address must also begin with 0xfd. A BTH cannot have this byte there: six of its bits are
+/// reserved, and are sent as zero (IBTA 9.2.9).
 pub(crate) fn is_tunnelled(datagram: &[u8]) -> bool {
     datagram.first().is_some_and(|first| first >> 4 == 6)
         && datagram.get(8..).is_some_and(is_unique_local)

@@ -80,9 +80,9 @@ impl Nic {
     }
 
     /// Fetches the next completion event of the non-blocking channel `channel`. A peer process in
-    /// `host_peers` can wake the program by the channel's descriptor `wake_eventfd`. The calling
-    /// thread then receives the peer's messages itself, because the engine (background thread) was
-    /// not woken.
+    /// `host_peers` signals new messages directly to the program by the descriptor `wake_eventfd`,
+    /// instead of to the engine (background thread). So the calling thread receives the messages
+    /// itself.
     fn next_event_non_blocking(
         &self,
         channel: &CompletionChannel,
@@ -114,9 +114,9 @@ impl Nic {
         }
     }
 
-    /// Fetches the next completion event of `channel`, or waits for it, while the engine
-    /// (background thread) or another waiting thread receives messages. If this wait ends without
-    /// an event, wakes the engine: a peer process may have woken this thread to receive a message.
+    /// Fetches the next completion event of `channel`, or waits for it while the engine (background
+    /// thread) or another waiting thread receives messages. If the wait ends without an event,
+    /// wakes the engine, because a message of a peer process may have arrived.
     fn next_event_shared(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         loop {
             if let Some(event) = channel.wait()? {

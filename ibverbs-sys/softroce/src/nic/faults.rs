@@ -17,8 +17,8 @@ pub fn faults() -> &'static Faults {
     of_process()
 }
 
-/// Returns the fault injector of this process's device, in an `Arc` that the NIC can clone and
-/// keep.
+/// Returns the fault injector of this process's device, which loses, delays or changes packets in
+/// tests.
 #[inline]
 pub(super) fn of_process() -> &'static Arc<Faults> {
     FAULTS.get()

@@ -71,9 +71,9 @@ pub(super) enum ReceivingThread {
     Engine,
 }
 
-/// Number of polls after which a polling thread checks the sockets: it does so in one poll of this
-/// many. The other polls check only shared memory, which needs no system call. A larger number
-/// would let packets wait longer; a smaller one would slow down polls.
+/// Interval, in polls, at which a polling thread also checks the sockets. The other polls check
+/// only shared memory, which needs no system call. A larger number would let packets wait longer; a
+/// smaller one would slow down polls.
 const CHECK_INTERVAL: u32 = 8;
 
 /// Maximum number of consecutive receive attempts that find packets while due timers wait. Then the
@@ -90,14 +90,13 @@ const MAX_DELAYED: usize = 4;
 /// whose window (limit of packets in flight) is small may be waiting for an acknowledgement.
 const RESPONSE_BATCH: usize = 32;
 
-/// Maximum time to wait for the lock of the receiving state, when an object is destroyed or the
-/// process ends. The receiving thread, which holds the lock, may have been interrupted for a long
-/// time. The caller continues without the lock after this time.
+/// Maximum time to wait until another thread stops receiving, when an object is destroyed or the
+/// process ends. That thread may have been interrupted for a long time. After this time, the caller
+/// omits the work for which receiving must stop.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// Maximum number of batches of packets that a polling thread receives for the engine (background
-/// thread), which was woken while the polling thread was receiving. The number is limited, because
-/// the program waits for the end of the poll.
+/// Maximum number of batches of packets that a polling thread receives on behalf of the engine
+/// (background thread). The limit keeps the poll short; the engine receives the rest.
 pub(super) const MAX_BATCHES_FOR_ENGINE: usize = 4;
 
 /// Maximum time for which a queue pair that enters the error state waits for acknowledgements. A
@@ -132,10 +131,10 @@ impl Nic {
         looked
     }
 
-    /// Receives until all requests of `queue_pair`, which is connected, have completed, for at most
-    /// [`ACKNOWLEDGEMENT_TIMEOUT`]. Called before the queue pair flushes its requests: a request
-    /// that the peer has executed should complete with success, as with a NIC, which acknowledges
-    /// on arrival.
+    /// Receives until all requests of the connected queue pair `queue_pair` have completed, for at
+    /// most [`ACKNOWLEDGEMENT_TIMEOUT`]. Called before the queue pair flushes its requests. A
+    /// request that the peer has already executed thus completes with success, as with a NIC, which
+    /// acknowledges on arrival.
     pub(crate) fn await_acknowledgements(&self, queue_pair: &QueuePair) {
         if queue_pair.service() != Service::ReliableConnection {
             return;
@@ -149,9 +148,8 @@ impl Nic {
     /// Receives packets, and then runs due timers. `care` is the kind of the calling thread. If
     /// another thread is receiving, returns immediately, because that thread runs the timers.
     ///
-    /// Timers run only if no packet was received, because the packets that they wait for may have
-    /// arrived while this process was not scheduled. After [`MAX_BACKLOG`] attempts that received
-    /// packets, the timers run in any case, because a peer may send without end.
+    /// Timers run only if no packet was received, because an unread packet may make a timeout
+    /// unnecessary. After [`MAX_BACKLOG`] attempts that received packets, they run in any case.
     pub(super) fn receive_and_run_timers(
         &self,
         now: Time,
@@ -202,10 +200,9 @@ impl Nic {
     /// Receives one batch of packets, unless another thread is receiving. `care` is the kind of the
     /// calling thread.
     ///
-    /// If the engine (background thread) was woken meanwhile, it could not receive, and the same
-    /// packet does not wake it again. So this thread then receives further batches. After
-    /// [`MAX_BATCHES_FOR_ENGINE`] batches it wakes the engine for the rest, because the program has
-    /// other work.
+    /// If the engine (background thread) was woken meanwhile, the receiver was locked. So this
+    /// thread receives up to [`MAX_BATCHES_FOR_ENGINE`] batches for it, and then wakes the engine
+    /// for the rest.
     fn fetch(&self, now: Time, mut care: ReceivingThread) -> ReceiveAttempt {
         let (mut fetched, mut batches, mut owed) = (0, 0, false);
         loop {
@@ -289,10 +286,10 @@ impl Nic {
 
     /// Receives packets and messages from shared memory, and sends the responses that must not be
     /// delayed. Returns the number of received packets and messages. `receiver` is the locked state
-    /// of receiving, and `care` the kind of the calling thread: polling, woken, or the engine.
+    /// of receiving, and `care` the kind of the calling thread.
     ///
-    /// `now` is the present time. If it is `None`, the exact time is read only when a packet
-    /// arrives or is sent. Messages without packet headers need only the coarse clock.
+    /// `now` is the present time. If `None`, the exact time is read only for packets. Messages
+    /// without packet headers need only the kernel's coarse clock, which is cheaper to read.
     fn receive_shared(
         &self,
         receiver: &mut Receiver,
@@ -468,8 +465,8 @@ impl Nic {
         }
     }
 
-    /// Sends all delayed responses, for example before the process ends. Does nothing if another
-    /// thread is receiving for longer than [`LOCK_TIMEOUT`].
+    /// Sends all delayed responses, for example before the process ends. Waits at most
+    /// [`LOCK_TIMEOUT`] for another thread that is receiving, and then returns without sending.
     pub(super) fn send_all_responses(&self) {
         if let Some(mut receiver) = self.try_lock_receiver() {
             self.send_responses(|| self.now(), &mut receiver.responders, false);
@@ -484,8 +481,8 @@ impl Nic {
         }
     }
 
-    /// Takes the lock that only one receiving thread holds. Returns `None` if another thread holds
-    /// the lock for longer than [`LOCK_TIMEOUT`].
+    /// Takes the lock that each thread holds while receiving. Returns `None` if another thread
+    /// holds the lock for longer than [`LOCK_TIMEOUT`].
     fn try_lock_receiver(&self) -> Option<spin::MutexGuard<'_, Receiver>> {
         let deadline = self.now() + LOCK_TIMEOUT;
         loop {

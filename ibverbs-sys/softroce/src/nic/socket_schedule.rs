@@ -18,8 +18,8 @@ pub(super) struct SocketSchedule {
 const IDLE_INTERVAL: Duration = Duration::from_micros(20);
 
 /// Maximum interval between two checks of the sockets while messages arrive through shared memory.
-/// The interval is short enough that packets in the sockets need not wait for the engine
-/// (background thread).
+/// The interval is so short that a polling thread finds packets in the sockets before the engine
+/// (background thread) does.
 const BUSY_INTERVAL: Duration = Duration::from_micros(100);
 
 impl SocketSchedule {

@@ -14,13 +14,13 @@ pub(super) struct UnacknowledgedMessages {
 /// longer.
 const MIN_MESSAGES: u32 = 16;
 
-/// Average number of received messages per queue pair up to which acknowledgements are delayed. One
-/// acknowledgement of a queue pair thus confirms about this many messages, even if many queue pairs
+/// Average number of unacknowledged messages per queue pair at which the delayed acknowledgements
+/// are sent. One acknowledgement thus confirms about this many messages, even if many queue pairs
 /// receive messages.
 const PER_QUEUE_PAIR: u32 = 4;
 
-/// Maximum number of received messages whose acknowledgements are delayed. The limit is independent
-/// of the number of queue pairs, so that the senders do not wait too long.
+/// Maximum number of received messages, of all queue pairs together, whose acknowledgements are
+/// delayed. Without this limit, the delay would grow with the number of queue pairs.
 const MAX_MESSAGES: u32 = 256;
 
 /// Number of consecutive receive attempts without a message after which the acknowledgements are
@@ -28,8 +28,8 @@ const MAX_MESSAGES: u32 = 256;
 const MAX_EMPTY: u32 = 4;
 
 impl UnacknowledgedMessages {
-    /// Records an attempt to receive, in which `messages` messages arrived, or none if the number
-    /// is 0. The recorded numbers determine when the delayed acknowledgements must be sent.
+    /// Records that an attempt to receive returned `messages` messages. The recorded numbers
+    /// determine when the delayed acknowledgements must be sent.
     #[inline]
     pub(super) fn attempted(&mut self, messages: usize) {
         if messages == 0 {
@@ -49,7 +49,8 @@ impl UnacknowledgedMessages {
         self.messages < messages.clamp(MIN_MESSAGES, MAX_MESSAGES) && self.attempts < MAX_EMPTY
     }
 
-    /// Records that all received messages have been acknowledged, so that counting begins again.
+    /// Records that all received messages have been acknowledged: the count of unacknowledged
+    /// messages restarts at 0.
     #[inline]
     pub(super) fn acknowledged(&mut self) {
         *self = Self::default();

@@ -2,9 +2,8 @@ use super::{AccessFlags, Attributes, Sequence, Service, State};
 use crate::wire::{Bth, Header, Opcode, Operation, Packet, Transport};
 
 /// Maximum length of a message in bytes, which the device reports: half of what the specification
-/// allows. Even with the smallest MTU (256 bytes), the packets of such a message use only a quarter
-/// of all sequence numbers. The order of two sequence numbers is known only if less than half of
-/// all numbers are between them.
+/// allows. Sequence numbers wrap, and can be ordered only within half of their range. Even with the
+/// smallest MTU (256 bytes), a message uses only a quarter of the range.
 pub(super) const MAX_MESSAGE: u32 = 1 << 30;
 
 /// Destination queue pair number in the packets to multicast groups (IBTA 10.5.2). No queue pair
@@ -99,8 +98,8 @@ impl Endpoint {
         self.attributes.path_mtu.bytes() as u32
     }
 
-    /// Returns the number of packets of a message of `length` bytes. An empty message has one
-    /// packet.
+    /// Returns the number of packets of a message of `length` bytes, each with at most the path MTU
+    /// of payload. An empty message has one packet.
     #[inline]
     pub(super) fn packets(&self, length: u32) -> u32 {
         // 256 bytes is the smallest MTU. Most messages are shorter, and need no division.

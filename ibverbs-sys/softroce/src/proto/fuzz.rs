@@ -18,8 +18,8 @@ use crate::wire::{Aeth, AtomicEth, Deth, Feth, Header, Opcode, Packet, Reth, Syn
 /// time. The limit keeps the time for an input short.
 const STEPS: usize = 200;
 
-/// Maximum number of packets that a queue pair may send at one time, far more than the posted
-/// requests need. If a queue pair sends more, it is assumed to send forever.
+/// Maximum number of packets that a queue pair may send in a row in the fuzz test, far more than
+/// the posted requests need. If a queue pair sends more, the test fails.
 const BURST: usize = 10_000;
 
 /// Length of a memory region in bytes, and maximum length of a message. With the smallest path MTU
@@ -357,9 +357,9 @@ impl Connection {
     }
 
     /// Delivers a forged packet, which neither queue pair has sent, to the queue pair with the
-    /// index `side`. The fuzz input `input` determines the packet: either the queue pair number and
-    /// the partition key are valid, or all bytes are arbitrary. If `only` is set, they are valid,
-    /// and the opcode belongs to that transport.
+    /// index `side`. The fuzz input `input` determines the packet: either all its bytes are
+    /// arbitrary, or its queue pair number and partition key are valid. A packet of the second kind
+    /// is always made if `only` is set; its opcode then belongs to the transport `only`.
     fn inject(&mut self, side: usize, input: &mut Input<'_>, only: Option<Transport>) {
         self.sides
             .iter_mut()

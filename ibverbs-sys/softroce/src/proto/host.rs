@@ -15,8 +15,8 @@ pub enum LocalFault {
     Bind,
 }
 
-/// Reason why a request of a peer may not access memory. It determines the NAK that the peer
-/// receives.
+/// Reason why a request of a peer may not access memory. Each reason has its own negative
+/// acknowledgement (NAK), which the peer receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteFault {
     /// The key is invalid, has another protection domain or lacks the access right, or the bytes
@@ -93,7 +93,7 @@ pub trait Memory {
     fn scatter(&self, list: &[Segment], offset: u32, data: &[u8]) -> Result<(), LocalFault>;
 
     /// Copies the buffers `parts`, which together have `length` bytes, to the memory of the
-    /// scatter/gather list `list`, from byte `offset` of the message on.
+    /// scatter/gather list `list`. The first byte goes to the byte `offset` of that memory.
     fn scatter_parts<'p>(
         &self,
         list: &[Segment],
@@ -128,9 +128,10 @@ pub trait Memory {
     /// ascending order of addresses.
     fn write_remote(&self, key: u32, address: u64, data: &[u8]) -> Result<(), RemoteFault>;
 
-    /// Copies the buffers `parts`, which together have `length` bytes, to this process's memory at
-    /// `address`, which a peer may write by the remote key `key`. The addresses are written in
-    /// ascending order, because a program may detect a message by polling its last byte.
+    /// Copies the buffers `parts`, which together have `length` bytes, to the address `address` of
+    /// the memory region with the remote key `key`. Fails if the key does not permit a peer to
+    /// write there. The bytes are written in ascending order, because a program may detect a
+    /// message by polling its last byte.
     fn write_remote_parts<'p>(
         &self,
         key: u32,
@@ -187,16 +188,16 @@ pub trait Memory {
         Withdrawal::Complete
     }
 
-    /// Withdraws a memory key that is about to be [invalidated](Self::invalidate), so that no other
-    /// process can begin to use the key. The caller repeats the call while other processes are
-    /// still copying ([`Withdrawal::Pending`]). The default implementation only returns
-    /// [`Withdrawal::Complete`].
+    /// Prevents other processes from beginning to use a memory key that is about to be
+    /// [invalidated](Self::invalidate). If the result is [`Withdrawal::Pending`], other processes
+    /// are still using the key, and the caller must call again later. The default implementation
+    /// returns [`Withdrawal::Complete`].
     fn withdraw(&self, _key: u32) -> Withdrawal {
         Withdrawal::Complete
     }
 
-    /// Publishes a [withdrawn](Self::withdraw) memory key to other processes again, because the key
-    /// was neither rebound nor invalidated. Does nothing by default.
+    /// Lets other processes use a memory key again after [`withdraw`](Self::withdraw), because the
+    /// key will not be changed after all. Does nothing by default.
     fn restore_window(&self, _key: u32) {}
 
     /// Binds a memory window to a range of a memory region, as `binding` describes.
@@ -209,17 +210,19 @@ pub trait Memory {
     /// Invalidates a key, because a message of the peer demands it (a send with invalidate).
     fn invalidate_remote(&self, key: u32) -> Result<(), RemoteFault>;
 
-    /// Checks that `length` bytes of a message can be read from the memory of the scatter/gather
-    /// list `list`, from byte `offset` of the message on. Fails with the same error as
-    /// [`gather`](Self::gather).
+    /// Checks that `length` bytes can be read from the memory of the scatter/gather list `list`,
+    /// beginning with the byte `offset` of that memory.
+    ///
+    /// # Errors
+    /// The reason for which [`gather`](Self::gather) of the same bytes would fail.
     fn check_local(&self, list: &[Segment], offset: u32, length: u32) -> Result<(), LocalFault> {
         let mut bytes = vec![0; length as usize];
         self.gather(list, offset, &mut bytes)
     }
 
-    /// Copies `length` bytes of the local message `message`, from byte `offset` on, to the memory
-    /// `to` of `peer`, in ascending order of addresses. All keys are checked before the first byte
-    /// is copied, the local keys first.
+    /// Copies `length` bytes of the message `message` in this process's memory, from byte `offset`
+    /// on, to the memory `to` of `peer`. The bytes are written in ascending order of addresses.
+    /// Before, the memory keys of the message are checked, and then those of `to`.
     fn copy_message(
         &self,
         message: Data<'_>,
@@ -362,8 +365,9 @@ impl Counter {
 /// Environment of a queue pair, through which the transport accesses memory and receive requests,
 /// and reports completions, events and counts.
 pub trait Host: Memory {
-    /// Takes a receive from the queue pair's own or shared receive queue or, for an XRC target,
-    /// from the shared receive queue with the number `xrc_srq`.
+    /// Removes the next receive request from the queue pair's own or shared receive queue. For an
+    /// XRC target (receiving half of an XRC connection), uses the shared receive queue with the
+    /// number `xrc_srq`. Returns `None` if the queue is empty.
     fn next_receive(&mut self, xrc_srq: Option<u32>) -> Option<ReceiveRequest>;
 
     /// Returns whether the XRC shared receive queue `number` exists and belongs to the queue pair's
@@ -373,14 +377,14 @@ pub trait Host: Memory {
     /// Reports the completion of a send request to the program.
     fn complete_send(&mut self, completion: Completion);
 
-    /// Reports the completion of a receive to the program. For an XRC target, the receive was taken
-    /// from the shared receive queue `xrc_srq`.
+    /// Reports the completion of a receive to the program. If the receive was taken from the shared
+    /// receive queue of an XRC target, `xrc_srq` is the number of this queue; otherwise `None`.
     fn complete_receive(&mut self, completion: Completion, xrc_srq: Option<u32>);
 
     /// Returns whether another process of the host can map the memory that contains the bytes of
     /// the request, and so can copy the bytes without a system call. Called once, when the request
-    /// starts; [`Upcoming::is_mappable`] then contains the result. The result may always be `false`
-    /// for a request whose way to the peer does not depend on the result.
+    /// starts; [`Upcoming::is_mappable`] then contains the result. An implementation may return
+    /// `false` if the result makes no difference for the request.
     fn is_mappable(&self, _request: &SendRequest) -> bool {
         false
     }
@@ -393,10 +397,10 @@ pub trait Host: Memory {
         false
     }
 
-    /// Withdraws the addresses that this queue pair has sent to peers in order that the peers copy
-    /// the bytes of messages, because the requests of the queue pair are about to fail. Called
-    /// before the first of these requests completes: after a completion, the program may change the
-    /// bytes of the message. Does nothing by default.
+    /// Informs the host that the requests of this queue pair are about to fail. Peers must then no
+    /// longer copy message bytes from this process's memory, because the program may change the
+    /// bytes after a completion. Called before the first of the requests completes. Does nothing by
+    /// default.
     fn fails(&mut self) {}
 
     /// Raises an asynchronous event of the queue pair, which the program gets by

@@ -161,10 +161,10 @@ pub enum Kind {
 /// Source from which a receiver copies the bytes of a part of a message, such as the shared ring or
 /// the memory of the sender.
 pub trait Source<H> {
-    /// Copies the bytes of the part to the memory `to` of the receive, from byte `offset` of the
-    /// message on. The bytes of a write ([`Kind::Write`], [`Kind::Written`]) go to the destination
-    /// of the write instead, unless the sender has written them already. `host` is the receiver's
-    /// [`Host`].
+    /// Copies the bytes of a part (range) of a message to the receiver. The bytes of a send go to
+    /// the memory `to` of the receive, from byte `offset` on. The bytes of a write
+    /// ([`Kind::Write`], [`Kind::Written`]) go to the write's destination, unless the sender has
+    /// already copied them there. `host` is the receiver's [`Host`].
     ///
     /// # Errors
     /// [`CopyError::Local`] if the receiver's memory cannot be written, and [`CopyError::Peer`] if
@@ -195,8 +195,8 @@ pub enum PartRefusal {
 const DATAGRAM: usize = 4096;
 
 impl Upcoming {
-    /// Returns the sequence number of the next packet of the message. If bytes are transferred
-    /// without packets, they begin with the same number.
+    /// Returns the sequence number of the next packet of the message. Bytes that are transferred
+    /// without packets have the numbers that their packets would have.
     pub fn sequence(&self) -> Sequence {
         self.first + self.packet
     }
@@ -207,9 +207,9 @@ impl QueuePair {
     /// unsent bytes.
     ///
     /// # Errors
-    /// If nothing can be transferred without packets now, the way in which the caller continues:
-    /// with packets ([`SendProgress::PacketsOnly`]), after a wait ([`SendProgress::Idle`]), or with
-    /// another attempt ([`SendProgress::Transferred`]), because the request has failed.
+    /// If nothing can be transferred without packets now: [`SendProgress::PacketsOnly`] if the
+    /// caller must send packets, and [`SendProgress::Idle`] if the caller must wait. If the request
+    /// has failed: [`SendProgress::Transferred`], after which the caller tries the next request.
     pub fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,
@@ -236,9 +236,9 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether the next bytes of the send queue will be copied to the peer without packets.
-    /// If so, they must not be sent as packets, even if the copy has to wait until earlier requests
-    /// are acknowledged.
+    /// Returns whether the next request's bytes are reserved for a copy to the peer without
+    /// packets. If so, the caller must not send packets of the request, even if the copy has to
+    /// wait for acknowledgements of earlier requests.
     pub fn excludes_packets(&self, host: &impl Host) -> bool {
         self.requester.excludes_packets(&self.endpoint, host)
     }
@@ -249,22 +249,23 @@ impl QueuePair {
         self.requester.next_request()
     }
 
-    /// Returns the part (range) of the message that begins at the position `upcoming` and replaces
-    /// at most `packets` packets. Returns `None` if no request waits to be sent.
+    /// Returns the part (range) of the message that can be transferred next without packets. The
+    /// part begins at the position `upcoming`, and has at most as many bytes as fit into `packets`
+    /// packets. Returns `None` if no request waits to be sent.
     pub fn part(&self, upcoming: &Upcoming, packets: u32) -> Option<Part<'_>> {
         self.requester.part(upcoming, packets, &self.endpoint)
     }
 
-    /// Returns whether the window (the limit on unacknowledged packets) allows sending `packets`
-    /// more packets, or bytes that replace so many packets. `upcoming` is the position of the next
-    /// unsent bytes; it contains the number of unacknowledged packets.
+    /// Returns whether `packets` more packets, or the same bytes without packets, may be sent now.
+    /// The limit is the window (maximum number of unacknowledged packets). `upcoming` is the
+    /// position of the next unsent bytes, with the present number of unacknowledged packets.
     pub fn has_window(&self, upcoming: &Upcoming, packets: u32) -> bool {
         self.requester.has_window(upcoming.unacknowledged, packets)
     }
 
     /// Records the outcome of an attempt to transfer a part (range) of a message without packets.
-    /// The part begins at the position `upcoming`, and replaces `packets` packets. Returns what can
-    /// be sent next: another part, packets only, or nothing at present.
+    /// The part begins at the position `upcoming`, and would have needed `packets` packets. Returns
+    /// what can be sent next: another part, packets only, or nothing at present.
     pub fn conclude_part(
         &mut self,
         upcoming: &Upcoming,
@@ -280,9 +281,8 @@ impl QueuePair {
         step
     }
 
-    /// Makes this side send the bytes of the next message itself, because the other ways are not
-    /// possible: that the peer copies the bytes from this process's memory, or that this side
-    /// writes them to the peer's memory.
+    /// Makes this side send the bytes of the next message itself. Called when the peer cannot copy
+    /// the bytes from this process's memory, and this side cannot write them to the peer's memory.
     pub fn require_sent_bytes(&mut self) {
         self.requester.require_sent_bytes();
     }
@@ -294,10 +294,10 @@ impl QueuePair {
         self.endpoint.state == State::ReadyToSend && self.requester.is_idle()
     }
 
-    /// Returns whether the peer of an unreliable connection may not have received all messages yet.
-    /// A one-sided operation (directly in the peer's memory) would then overtake them, and must
-    /// wait. If so, this side requests a receipt (confirmation by the peer) after the next message
-    /// that is sent as packets.
+    /// Returns whether the peer of an unreliable connection may not have received all earlier
+    /// messages yet. If so, a copy directly to the peer's memory must wait, in order not to be
+    /// executed before these messages. This side then also requests a receipt (confirmation by the
+    /// peer) after the next message that is sent as packets.
     pub fn awaits_receipt(&mut self) -> bool {
         self.requester.awaits_receipt()
     }
@@ -333,16 +333,17 @@ impl QueuePair {
             && self.requester.may_post_sent(packets)
     }
 
-    /// Returns the number of packets that were sent and are not acknowledged. Bytes that were sent
-    /// without packets count as the packets that they replace.
+    /// Returns the number of packets that were sent and are not acknowledged. Bytes that were
+    /// transferred through shared memory count as the packets that they would have needed.
     #[inline]
     pub fn unacknowledged(&self) -> u32 {
         self.requester.all_on_the_way()
     }
 
-    /// Returns whether this side must send the bytes of messages itself, because the peer failed to
-    /// copy the bytes of several messages in a row from this process's memory. `is_mappable`
-    /// selects the kind of memory: memory that the peer can map, or all other memory.
+    /// Returns whether this side must send the bytes of messages itself, because the peer could not
+    /// copy several messages in a row from this process's memory. `is_mappable` selects the
+    /// messages: in memory that the peer can map, or in other memory. The two kinds are counted
+    /// separately.
     #[inline]
     pub fn is_declined(&self, is_mappable: bool) -> bool {
         self.requester.is_declined(is_mappable)
@@ -350,10 +351,9 @@ impl QueuePair {
 
     /// Adds a message to the send queue that the caller has already sent with the [next sequence
     /// number](Self::send_sequence). [`may_post_sent`](Self::may_post_sent) must have returned
-    /// `true`, and the caller must call [`arm`](Self::arm) afterwards. `data` has the bytes, and
-    /// `length` is their number. `offered` is `None` if the bytes themselves were sent. If the peer
-    /// must copy the bytes from this process's memory, `offered` is the result of
-    /// [`Host::is_mappable`].
+    /// `true`, and the caller must call [`arm`](Self::arm) afterwards. `data` has the `length`
+    /// bytes of the message. `offered` is `None` if the bytes were sent, and the result of
+    /// [`Host::is_mappable`] if the peer is to copy them from this process's memory.
     #[inline(always)]
     pub fn post_sent(
         &mut self,
@@ -366,17 +366,16 @@ impl QueuePair {
         (self.requester).post_sent(message, data, size, offered, &self.endpoint);
     }
 
-    /// Returns whether a message that was [added after its transmission](Self::post_sent) awaits a
-    /// response and has no timeout yet. If so, the caller must call [`arm`](Self::arm).
+    /// Returns whether the timeout for a response must still be set by [`arm`](Self::arm). This is
+    /// so after [`post_sent`](Self::post_sent) has added a message that awaits a response.
     #[inline]
     pub fn is_unarmed(&self) -> bool {
         self.requester.is_unarmed()
     }
 
-    /// Sets the timeout for the response to messages that were [added after their
-    /// transmission](Self::post_sent), unless the timeout is set already. Before,
-    /// [`next_timeout`](Self::next_timeout) does not include it. A call of
-    /// [`handle_timeout`](Self::handle_timeout) has the same effect.
+    /// Sets the timeout for the response to messages that [`post_sent`](Self::post_sent) added,
+    /// unless the timeout is already set. Until this call, [`next_timeout`](Self::next_timeout)
+    /// ignores the timeout. [`handle_timeout`](Self::handle_timeout) sets it, too.
     #[inline]
     pub fn arm(&mut self, now: Time) {
         self.requester.arm(now, &self.endpoint);
@@ -394,9 +393,10 @@ impl QueuePair {
         own.service == other.service && connected && own.shares_partition(other)
     }
 
-    /// Returns whether the peer may execute `part` directly in the memory of this queue pair now.
-    /// The part must have the sequence number that is expected next, and no response to an earlier
-    /// read or atomic may be waiting to be sent. If the result is `false`, the peer sends packets.
+    /// Returns whether the peer may now execute `part` (a range of a message) directly in the
+    /// memory of this process. The part must have the sequence number that this queue pair expects
+    /// next, and no response to an earlier read or atomic may be waiting to be sent. If the result
+    /// is `false`, the peer sends packets.
     pub fn expects(&self, part: &Part<'_>) -> bool {
         self.may_receive() && self.responder.expects(part)
     }
@@ -426,8 +426,8 @@ impl QueuePair {
     }
 
     /// Receives a part (range) of a message from another process, and copies the bytes from
-    /// `source` to the posted receive or the destination of the write. Returns whether the part was
-    /// accepted, and its bytes are in place. Acknowledgements and NAKs are sent later, as for
+    /// `source` to the posted receive or the destination of the write. Returns `true` if the part
+    /// was accepted and all its bytes were copied. Acknowledgements and NAKs are sent later, as for
     /// [`receive`](Self::receive). The caller must have checked that the part comes from the
     /// connected peer.
     #[inline(always)]
@@ -455,8 +455,8 @@ impl QueuePair {
     }
 
     /// Handles an acknowledgement of all packets up to `sequence` by the peer. Has no effect on an
-    /// unreliable connection. `now` may return a time somewhat later than the present, because this
-    /// time only determines the timeout of the next response.
+    /// unreliable connection. `now` returns the present time, from which the next response's
+    /// timeout is counted.
     #[inline]
     pub fn receive_acknowledgement(
         &mut self,
@@ -499,8 +499,8 @@ impl QueuePair {
         self.accepts_packet(destination, partition_key, host)
     }
 
-    /// Returns whether the responder half of this queue pair has no packet to send, except possibly
-    /// an acknowledgement. An acknowledgement can also be sent without a packet.
+    /// Returns whether the responder half of this queue pair has no packet to send. A waiting
+    /// acknowledgement does not count, because it can also be sent as a message in shared memory.
     #[inline]
     pub fn has_no_response_packet(&self) -> bool {
         self.responder.has_no_packet()
@@ -537,10 +537,10 @@ impl QueuePair {
         self.transmit_urgency() == TransmitUrgency::Nothing
     }
 
-    /// Delivers a datagram to this queue pair without a packet. `route` is the GRH for the first 40
-    /// bytes of the receive. `sender` gives access to the memory of the sending queue pair. Returns
-    /// [`PartOutcome::Executed`] even if the datagram is dropped, because the sender of a datagram
-    /// is not informed of a loss.
+    /// Delivers a datagram to this queue pair without a packet. `route` is the GRH, which fills the
+    /// first 40 bytes of the receive. `sender` gives access to the memory of the sending queue
+    /// pair. Returns [`PartOutcome::Executed`] even if the datagram is dropped, because the sender
+    /// of a datagram is not informed of a loss.
     ///
     /// The caller must have checked the queue pair number and the partition.
     pub fn take_datagram<H: Host>(
@@ -609,9 +609,9 @@ impl QueuePair {
     }
 }
 
-/// A send, or a write with immediate data, that the caller sends before it is in the send queue.
-/// [`post_sent`](QueuePair::post_sent) adds it afterwards. The bytes of the message are passed
-/// separately.
+/// A send, or a write with immediate data, that the caller transmits directly, without the send
+/// queue. Afterwards, [`post_sent`](QueuePair::post_sent) adds the message to the send queue, to
+/// await the acknowledgement. The bytes of the message are passed separately.
 #[derive(Clone, Copy, Debug)]
 pub struct UnqueuedMessage {
     /// Work request ID, which the program has chosen, and which the completion contains.

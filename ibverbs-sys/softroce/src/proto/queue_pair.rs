@@ -166,8 +166,8 @@ impl QueuePair {
     }
 
     /// Queues a send request. In an error state the request is flushed at once. The caller must
-    /// have checked that the service supports the operation, that the state allows it, and the
-    /// limits.
+    /// have checked that the service and the state of the queue pair allow the operation, and that
+    /// no limit is exceeded.
     #[inline]
     pub fn post(&mut self, request: SendRequest, host: &mut impl Host) {
         self.queue(request);
@@ -184,9 +184,9 @@ impl QueuePair {
         self.requester.post(request);
     }
 
-    /// Returns whether the request that was posted last may be delayed, to be sent together with
-    /// others. If so, the caller need not call [`poll_transmit`](Self::poll_transmit) before the
-    /// next response of the peer, which is expected soon.
+    /// Returns whether the last posted request may wait, to be sent together with later ones. If
+    /// so, a response of the peer to earlier packets is expected soon, and the caller need not call
+    /// [`poll_transmit`](Self::poll_transmit) before.
     pub fn may_wait(&self) -> bool {
         self.endpoint.state == State::ReadyToSend && self.requester.may_wait(&self.endpoint)
     }
@@ -197,9 +197,9 @@ impl QueuePair {
         self.requester.set_peer_gone();
     }
 
-    /// Returns whether transmission may be delayed, because the only transmission is the
-    /// acknowledgement of a message that the program has received. If the program soon sends a
-    /// message in response, the acknowledgement is sent together with it.
+    /// Returns whether this queue pair has only an acknowledgement to send, which may be delayed:
+    /// the program may soon send a message in response, with which the acknowledgement is then
+    /// sent.
     pub fn may_delay_transmission(&self) -> bool {
         self.may_delay() && self.requester.is_silent()
     }
@@ -308,9 +308,8 @@ impl QueuePair {
     /// call until the result is `None`.
     ///
     /// Responses are sent first, then retransmissions and new packets, as far as the window allows.
-    /// An acknowledgement that [may be delayed](Self::may_delay_transmission) comes last: the
-    /// kernel sends packets of equal length together in one step, and only the last of them may be
-    /// shorter.
+    /// An acknowledgement that [may be delayed](Self::may_delay_transmission) comes last, so that
+    /// the longer packets before it have equal lengths, and the kernel can send all in one step.
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -378,9 +377,9 @@ impl QueuePair {
         }
     }
 
-    /// Records that the peer has removed packets from its ring (queue in shared memory). The wait
-    /// that [`wait_for_space`](Self::wait_for_space) began gets its full timeout and retries again,
-    /// because other senders may use the free space first.
+    /// Records that the peer's ring (queue in shared memory) has free space again. Restarts the
+    /// timeout and the number of retries of the wait that [`wait_for_space`](Self::wait_for_space)
+    /// began, because other senders may use the free space first.
     pub fn space_available(&mut self) {
         self.requester.space_available();
     }
@@ -399,8 +398,8 @@ impl QueuePair {
         self.requester.unanswered_timeouts()
     }
 
-    /// Handles `done`, the result of a step of the requester. If the oldest request has failed,
-    /// completes the request with the error, and moves the queue pair to an error state.
+    /// Handles `done`, the result of a step of the requester. On failure, completes the oldest
+    /// request with the error, and moves the queue pair to an error state.
     #[inline]
     pub(super) fn handle_result(&mut self, done: Result<(), Failed>, host: &mut impl Host) {
         match done {

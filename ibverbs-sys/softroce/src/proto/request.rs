@@ -75,7 +75,8 @@ pub enum Data<'a> {
 }
 
 impl Payload {
-    /// Returns the message bytes or their scatter/gather list as borrowed data.
+    /// Returns a borrowed view of the payload: the bytes of an inline message, or the
+    /// scatter/gather list of any other message.
     #[inline]
     pub fn data(&self) -> Data<'_> {
         match self {
@@ -140,8 +141,8 @@ impl Flush {
     /// Placement type (effect) of a flush that makes earlier writes globally visible
     /// (`IBV_FLUSH_GLOBAL`).
     pub(crate) const GLOBAL: u8 = 1;
-    /// Placement type (effect) of a flush that makes earlier writes persistent
-    /// (`IBV_FLUSH_PERSISTENT`).
+    /// Bit of a flush request that makes earlier writes persistent, in the field that the
+    /// specification calls placement type (`IBV_FLUSH_PERSISTENT`).
     pub(crate) const PERSISTENT: u8 = 2;
     /// Selectivity level (choice of memory) of a flush of a range of addresses (`IBV_FLUSH_RANGE`).
     pub(crate) const RANGE: u8 = 0;
@@ -149,8 +150,8 @@ impl Flush {
     /// (`IBV_FLUSH_MR`).
     pub(crate) const REGION: u8 = 1;
 
-    /// Returns the access flags that a flush needs. The bits of `placement` are its placement
-    /// types, which are its effects: [global visibility](Self::GLOBAL) and
+    /// Returns the access flags that a memory region needs for a flush. Each bit of `placement`
+    /// selects an effect of the flush: [global visibility](Self::GLOBAL) or
     /// [persistence](Self::PERSISTENT). Returns `None` if no bit or an unknown bit is set.
     pub(crate) fn rights(placement: u8) -> Option<AccessFlags> {
         if placement == 0 || placement & !(Self::GLOBAL | Self::PERSISTENT) != 0 {

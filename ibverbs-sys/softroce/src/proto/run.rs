@@ -4,8 +4,8 @@
 use super::{Arrival, Host, Path, QueuePair, Service, State, Time};
 use crate::wire;
 
-/// Packets that can be sent next in one step (a run): packets from the middle of a message, with
-/// the same length and path.
+/// Packets that can be sent next at once (a run): consecutive middle packets of a message, which
+/// have the same length and go to the same destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Path of the packets.
@@ -36,9 +36,9 @@ impl QueuePair {
     }
 
     /// Writes the first `count` packets of the [`Run`] that [`next_run`](Self::next_run) returned,
-    /// each from the base transport header (BTH) to the padding. Divides `out` into `count` equal
-    /// parts, and writes each packet to the beginning of a part. Returns `false` if the packets
-    /// cannot be written; [`poll_transmit`](Self::poll_transmit) then reports the reason.
+    /// each from the base transport header (BTH) to the padding. Each packet is written to the
+    /// beginning of one of `count` equal parts of `out`. Returns `false` if the packets cannot be
+    /// written; [`poll_transmit`](Self::poll_transmit) then reports the reason.
     pub fn write_run(
         &mut self,
         count: usize,
@@ -67,7 +67,7 @@ impl QueuePair {
         }
     }
 
-    /// Receives all packets of a run in one step, if they are the next expected packets and
+    /// Receives several packets of equal length at once, if they are the next expected packets and
     /// continue a send or a write. Otherwise returns `false` and does nothing; the packets must
     /// then be received one by one.
     fn take_run(&mut self, run: &wire::Run<'_>, host: &mut impl Host) -> bool {

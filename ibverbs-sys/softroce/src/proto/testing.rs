@@ -92,7 +92,8 @@ impl Machine {
         key
     }
 
-    /// Creates a memory window of this machine that is not bound. Returns its key.
+    /// Creates a memory window of this simulated machine, which is not bound to memory yet. Returns
+    /// its key.
     pub(crate) fn window(&mut self) -> u32 {
         let key = self.register_for(Vec::new(), AccessFlags::empty());
         self.regions.borrow_mut()[key as usize - 1].valid = false;
@@ -111,7 +112,7 @@ impl Machine {
         self.regions.borrow()[key as usize - 1].bytes.clone()
     }
 
-    /// Returns the bytes of all memory regions of this simulated machine.
+    /// Returns a copy of the bytes of each memory region of this simulated machine.
     pub(crate) fn content(&self) -> Vec<Vec<u8>> {
         let regions = self.regions.borrow();
         regions.iter().map(|region| region.bytes.clone()).collect()
@@ -420,7 +421,7 @@ impl Host for Machine {
     }
 }
 
-/// A queue pair with its simulated machine: one side of a connection in a test.
+/// One side of a connection in a test: a queue pair, and the simulated machine with its memory.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) queue_pair: QueuePair,
@@ -435,7 +436,7 @@ pub(crate) enum Direction {
     B,
 }
 
-/// Effect of the simulated wire on a packet.
+/// Effect of the simulated network on a packet: delivery, loss or duplication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WireEffect {
     Deliver,
@@ -605,8 +606,8 @@ impl Node {
 }
 
 impl Pair {
-    /// Creates two simulated nodes whose queue pairs are connected, with the numbers 1 and 2, in
-    /// the state RTS (ready to send).
+    /// Creates a pair of connected queue pairs with the numbers 1 and 2, each on its own simulated
+    /// machine. Both are in the state RTS (ready to send).
     pub(crate) fn new(service: Service) -> Self {
         Self::of(
             Node::ready_to_send(1, service),
@@ -628,8 +629,9 @@ impl Pair {
         self.run_with(|_, _| WireEffect::Deliver);
     }
 
-    /// Delivers packets and advances the time like [`run`](Self::run). `effect` determines the
-    /// effect of the wire on each packet.
+    /// Delivers packets, and advances the time when no packet is left, until nothing happens any
+    /// more. `effect` decides for each packet whether the simulated network delivers, drops or
+    /// duplicates it.
     pub(crate) fn run_with(
         &mut self,
         mut effect: impl FnMut(Direction, &Packet<'_>) -> WireEffect,
@@ -651,8 +653,8 @@ impl Pair {
         panic!("it does not end");
     }
 
-    /// Delivers the packets that the node at the start of `from` can send now. Does not deliver the
-    /// responses to them.
+    /// Delivers the packets that the sender of the direction `from` can send now. Does not deliver
+    /// the responses to them.
     pub(crate) fn deliver(&mut self, from: Direction) {
         self.turn(from, &mut |_, _| WireEffect::Deliver);
     }

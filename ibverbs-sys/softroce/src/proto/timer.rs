@@ -44,7 +44,7 @@ impl Pacer {
         true
     }
 
-    /// Records that no packet waits for the end of the pause between two bursts any more.
+    /// Records that no packet waits to be sent after the pause between two bursts.
     /// [`resume_at`](Self::resume_at) then returns `None`.
     pub(super) fn clear_waiting(&mut self) {
         self.paused = false;
@@ -57,8 +57,8 @@ impl Pacer {
     }
 }
 
-/// A pause between two checks of a condition. Used where no other thread or process notifies the
-/// change of the condition, such as the end of another process's copies.
+/// A pause before a condition is checked again, for example whether another process still copies
+/// bytes. Used where no other thread or process notifies a change of the condition.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pause {
     /// Length of a requested pause that has not begun.
@@ -67,29 +67,28 @@ pub(super) struct Pause {
 }
 
 impl Pause {
-    /// Requests a pause of length `length` before the next check of the condition. The pause starts
-    /// with a call of [`begin`](Self::begin), for which the caller knows the time.
+    /// Requests a pause of the length `length`. The pause starts with the next call of
+    /// [`begin`](Self::begin), whose caller knows the time.
     pub(super) fn request(&mut self, length: Duration) {
         self.requested = Some(length);
     }
 
-    /// Begins the pause before the next check of the condition, if a pause was
-    /// [requested](Self::request). Calls `now` for the present time only in that case.
+    /// Begins the pause that was [requested](Self::request), if there was such a request. `now`
+    /// returns the present time.
     pub(super) fn begin(&mut self, now: impl FnOnce() -> Time) {
         if let Some(length) = self.requested.take() {
             self.end = Some(now() + length);
         }
     }
 
-    /// Returns the time at which the pause in progress ends. The condition that the caller waits
-    /// for must then be checked again. Returns `None` if no pause is in progress.
+    /// Returns the time at which this pause ends and the caller must continue, or `None` if no
+    /// pause is in progress.
     #[inline]
     pub(super) fn end(&self) -> Option<Time> {
         self.end
     }
 
-    /// Ends the pause in progress if its end has been reached at `now`. The condition that the
-    /// caller waits for is then checked again.
+    /// Ends this pause if its end has been reached at the time `now`.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         if self.end.is_some_and(|end| end <= now) {
             self.end = None;

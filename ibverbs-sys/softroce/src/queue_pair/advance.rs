@@ -30,9 +30,10 @@ impl QueuePair {
         }
     }
 
-    /// Passes to `outgoing` all packets and ring messages (short messages in memory shared with a
-    /// peer process) that may be sent now. `inner` is the state of the queue pair, which the caller
-    /// has locked. The lock prevents messages of another thread from overtaking these.
+    /// Sends all packets and ring messages (short messages in memory shared with a peer process)
+    /// that may be sent now, by passing them to `outgoing`. `inner` is the state of this queue
+    /// pair, which stays locked meanwhile, so that another thread's messages cannot be sent between
+    /// them.
     pub(super) fn transmit_queued(
         &self,
         inner: &mut Inner,
@@ -53,8 +54,8 @@ impl QueuePair {
     }
 
     /// Passes to `outgoing` the packets that may be sent now. `inner` is the locked state of this
-    /// queue pair. Returns `true` if packets were sent, and the next message then needs none,
-    /// because it can go through memory.
+    /// queue pair. Returns `true` if packets were sent and the next message does not have to be
+    /// sent as packets, so that the caller should try shared memory.
     fn transmit_packets(&self, inner: &mut Inner, now: Time, outgoing: &mut impl Outgoing) -> bool {
         self.select_packet_path(inner, outgoing);
         let mut has_sent = false;

@@ -47,8 +47,8 @@ impl Batch {
     }
 
     /// Makes the batch fail when it ends, because the program has begun a request that the device
-    /// does not support. First checks the previous request of the batch, which is complete now,
-    /// because the first error is reported. `rules` are the limits of the queue pair.
+    /// does not support. An earlier error is reported instead; to find an error of the previous
+    /// request, this function first checks that request by the limits `rules` of the queue pair.
     pub(crate) fn set_unsupported(&self, rules: &Rules) {
         let mut content = self.content.lock();
         content.close(rules);
@@ -61,8 +61,8 @@ impl Batch {
         self.content.lock().error.get_or_insert(error);
     }
 
-    /// Sets the data of the request that was begun last in this batch: the memory `segments`, which
-    /// are in memory regions. Replaces data that was set before.
+    /// Sets the data of the last request of the batch to the bytes of `segments`, pieces of
+    /// registered memory. Replaces data that was set before.
     pub(crate) fn gather(&self, segments: impl Iterator<Item = Segment>) {
         self.set(|draft| draft.gather(segments));
     }
@@ -79,17 +79,16 @@ impl Batch {
         self.set(|draft| draft.address(address));
     }
 
-    /// Sets the number of the shared receive queue of the peer that receives the request that was
-    /// begun last in this batch. Only requests of XRC queue pairs (extended reliable connections)
-    /// have such a number.
+    /// Sets the peer's shared receive queue, by its number, for the last request of the batch. The
+    /// queue pair must be an XRC queue pair (extended reliable connection).
     pub(crate) fn xrc_srq(&self, number: u32) {
         self.set(|draft| draft.xrc_srq(number));
     }
 
-    /// Ends the batch, so that another thread may begin a batch (`ibv_wr_complete`). Checks the
-    /// last request; `rules` are the limits of the queue pair. Passes the requests of the batch to
-    /// `post`, and returns the result. If a request of the batch was invalid, posts nothing, and
-    /// returns the first error.
+    /// Ends the batch (`ibv_wr_complete`), so that another thread may begin a batch. Passes the
+    /// requests of the batch to `post`, and returns the result. If a request was invalid, posts
+    /// nothing, and returns the first error. `rules` are the limits of the queue pair, by which the
+    /// last request is still to be checked.
     pub(crate) fn complete(
         &self,
         rules: &Rules,

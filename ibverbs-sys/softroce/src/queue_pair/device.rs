@@ -42,8 +42,8 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     /// nothing.
     fn disconnect(&self, _path: &Path, _number: u32) {}
 
-    /// Returns the largest path MTU of packets from the GID with the index `_gid`, at most
-    /// [`mtu`](Self::mtu).
+    /// Returns the largest path MTU of packets from the GID with the index `_gid`, whose network
+    /// may have a lower limit than the port. Returns the port's [`mtu`](Self::mtu) by default.
     fn mtu_of(&self, _gid: u8) -> Mtu {
         self.mtu()
     }
@@ -53,14 +53,14 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     /// `_number`. If long packets are lost, the user gets a message. By default does nothing.
     fn check_path_mtu(&self, _path: &Path, _number: u32, _mtu: Mtu) {}
 
-    /// Makes the NIC accept datagrams at all its GIDs. Called when a datagram queue pair becomes
-    /// ready to receive. By default does nothing.
+    /// Makes the NIC receive packets at all its GIDs, because a datagram queue pair, which has no
+    /// fixed path, becomes ready to receive. Does nothing by default.
     fn receive_everywhere(&self) {}
 
-    /// Returns the smallest and the largest limit of the number of unacknowledged packets of a
-    /// queue pair. The queue pair has the path MTU `mtu`, and sends from the GID with the index
-    /// `gid`. The smallest limit applies to a path of unknown capacity. The largest applies if
-    /// measurements show that the path can hold so many packets.
+    /// Returns two limits of the number of unacknowledged packets of a queue pair. The lower limit
+    /// applies while the capacity of the path is unknown, and the higher limit to a path that is
+    /// measured to hold so many packets. The queue pair has the path MTU `mtu`, and sends from the
+    /// GID with the index `gid`.
     fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32>;
 
     /// Returns the current time of the NIC's clock, on which all timeouts are based.
@@ -87,9 +87,9 @@ pub trait Adapter: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Returns the queue pair of this NIC that has the number `_number` and receives the packets on
-    /// `_path`. Returns `None` if the packets on `_path` arrive at another NIC, or if this NIC has
-    /// no such queue pair.
+    /// Returns the queue pair of this process to which packets on `_path` with the destination
+    /// number `_number` would go. Returns `None` if the path leads to another process or host, or
+    /// if there is no such queue pair.
     fn host_peer(&self, _path: &Path, _number: u32) -> Option<HostPeer> {
         None
     }
@@ -141,10 +141,10 @@ pub(crate) trait Outgoing {
     /// send, or more packets cannot be sent now.
     fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool;
 
-    /// Adds a run: consecutive packets of equal size, which `run` describes. `write` is called with
-    /// the number of packets and a buffer, which has a part of equal length for each packet.
-    /// Returns `false` if no packets were added, so that the caller must add them one by one. By
-    /// default returns `false`.
+    /// Adds a run: consecutive packets of equal size, which `run` describes. `write` gets a number
+    /// of packets and a buffer with as many equal parts, writes one packet to each part, and
+    /// returns `false` on failure. Returns `false` if no packets were added, so that the caller
+    /// must add them one by one. By default returns `false`.
     fn push_run(&mut self, run: &Run, write: impl FnOnce(usize, &mut [u8]) -> bool) -> bool {
         let _ = (run, write);
         false
@@ -153,8 +153,8 @@ pub(crate) trait Outgoing {
     /// Sends all packets that were added to this collection, in order.
     fn flush(&mut self);
 
-    /// Returns whether wakeups of peer processes that share memory are deferred. If so, the caller
-    /// or the engine (background thread) wakes the peers later. By default returns `false`.
+    /// Returns whether peer processes are not woken immediately for messages in shared memory, but
+    /// later by the caller or the engine (background thread). By default returns `false`.
     fn defers_wakeups(&self) -> bool {
         false
     }

@@ -30,12 +30,12 @@ pub struct QueuePairDirectory<T = QueuePair> {
     version: AtomicU64,
 }
 
-/// Queue pairs with their complete numbers. The key is calculated from the number: the index of the
-/// queue pair's record in shared memory.
+/// Queue pairs with their numbers. The key is the index of the queue pair's record in shared
+/// memory, which is calculated from the number.
 type Listed<T> = HashMap<u32, (u32, Arc<T>), BuildHasherDefault<NumberHasher>>;
 
-/// Cache of the last results of a caller's lookups by [`QueuePairDirectory::find_again`], which
-/// need no lock if the result is in the cache.
+/// A caller's cache of queue pairs that [`QueuePairDirectory::find_again`] has found. A lookup of a
+/// cached queue pair takes no lock.
 #[derive(Debug)]
 pub struct Recent<T = QueuePair> {
     version: u64,
@@ -120,9 +120,8 @@ impl<T> QueuePairDirectory<T> {
     }
 
     /// Returns the queue pair with the number `number`, or `None` if it does not exist. `recent` is
-    /// the caller's cache of earlier lookups, which is valid until a queue pair is inserted or
-    /// removed. If the cache has a valid result for this number, takes no lock and changes no
-    /// reference count.
+    /// the caller's cache of earlier lookups. A queue pair in the cache is found without a lock.
+    /// The cache is cleared when any queue pair was inserted or removed since.
     #[inline]
     pub fn find_again<'r>(&self, number: u32, recent: &'r mut Recent<T>) -> Option<&'r Arc<T>> {
         let version = self.version.load(Ordering::Acquire);
@@ -168,16 +167,17 @@ impl<T> QueuePairDirectory<T> {
     }
 }
 
-/// Random order in which the low 16 bits of queue pair numbers are assigned.
+/// Random order in which the low 16 bits of queue pair numbers are assigned, so that other
+/// processes cannot predict the numbers.
 #[derive(Debug)]
 struct Order {
     high: Permutation,
     low: Permutation,
 }
 
-/// Number of low bits of a queue pair number that change with each assigned number: of each 32
-/// numbers that are assigned in turn, no two have the same low five bits. Threads that use
-/// different queue pairs thus write to different words when they mark accesses to shared data.
+/// Number of low bits by which 32 consecutively assigned queue pair numbers all differ. Consecutive
+/// queue pairs thus use different words of shared tables, so that their threads do not slow each
+/// other down.
 const DISTINCT_BITS: u32 = 5;
 
 impl Order {

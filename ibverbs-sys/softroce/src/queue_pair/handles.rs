@@ -6,7 +6,8 @@ use smallvec::SmallVec;
 
 use crate::context::{Context, Element};
 
-/// A reference from an open device (`ibv_context`) of the program to a queue pair.
+/// A reference from an open device (`ibv_context`) of the program to a queue pair. The program gets
+/// the queue pair's asynchronous events by its references.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     /// Context of the open device.
@@ -25,9 +26,9 @@ impl Handles {
         Self(Mutex::new(SmallVec::from_buf([first])))
     }
 
-    /// Adds the reference `handle` of an open device to the list of references to the queue pair.
-    /// Returns `false`, and adds nothing, if the list is empty: the queue pair is then being
-    /// destroyed.
+    /// Adds `handle`, a reference from an open device, to the references to this queue pair.
+    /// Returns `false`, and adds nothing, if there are no references any more: the queue pair is
+    /// then being destroyed.
     pub(super) fn add(&self, handle: Handle) -> bool {
         let mut handles = self.0.lock();
         let alive = !handles.is_empty();

@@ -45,8 +45,8 @@ pub(super) enum Receives {
     Named,
 }
 
-/// State of a queue pair outside the transport (protocol code), which reads or changes it: what the
-/// queue pair must do after a call of the transport, and where the peer is.
+/// State of a queue pair that its transport (protocol code) reads and changes by callbacks: the
+/// location of the peer, and what the queue pair must do after a call of the transport.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HostState {
     /// Set while started requests are in progress in the state SQD (send queue drained).
@@ -108,8 +108,8 @@ impl Environment<'_> {
     }
 
     /// Returns the memory regions and windows that requests of this queue pair can access by local
-    /// keys. Fails if the protection domain is not known: an XRC target queue pair has the domain
-    /// of a shared receive queue, which the peer's first request names.
+    /// keys. An XRC target queue pair uses the protection domain of a shared receive queue that the
+    /// peer has named. Fails if the peer has not named a queue yet.
     fn local(&self) -> Result<View<'_>, LocalFault> {
         let domain = match &self.objects.domain {
             Some(domain) => Some(domain.id()),
@@ -122,11 +122,10 @@ impl Environment<'_> {
     /// Calls `access` with the memory that requests of the peer may access, and returns the result
     /// of `access`.
     ///
-    /// An XRC target has no protection domain: the memory keys in a request belong to the domain of
-    /// the shared receive queue that the request names (IBTA annex A14). The queue is not recorded
-    /// for each request. So `access` is called with the domain of the queue that was named last. If
-    /// this fails while responses are sent, `access` is also tried with the domains of the other
-    /// queues.
+    /// An XRC target uses the protection domain of the shared receive queue that a request names
+    /// (IBTA annex A14). So `access` is called with the domain of the queue that was named last. A
+    /// response may belong to an earlier request, so if `access` fails while responses are sent, it
+    /// is also called with the domains of the other queues.
     fn remote<T>(
         &self,
         mut access: impl FnMut(&View<'_>) -> Result<T, RemoteFault>,
@@ -241,8 +240,9 @@ impl Environment<'_> {
     }
 }
 
-/// Adds completions of the queue pair with the number `queue_pair` to the completion queue `queue`.
-/// If the completion queue is full, sets `overrun` in `host_state`, so that the queue pair fails.
+/// Adds `completions` of the queue pair with the number `queue_pair` to the completion queue
+/// `queue`. If that queue is full, sets the flag `overrun` of `host_state` (the state of the queue
+/// pair), so that the queue pair fails.
 #[inline]
 fn complete(
     queue: &CompletionQueue,

@@ -24,8 +24,8 @@ use crate::proto::{self, Data, Part, PartOutcome, Path, SendOperation, SendProgr
 use crate::spin::MutexGuard;
 use crate::transfer::{Peer, Transfer, TransferHost, Volume, in_process};
 
-/// A destination queue pair in the same process as the sending queue pair. Messages are executed
-/// directly in it, without packets.
+/// A destination queue pair in the same process as the sending queue pair. The sender copies
+/// messages directly to its receives or memory, without packets.
 pub(super) struct LocalPeer {
     peer: Arc<QueuePair>,
     /// The path to the destination queue pair.
@@ -46,22 +46,22 @@ pub(super) struct LocalPeer {
 /// other threads. More would make those threads wait longer; fewer would make each message pay more
 /// for the locks.
 const MAX_DIRECT_MESSAGES: u64 = 64;
-/// Maximum number of payload bytes that are copied directly before both queue pairs are unlocked
-/// for other threads. Copying this number of bytes takes some microseconds.
+/// Number of payload bytes after which the sender stops copying, and unlocks both queue pairs for
+/// other threads. Copying this number of bytes takes some microseconds.
 const BYTES: u64 = 64 << 10;
 
 impl QueuePair {
-    /// Returns whether messages of this queue pair are executed directly in another queue pair of
-    /// this process. The result is for the destination of the last message; a later datagram may
-    /// have another.
+    /// Returns whether this queue pair's messages to its last destination are executed directly in
+    /// a queue pair of this process, without packets. Datagrams to other destinations may be sent
+    /// as packets.
     pub(crate) fn is_direct(&self) -> bool {
         self.device().is_direct() && self.inner.lock().link.is_some()
     }
 
-    /// Returns the destination queue pair of the next message, if it is in this process. Uses the
-    /// cached destination in `mine`, the locked state of this queue pair, if it is still valid. The
-    /// cache is empty afterwards, so the caller must store the result in it. Returns `None` if the
-    /// destination is not in this process.
+    /// Returns the destination queue pair of the next message, or `None` if the destination is not
+    /// in this process. Takes the destination from the cache in `mine`, the locked state of this
+    /// queue pair, if the cached one is still valid. The caller must put the result back into the
+    /// cache.
     pub(super) fn link(&self, mine: &mut Inner) -> Option<Box<LocalPeer>> {
         let may_have_one = mine.linked_peer.is_none()
             && self.device().is_direct()
@@ -105,10 +105,10 @@ impl QueuePair {
         })
     }
 
-    /// Executes messages of a queue pair directly in the destination queue pair `link` of this
-    /// process, a limited number of bytes at a time. `mine` is the locked state of the sending
-    /// queue pair. Returns whether the caller can continue with this function, must send packets,
-    /// or has nothing to send now.
+    /// Executes messages of this queue pair directly in the destination queue pair `link` of the
+    /// same process, a limited number of bytes at a time. `mine` is the locked state of this queue
+    /// pair. Returns whether the caller can continue with this function, must send packets, or has
+    /// nothing to send now.
     pub(super) fn execute(
         &self,
         mine: &mut MutexGuard<'_, Inner>,
@@ -132,8 +132,8 @@ impl QueuePair {
     }
 
     /// Locks the destination queue pair `peer` in addition to this one, and returns its locked
-    /// state. `mine` is the locked state of this queue pair. This queue pair may be unlocked
-    /// meanwhile, so that two threads that lock the same two queue pairs cannot deadlock.
+    /// state. `mine` is the locked state of this queue pair. To prevent a deadlock, `mine` may be
+    /// unlocked and locked again, so another thread may have changed this queue pair.
     fn lock_peer<'a>(
         &self,
         mine: &mut MutexGuard<'_, Inner>,
@@ -149,9 +149,8 @@ impl QueuePair {
     }
 
     /// Executes messages of the locked queue pair `mine` in the locked destination queue pair
-    /// `theirs`. Stops when no message is left, or when other threads must get the locks. Returns
-    /// whether the caller can continue with more bytes, must send packets, or has nothing to send
-    /// now.
+    /// `theirs`, until no message is left or other threads must get the locks. Returns whether the
+    /// caller can call again for further messages, must send packets, or has nothing to send now.
     fn execute_parts(
         &self,
         mine: &mut Inner,
@@ -224,8 +223,8 @@ struct LockedDestination<'a, 'h> {
 }
 
 impl<'h> LockedDestination<'_, 'h> {
-    /// Returns whether this queue pair is the destination of `part`, a range of the bytes of a
-    /// message. Always returns `true` for a connection, because only datagrams can have different
+    /// Returns whether this queue pair is the destination of the message to which `part` belongs.
+    /// Always returns `true` for a connection, because only datagrams can have different
     /// destinations.
     fn is_destination_of(&self, part: &Part<'_>) -> bool {
         match part.request.operation {
@@ -285,9 +284,9 @@ fn supports_direct(service: Service) -> bool {
     }
 }
 
-/// Returns whether the two queue pairs `mine` and `theirs` are connected to each other, so that
-/// each would accept packets from the other. `link` has the path from the first to the second.
-/// Datagram queue pairs need no common path.
+/// Returns whether the queue pairs `mine` and `theirs` accept packets from each other. Two queue
+/// pairs of a connection must also use the same path in both directions. `link` contains the path
+/// from `mine` to `theirs`.
 fn connected(mine: &Inner, theirs: &Inner, link: &LocalPeer) -> bool {
     let datagrams = mine.transport.service() == Service::UnreliableDatagram;
     let back = theirs.transport.attributes().path;

@@ -23,10 +23,9 @@ use crate::proto::Counter;
 /// network had lost them.
 const MAX_ATTEMPTS: u32 = 16;
 
-/// Minimum length in bytes of a single datagram that is passed to the kernel as a burst (message
-/// that the kernel splits). The kernel stores a burst in memory pages, and any other datagram in a
-/// buffer whose size is a power of two. For long packets, pages take about half as much memory, so
-/// that more packets fit into the receiver's socket buffer.
+/// Minimum length in bytes at which even a single datagram is sent by the kernel's burst interface
+/// (UDP segmentation). The kernel then stores the datagram in memory pages instead of a buffer of a
+/// power of two in size. More long packets thus fit into the receiver's socket buffer.
 const MIN_PAGED_LENGTH: usize = 512;
 
 /// Returns whether the kernel stores packets with the path MTU `mtu` in pages, if the socket
@@ -38,7 +37,7 @@ pub(in crate::net) fn uses_pages(mtu: usize) -> bool {
 
 /// Creates a burst: a message that the kernel splits into datagrams of `segment` bytes. `payloads`
 /// are the bytes of the datagrams, and `parameters` their socket, destination and header fields.
-/// `segments` is set if the socket supports bursts.
+/// `segments` is `true` if the kernel can split messages of the socket.
 fn burst<'a>(
     parameters: SendParameters,
     payloads: &'a [IoSlice<'a>],
@@ -74,8 +73,8 @@ impl Network {
         }
     }
 
-    /// Holds the packets of an outbox back for `latency`, an injected fault. Discards them if too
-    /// many packets are held back.
+    /// Holds back the packets of `batch` for `latency`, which simulates a slow network. Discards
+    /// them if too many packets are held back.
     pub(super) fn hold(&self, batch: Box<Batch>, latency: Duration) {
         let now = self.timers.now();
         if let Err(mut batch) = self.delay.hold_batch(batch, now, latency) {
@@ -118,9 +117,10 @@ impl Network {
         }
     }
 
-    /// Returns the number of packets that can be sent as one burst (message that the kernel splits
-    /// into datagrams). The burst begins with the packet with the index `packet` in the first
-    /// element of `sealed`, the packets in the order of sending.
+    /// Returns the number of packets that can be sent next as one burst (message that the kernel
+    /// splits into datagrams): consecutive packets of the same destination, header fields and
+    /// length; only the last may be shorter. `sealed` has the encoded packets in the order of
+    /// sending; the first `packet` of them are sent already.
     pub(super) fn burst(&self, sealed: &[Encoded], packet: usize) -> usize {
         let Some(first) = sealed.first() else {
             return 0;

@@ -31,8 +31,8 @@ const _: () = {
     }
 };
 
-/// The control messages that accompany a sent or received message: traffic class, hop limit,
-/// segment size.
+/// Ancillary data of a sent or received datagram (`msg_control` of `sendmsg`): its traffic class,
+/// hop limit and segment size.
 pub(super) type ControlMessages = [ControlMessage; 3];
 
 /// Values of the control messages of a received message, by which the kernel reports header fields.

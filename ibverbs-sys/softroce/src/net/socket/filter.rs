@@ -24,21 +24,20 @@ use crate::wire::{Opcode, Operation, Transport};
 /// this opcode from every device, because datagrams need no connection.
 const DATAGRAM: Opcode = Opcode::new(Transport::UnreliableDatagram, Operation::SendOnly);
 
-/// Offset at which a packet filter (BPF program) loads bytes of a datagram's IPv4 header
-/// (`SKF_NET_OFF` of linux/filter.h). Linux defines a negative offset for this header; offset 0 is
-/// the UDP header.
+/// Base offset of the IPv4 header in the load instructions of a packet filter (BPF program),
+/// `SKF_NET_OFF` of linux/filter.h. The base is negative because offset 0 is the UDP header.
 const NETWORK_HEADER: u32 = -0x10_0000_i32 as u32;
 /// Offset at which a packet filter (BPF program) loads the source IPv4 address of a datagram.
 const SOURCE_ADDRESS: u32 = NETWORK_HEADER + 12;
 /// Offset at which a packet filter (BPF program) loads the source UDP port of a datagram. Offset 0
 /// is the beginning of the UDP header.
 const SOURCE_PORT: u32 = 0;
-/// Offset at which a packet filter (BPF program) loads the UDP payload of a datagram: a packet that
-/// begins with its BTH (base transport header), or a tunnelled packet that begins with an IPv6
-/// header.
+/// Offset of the UDP payload from the UDP header, at which a packet filter (BPF program) loads the
+/// payload. The payload begins with a BTH (base transport header), or with the IPv6 header of a
+/// tunnelled packet.
 const PAYLOAD: u32 = 8;
-/// Offset at which a packet filter (BPF program) loads the source GID of a tunnelled packet. The
-/// IPv6 header of such a packet is the beginning of the UDP payload, and contains the source GID.
+/// Offset of the source GID of a tunnelled packet from the UDP header. The GID is the source
+/// address in the IPv6 header with which the UDP payload begins.
 const TUNNEL_SOURCE_GID: u32 = PAYLOAD + 8;
 
 /// Maximum number of peers in a filter's list. More peers would slow down all packets: each peer
@@ -48,10 +47,10 @@ pub(super) const MAX_PEERS: usize = 128;
 /// A packet filter (BPF program) for the socket of an IPv4 address, to which instructions are
 /// added.
 ///
-/// Passes all datagrams of senders outside 127/8. A datagram of a sender in 127/8 must come from a
-/// device: from a UDP port of devices, or as a tunnelled packet whose source GID contains the
-/// sender's address and port. Packets of connections must also come from one of `peers`, if there
-/// is a list of peers.
+/// The filter passes all datagrams of senders outside 127/8. A datagram from 127/8 passes if its
+/// source port is one of the devices' ports, or if its tunnel header contains its sender's address
+/// and port. If there is a list of peers, packets of connections pass only if one of `peers` sent
+/// them.
 struct Filter {
     code: Vec<sock_filter>,
 }
@@ -77,9 +76,9 @@ impl Filter {
         filter
     }
 
-    /// Adds code to the packet filter that drops packets unless a device has sent them, and that
-    /// loads the opcode of a device's packet into the accumulator. `base` is the first port of the
-    /// devices' port range.
+    /// Adds instructions to the packet filter that drop each packet that was not sent by a softroce
+    /// device. For the other packets, they load the packet's opcode into the accumulator (the
+    /// register that the filter compares). `base` is the first port of the devices' port range.
     fn load_opcode_of_device(&mut self, base: u16) {
         let mut prefix = [0; 6];
         let example = unique_local(SocketAddrV4::new([127, 0, 0, 1].into(), 1));
@@ -201,9 +200,9 @@ impl Filter {
         self.push(BPF_ST, 0);
     }
 
-    /// Adds a conditional jump to the packet filter (BPF program). The jump is taken if the loaded
-    /// value (the accumulator) differs from the value that [`store`](Self::store) has stored. The
-    /// caller must later pass the returned jump to [`set_target`](Self::set_target).
+    /// Adds a conditional jump to the packet filter (BPF program). The jump is taken if the last
+    /// loaded value differs from the value that the instruction of [`store`](Self::store) saved.
+    /// The caller must set the target of the returned jump by [`set_target`](Self::set_target).
     fn unless_stored(&mut self) -> Jump {
         self.push(BPF_LDX | BPF_MEM, 0);
         Jump {
@@ -242,9 +241,9 @@ struct Jump {
     on: Option<bool>,
 }
 
-/// Attaches a [`Filter`] to the socket of an IPv4 address, by which the kernel drops unexpected
-/// packets of programs of this host. `base` is the first port of the devices' port range. `peers`
-/// are the devices that may send packets of connections; `None` if every device may.
+/// Attaches a [`Filter`] to the socket of an IPv4 address, so that the kernel drops unexpected
+/// packets from programs of this host. `base` is the first UDP port of the devices. `peers` are the
+/// devices from which packets of connections are accepted; `None` accepts them from every device.
 pub(super) fn attach(
     socket: &Descriptor,
     base: u16,

@@ -237,7 +237,7 @@ impl Socket {
 
     /// Installs a packet filter, by which the kernel drops packets of other programs of this host
     /// before they reach this socket. Packets of connections must come from one of the devices
-    /// `peers`, unless there are too many devices. The receiver checks the remaining packets, and
+    /// `peers`, unless there are more than [`filter::MAX_PEERS`]. The receiver itself checks all
     /// packets over IPv6. `base` is the first port of the devices' port range.
     pub(crate) fn install_filter(&self, base: u16, peers: &[SocketAddrV4]) {
         if !self.local.is_ipv4() {
@@ -277,7 +277,7 @@ impl Socket {
         self.local
     }
 
-    /// Returns the size of the socket's receive buffer in bytes, as the kernel counts them.
+    /// Returns the size of the socket's receive buffer in bytes (`SO_RCVBUF`).
     pub(crate) fn receive_buffer(&self) -> io::Result<usize> {
         Ok(sockopt::socket_recv_buffer_size(&self.socket)?)
     }
@@ -422,8 +422,8 @@ impl AsFd for Socket {
 /// Socket option from linux/udp.h: accept IPv6 packets without a UDP checksum.
 const UDP_NO_CHECK6_RX: c_int = 102;
 
-/// Socket option from linux/in6.h: receive only datagrams of multicast groups that this socket has
-/// joined, or of all groups that any socket has joined.
+/// Socket option of linux/in6.h. With the value 0, the socket receives only datagrams of multicast
+/// groups that the socket itself has joined; with 1, of all groups that any socket has joined.
 const IPV6_MULTICAST_ALL: c_int = 29;
 
 fn set_option(socket: &Descriptor, level: c_int, option: c_int, value: c_int) -> io::Result<()> {

@@ -78,8 +78,8 @@ impl Ring {
         }
     }
 
-    /// Prepares the message headers for the next system call. The last call has changed the lengths
-    /// in the headers, which this function sets to the sizes of the buffers again. Returns a
+    /// Prepares the message headers for the next system call that receives datagrams. The last call
+    /// has changed the lengths in the headers; they are set to the buffer sizes again. Returns a
     /// pointer to the headers, and the number of messages to receive: 1 if `is_single` is set,
     /// because a call for a single message is cheaper.
     pub(super) fn prepare(&mut self, is_single: bool) -> (*mut mmsghdr, usize) {

@@ -2,19 +2,18 @@ use std::time::Duration;
 
 use super::pipe::Pipe;
 
-/// Congestion control by round trip times. Determines how the window (limit on packets in flight)
-/// changes, so that senders whose packets wait in one queue of the network share a link, and lose
-/// few packets.
+/// Congestion control by round trip times. Determines the window (limit on packets in flight), so
+/// that senders whose packets wait in one queue of the network share a link, and lose few packets.
 ///
-/// The capacity of a queue is unknown until the queue overflows, which causes a loss. The round
-/// trip time at that moment is the one with a full queue. From then on, the window grows in each
-/// round trip by a number of packets, and shrinks by a fraction that depends on how full the queue
-/// is. All senders measure the same queue. A large window shrinks by more packets than a small one,
-/// so the windows approach each other.
+/// The capacity of the queue is unknown until the queue overflows, which causes a loss. The round
+/// trip time at that moment belongs to a full queue. From then on, the window grows by a fixed
+/// amount in each round trip, and shrinks by a fraction of its size, more if the queue is fuller. A
+/// large window thus shrinks more than a small one, so the windows of the senders approach each
+/// other.
 ///
-/// The assumed round trip time with a full queue is increased slowly, so that the queue overflows
-/// again at some time. This corrects wrong measurements: all senders then halve their windows, and
-/// measure shorter round trip times, which a sender that began later may not know.
+/// The assumed round trip time of a full queue is increased slowly, so that the queue overflows
+/// again at some time. This corrects a wrong measurement: all senders then halve their windows, and
+/// measure again.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Congestion {
     /// The last two measured round trip times in nanoseconds, the later one last.
@@ -32,34 +31,31 @@ pub(super) const UNITS: u64 = 1024;
 /// [`INCREASE`] determines, which is less than one packet for a small window.
 const EMPTY_GROWTH: u64 = 4 * UNITS;
 
-/// Minimum growth of the window (limit on packets in flight) in one round trip, in [units](UNITS),
-/// while the queue of the path is at least a quarter full. The growth is a quarter of a packet, so
-/// that many senders together do not overflow a short queue.
+/// Minimum growth of the window (limit on packets in flight) in one round trip: a quarter of a
+/// packet, in [units](UNITS). Applies while the queue of the path is at least a quarter full.
+/// Faster growth of many senders together would overflow a short queue.
 const MIN_GROWTH: u64 = UNITS / 4;
 
-/// Maximum growth of the window in one round trip, in [units](UNITS), unless the queue of the path
-/// is almost empty: 64 packets. The growth is one packet for each millisecond of the round trip
-/// time with a full queue, so only times of more than 64 ms reach this limit.
+/// Maximum growth of the window (limit on packets in flight) in one round trip: 64 packets, in
+/// [units](UNITS). Does not apply while the queue of the path is almost empty.
 const MAX_GROWTH: u64 = 64 * UNITS;
 
-/// Divisor that determines by which part of its size the window shrinks in one round trip, while
-/// the queue of the path is full: a sixteenth. While the queue is less full, the window shrinks
-/// less.
+/// Divisor of the shrinking of the window (limit on packets in flight). While the queue of the path
+/// is full, the window shrinks by 1/16 of its size in each round trip; otherwise by less.
 const DECREASE: u64 = 16;
 
-/// Divisor that determines by which part of its size the window grows in one round trip, while the
-/// queue of the path is almost empty: 1/32. The window also grows by [`EMPTY_GROWTH`].
+/// Divisor of the growth of the window (limit on packets in flight) while the queue of the path is
+/// almost empty: in each round trip, the window grows by 1/32 of its size, and by [`EMPTY_GROWTH`].
 const INCREASE: u64 = 32;
 
-/// Divisor that determines by which part the assumed round trip time with a full queue grows at
-/// each measurement: 1/2048. Because of this growth the queue overflows again at some time, and the
-/// measurement at that moment corrects a wrong assumption.
+/// Divisor of the slow growth of the assumed round trip time of a full queue: 1/2048 at each
+/// measurement. When the assumed time has become too long, the queue overflows, and the true time
+/// is measured.
 const GROWTH_TIME: u64 = 2048;
 
 impl Congestion {
-    /// Records the measured round trip time `time`. Also increases the assumed round trip time with
-    /// a full queue by a small fraction. If the last two measured times are both longer, the
-    /// assumed time becomes the shorter one of the two.
+    /// Records the measured round trip time `time`. Increases the assumed round trip time of a full
+    /// queue by a small fraction, and to at least the shorter one of the last two measured times.
     pub(super) fn measured(&mut self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.times = match self.times {
@@ -70,9 +66,9 @@ impl Congestion {
         self.full = (self.full).map(|full| full.saturating_add(full / GROWTH_TIME).max(standing));
     }
 
-    /// Records a loss of packets. Returns whether a full queue of the path is the likely reason:
-    /// the last round trips were long compared with the shortest round trip that `pipe` has
-    /// measured.
+    /// Records a loss of packets. Returns `true` if a full queue of the path is the likely reason:
+    /// the last round trips were long compared with the shortest one, which `pipe` has measured.
+    /// If so, also updates the round trip time of a full queue.
     pub(super) fn handle_loss(&mut self, pipe: &Pipe) -> bool {
         let [one, last] = self.times;
         let time = one.max(last);
@@ -119,15 +115,15 @@ impl Congestion {
         Some(size - cut + growth.clamp(least_growth, MAX_GROWTH))
     }
 
-    /// Returns whether the round trip time with a full queue of the path is known, because a full
-    /// queue has caused a loss of packets.
+    /// Returns whether the round trip time of a full queue is known, which is so after the path's
+    /// queue has overflowed.
     pub(super) fn knows_queue(&self) -> bool {
         self.full.is_some()
     }
 
-    /// Returns an estimate of the present round trip time in nanoseconds: the shorter of the last
-    /// two measured times. A single long time may have other reasons than a lasting queue: for
-    /// example, the process of the peer was not scheduled.
+    /// Returns an estimate of the present round trip time in nanoseconds: the shorter one of the
+    /// last two measured times. A single long time is ignored, because the peer's process may only
+    /// have been scheduled late.
     fn standing(&self) -> u64 {
         self.times[0].min(self.times[1])
     }

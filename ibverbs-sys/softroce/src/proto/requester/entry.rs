@@ -84,10 +84,10 @@ impl Entry {
         self.is_read() || self.is_atomic() || self.awaits_empty()
     }
 
-    /// Returns the number of sequence numbers that one packet of the request has. `packet` is the
-    /// index of the packet's first number within the request, and `packets` is the number of all of
-    /// them. A read request packet has a number for each packet of its response, up to the next
-    /// multiple of `run`, the maximum length of a response. Any other packet has one number.
+    /// Returns the number of sequence numbers that one packet of the request occupies: for a read
+    /// request packet, the number of packets of its response, otherwise 1. `packet` is the index of
+    /// the packet's first number within the request, which has `packets` numbers. A response has at
+    /// most `run` packets, and ends at a multiple of `run`.
     pub(super) fn covers(&self, packet: u32, packets: u32, run: u32) -> u32 {
         if self.is_read() {
             (run - packet % run).min(packets - packet)
@@ -100,9 +100,8 @@ impl Entry {
     /// `next` on to any other operation.
     ///
     /// # Errors
-    /// Other processes still use the memory key that the request replaces or invalidates. The error
-    /// is the time after which the caller must call `start` again; until then, the request is
-    /// [waiting](Progress::Waiting).
+    /// If other processes still use the memory key that the request replaces or invalidates: the
+    /// delay after which the caller must call `start` again.
     #[inline]
     pub(super) fn start(
         &mut self,

@@ -5,9 +5,9 @@ use crate::proto::timer::Pacer;
 use crate::proto::{Path, Sequence, Time, receipt};
 use crate::wire::{Deth, Operation};
 
-/// Flow control of an unreliable service. If the peer sends [receipts](crate::proto::receipt)
-/// (confirmations of received packets), the packets since the last receipt are limited to one
-/// window. Otherwise packets are sent in bursts with pauses.
+/// Flow control of an unreliable service. The peer confirms received packets by
+/// [receipts](crate::proto::receipt), and at most one window of packets may be sent without a
+/// receipt. If the peer sends no receipts, packets are sent in bursts, with pauses between them.
 #[derive(Debug)]
 pub(super) struct Flow {
     /// Sequence number before which all packets have a receipt, or no receipt is expected any more.
@@ -58,9 +58,9 @@ const MAX_MISSING_RECEIPTS: u32 = 3;
 /// below half of all sequence numbers, so that the order of two numbers is never ambiguous.
 const MAX_DISTANCE: i32 = 1 << 20;
 
-/// Number of windows of packets after which a receipt (confirmation of received packets) is
-/// requested from a peer that is assumed not to support receipts. A window is the maximum number of
-/// packets in flight. If the peer was only slow, its receipt ends the assumption.
+/// Number of full windows (each the maximum number of packets in flight) between receipt requests
+/// to a peer that seems to send no receipts (confirmations of received packets). If the peer
+/// answers a request, receipts are used again.
 const WINDOWS_BEFORE_RETRY: u32 = 16;
 
 impl Flow {
@@ -86,7 +86,8 @@ impl Flow {
     }
 
     /// Returns whether a packet may be sent to the queue pair `destination` at the time `now`, if
-    /// at most `window` packets may be in flight.
+    /// at most `window` packets may be in flight. If not, records the time until which the packet
+    /// waits (see [`next_timeout`](Self::next_timeout)).
     pub(super) fn may_send(&mut self, destination: u32, window: u32, now: Time) -> bool {
         if self.sends_receipts() && destination != MULTICAST {
             self.pacer.clear_waiting();
@@ -110,8 +111,8 @@ impl Flow {
 
     /// Records that the packet with the number `sequence` was sent to the queue pair `destination`,
     /// as the last of its message if `ends` is set. After half a window of packets (`window` is the
-    /// limit on packets in flight), schedules a receipt request, which the peer answers with a
-    /// confirmation. If the peer is assumed not to support receipts, does so more rarely.
+    /// limit on packets in flight), schedules a request that the peer confirm the packets. A peer
+    /// that has not answered such requests gets them more rarely.
     pub(super) fn sent(
         &mut self,
         sequence: Sequence,
@@ -149,8 +150,8 @@ impl Flow {
     }
 
     /// Records that messages without packets were put into the peer's ring (queue in shared
-    /// memory), and that these messages use the sequence numbers before `end`. Their receipt
-    /// (confirmation by the peer) is requested only after the next packet.
+    /// memory), and that these messages use the sequence numbers before `end`. No receipt
+    /// (confirmation by the peer) is requested for them before the next packet is sent.
     pub(super) fn sent_without_packets(&mut self, end: Sequence) {
         self.next = end;
         // Without this limit, the distance between the two numbers could exceed half of all
@@ -168,8 +169,8 @@ impl Flow {
         self.packets_end = self.packets_end.filter(|end| end.distance(limit) > 0);
     }
 
-    /// Returns whether no receipt (confirmation by the peer) is awaited. All packets and messages
-    /// that were sent have a receipt, or no receipt is expected any more for
+    /// Returns whether no receipt (confirmation by the peer) is awaited: all receipts for the sent
+    /// packets and messages have arrived, or the peer is assumed not to send
     /// them.
     pub(super) fn is_settled(&self) -> bool {
         self.taken == self.next
@@ -235,9 +236,9 @@ impl Flow {
         self.pacer.clear_waiting();
     }
 
-    /// Returns the time at which waiting packets may be sent, because the wait for a receipt
-    /// (confirmation of received packets) or a pause between bursts ends. Returns `None` if no
-    /// packet waits.
+    /// Returns the time at which a waiting packet may be sent. The packet waits for a receipt (the
+    /// peer's confirmation of earlier packets), or for the end of the pause after a burst of
+    /// packets. Returns `None` if no packet waits.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let times = [self.deadline, self.pacer.resume_at()];
         times.into_iter().flatten().min()

@@ -198,8 +198,8 @@ impl Requester {
     }
 
     /// Appends the next packet of the send queue to `out`, from the base transport header (BTH) to
-    /// the padding, and returns the path that the packet takes to its destination. Returns `None`
-    /// if no packet may be sent now.
+    /// the padding. Returns the packet's path (its addressing information), or `None` if no packet
+    /// may be sent now.
     pub(super) fn poll_transmit(
         &mut self,
         now: Time,
@@ -242,8 +242,8 @@ impl Requester {
         self.transmit(first, packets, now, endpoint, host, out)
     }
 
-    /// Starts the request whose packet is sent next (the request at the cursor), if it has not
-    /// started and need not wait. Returns its first sequence number and the number of its sequence
+    /// Starts the request whose packet is sent next, if it has not started and need not wait.
+    /// Returns the first sequence number of the request and the length of its range of sequence
     /// numbers, or `None` if no request can be sent now.
     fn select(
         &mut self,
@@ -360,10 +360,10 @@ impl Requester {
         Ok(Some(path))
     }
 
-    /// Returns whether a packet that is not the last of its message must request an
-    /// acknowledgement: many packets were sent since the last request, or the window (limit on
-    /// packets in flight) will be full. The packet has `covers` sequence numbers, and
-    /// `unacknowledged` earlier sequence numbers are unacknowledged.
+    /// Returns whether a packet in the middle of a message must request an acknowledgement, because
+    /// many packets were sent since the last request, or because the packet fills the window (limit
+    /// on packets in flight). The packet occupies `covers` sequence numbers, after `unacknowledged`
+    /// numbers without an acknowledgement.
     fn requests_ack(&self, unacknowledged: u32, covers: u32) -> bool {
         self.unasked + 1 >= self.window.acknowledge_every()
             || unacknowledged + covers >= self.window.size()
@@ -426,9 +426,9 @@ impl Requester {
         Ok(Some(path))
     }
 
-    /// Appends the packet `sequence` of a started request to `out` again. Returns the path of the
-    /// packet and the number of its sequence numbers, which is above one only for a read request.
-    /// Returns `None` if the packet cannot be sent.
+    /// Appends the packet `sequence` of a started request to `out` again. Returns the packet's
+    /// path, and the number of sequence numbers that it occupies: one for each response packet of a
+    /// read, otherwise 1. Returns `None` if the packet cannot be sent.
     fn transmit_again(
         &mut self,
         sequence: Sequence,
@@ -475,10 +475,10 @@ impl Requester {
         Cursor::at(entry + 1 + done.count())
     }
 
-    /// Returns the number of sequence numbers before `next` that occupy the window (limit on
-    /// packets in flight). In general, these belong to [packets in
-    /// flight](Self::packets_in_flight). The result is higher if necessary, so that the number of
-    /// all unanswered packets does not exceed the maximum size of the window.
+    /// Returns how much of the window (limit on packets in flight) is occupied, in sequence numbers
+    /// before `next`: the [packets in flight](Self::packets_in_flight), or more if too many packets
+    /// are unanswered. The number of unanswered packets thus never exceeds the maximum size of the
+    /// window.
     #[inline]
     fn in_flight(&self, next: Sequence) -> u32 {
         let unanswered = next.distance(self.unanswered).max(0) as u32;
@@ -486,9 +486,9 @@ impl Requester {
         self.packets_in_flight(next).max(least)
     }
 
-    /// Returns the number of sequence numbers before `next` that belong to packets in flight.
-    /// Unanswered packets do not count if the peer has received and kept them after a gap, or if
-    /// they are lost and have not been sent again.
+    /// Returns the number of packets in flight, as sequence numbers before `next`. An unanswered
+    /// packet is not in flight if the peer has reported its arrival after a missing packet, or if
+    /// the packet is lost and has not been sent again.
     #[inline]
     fn packets_in_flight(&self, next: Sequence) -> u32 {
         let unanswered = next.distance(self.unanswered).max(0) as u32;
@@ -496,21 +496,21 @@ impl Requester {
         unanswered.saturating_sub(ended)
     }
 
-    /// Returns a sequence number that advances by one for each packet that the peer receives. A
-    /// packet that arrives before an earlier one counts, too. The difference of two such numbers is
-    /// the number of packets that the peer has received between two points in time.
+    /// Returns a count of the packets that the peer has received, in or out of order, as a sequence
+    /// number. The difference of two counts is the number of packets that arrived in between, from
+    /// which the rate of the path is measured.
     fn delivered(&self) -> Sequence {
         self.unanswered + self.repairs.kept(self.unanswered)
     }
 
-    /// Returns whether the response with the sequence number `sequence` is new: packets with lower
-    /// numbers are already answered, and packets with higher numbers were never sent (a ghost
-    /// acknowledgement, IBTA 9.7.5.1.3).
+    /// Returns whether the response with the sequence number `sequence` is new and valid: the
+    /// packet with this number has been sent, and is not answered. An acknowledgement of a packet
+    /// that was never sent is a ghost acknowledgement (IBTA 9.7.5.1.3).
     fn is_new_response(&self, sequence: Sequence) -> bool {
         sequence.distance(self.unanswered) >= 0 && sequence.distance(self.sent) < 0
     }
 
-    /// Returns the sequence number of the packet that is sent next (the packet at the cursor).
+    /// Returns the sequence number of the packet that is sent next.
     fn position(&self) -> Sequence {
         match self
             .queue
@@ -526,7 +526,7 @@ impl Requester {
     /// them from the queue.
     ///
     /// # Errors
-    /// The status of the request that is then at the front of the queue, if this request has
+    /// The error status of the first request that is not fully answered, if this request has
     /// failed.
     fn complete_front(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
         while let Some(entry) = self.queue.front() {
@@ -615,8 +615,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Handles a receipt, by which the peer of an unreliable service confirms that it has received
-    /// all packets up to `sequence`. More packets may then be sent.
+    /// Handles a receipt: the confirmation of an unreliable service's peer that all packets up to
+    /// `sequence` have arrived. More packets may then be sent.
     pub(super) fn receipt(&mut self, sequence: Sequence) {
         self.flow.receipt(sequence);
     }
@@ -629,9 +629,8 @@ impl Requester {
         }
     }
 
-    /// Publishes a memory key to other processes again. The key was withdrawn from them because the
-    /// next request of the send queue (a binding or an invalidation) uses the key, but this request
-    /// will not be executed.
+    /// Lets other processes use a memory key again. The next request of the send queue (a binding
+    /// or an invalidation) has withdrawn the key from them, but will not be executed.
     pub(super) fn publish_withdrawn(&self, host: &impl Host) {
         let mut waiting = self.queue.iter();
         let next = waiting.find(|entry| matches!(entry.progress, Progress::Waiting));

@@ -3,8 +3,8 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{CompletionStatus, Memory, Payload, SendOperation, Sequence};
 use crate::wire::{AtomicEth, BASE, Deth, Feth, Header, Operation, Reth};
 
-/// Position of a packet within its request, with the number of sequence numbers that the packet
-/// has, and its request for an acknowledgement.
+/// Position of a packet within its request, the number of sequence numbers that the packet
+/// occupies, and whether the packet must request an acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PacketPosition {
     pub(super) sequence: Sequence,
@@ -79,8 +79,8 @@ pub(super) fn write_run(
     }
 }
 
-/// Returns the headers of the packet of the request `entry` that `place` selects by its index
-/// within the request. The pad count is not set, because it depends on the payload.
+/// Returns the headers of the packet at the position `place` of the request `entry`. The pad count
+/// is not set, because it depends on the payload.
 fn header(
     entry: &Entry,
     place: PacketPosition,

@@ -11,8 +11,8 @@ use crate::proto::{
 };
 
 /// Number of consecutive messages whose bytes the peer could not copy from this process's memory,
-/// after which this side sends the bytes of all further messages from the same kind of memory.
-/// Before, this side sends only the location of the bytes in memory.
+/// after which this side always sends the bytes. Messages in memory that the peer can map, and
+/// messages in other memory, are counted separately.
 const MAX_DECLINED: u32 = 3;
 
 impl Requester {
@@ -58,8 +58,8 @@ impl Requester {
     }
 
     /// Returns the position of the next unsent bytes of the send queue, and the request to which
-    /// the bytes belong. Returns `None` if no request waits to be sent, or if the next request has
-    /// not started.
+    /// the bytes belong. Returns `None` if the next request has no sequence numbers yet, or if
+    /// there is no unsent request.
     pub(super) fn started(&self, endpoint: &Endpoint) -> Option<(Upcoming, &SendRequest)> {
         let entry = self.queue.get(self.cursor.entry)?;
         let Progress::Started { first, packets } = entry.progress else {
@@ -355,9 +355,9 @@ impl Requester {
         self.flow.skipped(limit + 0xff_ffff);
     }
 
-    /// Moves the cursor (position of the packet that is sent next) past a part (range) of a message
-    /// that needs no answer of the peer any more. The part has `packets` sequence numbers. If
-    /// `ends` is set, the part ends its request, which then completes.
+    /// Advances the position of the next packet past a part (range) of a message that is already
+    /// answered. The part has `packets` sequence numbers. If `ends` is set, the part is the last of
+    /// its request, which then completes.
     fn pass_answered(
         &mut self,
         packets: u32,
@@ -372,8 +372,7 @@ impl Requester {
     }
 
     /// Completes the oldest request of the send queue successfully, and removes it from the queue.
-    /// No later request may have started, because the cursor (position of the packet that is sent
-    /// next) moves to the beginning of the next request.
+    /// The next request, which must not have started, is then sent from its beginning.
     fn complete_first(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
         if let Some(entry) = self.queue.front() {
             self.fetches -= usize::from(entry.awaits_data());

@@ -6,9 +6,8 @@ use crate::proto::Time;
 /// path is full and no packet waits in a queue.
 ///
 /// The capacity is the product of the rate at which the peer acknowledges packets and the shortest
-/// round trip time. A window of this size fills the path. While round trips take the shortest time,
-/// no packet waits, and the true capacity may be higher than the estimate. So the suggested window
-/// is then larger.
+/// round trip time. While round trips take the shortest time, the path may not be full, and the
+/// true capacity may be higher than the estimate.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pipe {
     shortest: Option<Shortest>,
@@ -26,8 +25,8 @@ struct Shortest {
     at: Time,
 }
 
-/// Minimum plausible round trip time in nanoseconds. A shorter measured time is ignored, because
-/// the clock was read before the response arrived.
+/// Minimum plausible round trip time in nanoseconds. A shorter measured time is wrong, because the
+/// clock was read too early, and is ignored.
 const MIN_ROUND_TRIP: u64 = 1_000;
 
 /// Maximum age of the shortest round trip time. The next measurement replaces an older value even
@@ -35,8 +34,8 @@ const MIN_ROUND_TRIP: u64 = 1_000;
 const MAX_AGE: Duration = Duration::from_secs(10);
 
 impl Pipe {
-    /// Updates the estimate with a measurement made at the time `now`: `packets` packets were
-    /// acknowledged in one round trip of the duration `round_trip`.
+    /// Updates the estimated capacity of the path with a measurement made at the time `now`:
+    /// `packets` packets were acknowledged in one round trip of the duration `round_trip`.
     pub(super) fn measured(&mut self, round_trip: Duration, packets: u32, now: Time) {
         let nanos = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
         if nanos < MIN_ROUND_TRIP {
@@ -71,9 +70,9 @@ impl Pipe {
         self.capacity
     }
 
-    /// Returns the number of packets in flight that fill the path. While no packet waits in a queue
-    /// of the path, returns a number above the estimate, because the capacity may be higher than
-    /// the estimate.
+    /// Returns the number of packets in flight with which the sender should fill the path: the
+    /// estimated capacity, or half as much more while no packet waits in a queue, because the
+    /// capacity may then be higher.
     pub(super) fn fill(&self) -> u32 {
         let margin = if self.is_full { 0 } else { self.capacity / 2 };
         self.capacity.saturating_add(margin)
@@ -91,8 +90,8 @@ mod tests {
     }
 
     /// Simulates a sender on a path that transfers at most `most` packets in a round trip. In each
-    /// of `rounds` round trips, the sender has `base` more packets in flight than [`Pipe::fill`]
-    /// suggests. Returns the number of packets in flight for each round trip.
+    /// of `rounds` round trips, the sender has [`Pipe::fill`] plus `base` packets in flight.
+    /// Returns the number of packets in flight for each round trip.
     fn windows(most: u32, base: u32, rounds: u64) -> Vec<u32> {
         let mut pipe = Pipe::default();
         // The first window is small, so its packets wait in no queue.

@@ -2,14 +2,14 @@ use std::time::Duration;
 
 use crate::proto::{Sequence, Time};
 
-/// Detection of losses that the peer reports by no NAK. A NAK is caused by a later packet, so the
-/// loss of the last packets in flight causes no NAK. A peer also sends only one NAK for a packet,
-/// and so reports no second loss of this packet (IBTA 9.7.4.1.2).
+/// Detection of losses that the peer does not report by a NAK. The peer sends a NAK only when a
+/// later packet arrives, and only one for each missing packet (IBTA 9.7.4.1.2). So the loss of the
+/// last packets in flight, and the second loss of a packet, cause no NAK.
 ///
 /// If no response arrives for some round trips, the oldest unanswered packet is sent again, as a
-/// probe. The response shows which packets the peer has received. Otherwise only the
-/// acknowledgement timeout would help, which is often a thousand times longer. Probes do not count
-/// as retries, but their number is limited.
+/// probe. The response shows which packets the peer has received. Without probes, the requester
+/// would wait for the acknowledgement timeout, which is often a thousand times longer. Probes do
+/// not count as retries, but their number is limited.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Probe {
     /// Estimated round trip time. `None` before the first response.
@@ -26,7 +26,7 @@ pub(super) struct Probe {
     end: Option<Sequence>,
 }
 
-/// Packet whose round trip time is being measured: the time from its transmission to the response.
+/// A sent packet whose round trip time, from its transmission to the response, is being measured.
 #[derive(Clone, Copy, Debug)]
 struct TimedPacket {
     sequence: Sequence,
@@ -66,9 +66,9 @@ const MAX_PROBES: u32 = 3;
 
 impl Probe {
     /// Records that packets were sent at the time `now`, and schedules the next probe (repetition
-    /// of the oldest unanswered packet). `timed` is the number of a new packet whose round trip
-    /// time can be measured, because it requests a response. `delivered` is the sequence number
-    /// that the peer has reached, and `timeout` the acknowledgement timeout.
+    /// of the oldest unanswered packet) within the acknowledgement timeout `timeout`. `timed` is
+    /// the number of a new packet that requests a response, so that its round trip time can be
+    /// measured. `delivered` is the [count of received packets](super::Requester::delivered).
     pub(super) fn sent(
         &mut self,
         timed: Option<Sequence>,
@@ -86,10 +86,12 @@ impl Probe {
         self.arm(now, timeout);
     }
 
-    /// Records that all packets before `limit` are answered. `delivered` is the sequence number
-    /// that the peer has reached, and `waiting` is set if later packets are unanswered. Returns
-    /// `true` if these later packets were lost: the response answers the packet that was repeated
-    /// as the last probe, and no later packet, although the peer would have acknowledged them too.
+    /// Records that all packets before `limit` are answered. `delivered` is the [count of received
+    /// packets](super::Requester::delivered), and `waiting` is set if later packets are unanswered.
+    ///
+    /// Returns `true` if these later packets are lost. This is so if the response to a probe
+    /// (repetition of the oldest unanswered packet) answers only the repeated packet, because the
+    /// peer would also have answered later packets that it had received.
     pub(super) fn progress(
         &mut self,
         limit: Sequence,
@@ -142,9 +144,9 @@ impl Probe {
         self.sample.take()
     }
 
-    /// Returns whether no round trip is being measured, and no probe (repetition of the oldest
-    /// unanswered packet) is scheduled or unanswered. If all packets are answered,
-    /// [`progress`](Self::progress) then need not be called.
+    /// Returns whether this detector expects no response: no round trip is being measured, and no
+    /// probe (repetition of the oldest unanswered packet) is scheduled or unanswered. If all
+    /// packets are answered, [`progress`](Self::progress) then need not be called.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.timed.is_none()
@@ -154,8 +156,8 @@ impl Probe {
             && self.end.is_none()
     }
 
-    /// Cancels the round trip measurement and the probe, because the unanswered packets are sent
-    /// again.
+    /// Cancels the round trip measurement and the scheduled probe (repetition of the oldest
+    /// unanswered packet), because all unanswered packets are sent again.
     pub(super) fn cancel(&mut self) {
         self.timed = None;
         self.at = None;
@@ -190,9 +192,9 @@ impl Probe {
         self.is_probe_due
     }
 
-    /// Records that a probe was sent: the oldest unanswered packet was sent again. `end` is the
-    /// sequence number after this packet. Schedules the next probe, unless the acknowledgement
-    /// timeout `timeout` is too short for it.
+    /// Records that a probe was sent, which repeats the oldest unanswered packet. `end` is the
+    /// sequence number after that packet. Schedules the next probe, unless many probes are
+    /// unanswered, or the acknowledgement timeout `timeout` would soon follow.
     pub(super) fn probe_sent(&mut self, end: Sequence, now: Time, timeout: Option<Duration>) {
         self.is_probe_due = false;
         // The answer may be to the first transmission or to the probe, so it gives no round trip

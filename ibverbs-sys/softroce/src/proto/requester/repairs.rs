@@ -6,9 +6,8 @@ use crate::proto::Sequence;
 /// Record of the packets that the peer has not received, although it has received later packets.
 /// Only these missing packets are sent again, because the peer keeps the later packets.
 ///
-/// The peer lists the packets that it keeps in a gap report. A report acknowledges nothing: the
-/// kept packets also stay unanswered until the missing packets have arrived and the peer
-/// acknowledges all.
+/// The peer lists the packets that it keeps in a gap report. A kept packet is acknowledged only
+/// when the missing packets before it have arrived.
 ///
 /// Networks seldom change the order of packets. So if the peer has received a packet, the packets
 /// that were sent before it have arrived or are lost. This also reveals the loss of the last
@@ -33,11 +32,10 @@ struct Missing {
 }
 
 impl Repairs {
-    /// Records a gap report, in which the peer lists the packets that it keeps. Each set bit of
-    /// `bits` stands for such a packet. The first bit, which is the highest bit of the first byte,
-    /// stands for the packet `base`. Ignores packets that are not between `unanswered` and `sent`,
-    /// because the report is old or forged. Returns whether a packet that was sent again has been
-    /// lost a second time.
+    /// Records a gap report, in which the peer lists received packets by the bits of `bits`. The
+    /// first bit, the highest of the first byte, stands for the packet `base`. Packets outside of
+    /// `unanswered` to `sent` are ignored. Returns whether the report shows that a packet that was
+    /// sent again was lost again.
     pub(super) fn report(
         &mut self,
         base: Sequence,
@@ -81,8 +79,8 @@ impl Repairs {
     }
 
     /// Records that all packets before `unanswered` are answered. Returns whether a packet that was
-    /// sent again has been lost a second time, because the peer has received a packet that was sent
-    /// after it. Such a loss means that too many packets are in flight.
+    /// sent again was lost again. Such a loss, which means that too many packets are in flight,
+    /// shows when the peer has received a packet that was sent later.
     #[inline]
     pub(super) fn progress(&mut self, unanswered: Sequence) -> bool {
         let Some(end) = self.end else {
@@ -102,11 +100,10 @@ impl Repairs {
         self.conclude(later(unanswered, Some(end)), latest)
     }
 
-    /// Concludes that packets are lost, because the peer has received a packet that was sent later.
-    /// `latest` is the number that the next new packet had at the time of that later packet.
-    /// Packets from `end` to `latest`, which no report has mentioned, are missing. Missing packets
-    /// that were sent again before that time were lost again. Returns whether there is such a
-    /// packet.
+    /// Concludes that packets were lost, because the peer has received a packet that was sent after
+    /// them. When that packet was sent, `latest` was the number of the next new packet. Packets
+    /// from `end` up to `latest` are then missing, and missing packets that had been sent again
+    /// before were lost again. Returns whether a packet was lost again.
     fn conclude(&mut self, end: Sequence, latest: Sequence) -> bool {
         let count = latest.distance(end).max(0) as u32;
         (self.missing).extend((0..count).map(|place| Missing {
@@ -125,8 +122,8 @@ impl Repairs {
         is_lost_again
     }
 
-    /// Discards what is known about missing and kept packets, because all packets from the oldest
-    /// unanswered one on are sent again.
+    /// Forgets which packets the peer has received and which are missing, because all unanswered
+    /// packets are sent again.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -165,8 +162,8 @@ impl Repairs {
         self.end.is_some()
     }
 
-    /// Returns the sequence number of the first missing packet that must be sent again, or `None`
-    /// if there is none.
+    /// Returns the sequence number of the first packet that is missing at the peer and must be sent
+    /// again, or `None` if there is no such packet.
     #[inline]
     pub(super) fn next(&self) -> Option<Sequence> {
         if self.waiting == 0 {
@@ -176,9 +173,10 @@ impl Repairs {
         waiting.map(|packet| packet.sequence)
     }
 
-    /// Records that a missing packet was sent again. The packet has the `covers` sequence numbers
-    /// from `sequence` on. `sent` is the present number of the next new packet: if the peer
-    /// receives that packet or a later one first, the missing packet was lost again.
+    /// Records that a missing packet was sent again. The packet has `covers` sequence numbers,
+    /// beginning with `sequence`. `sent` is the number of the next new packet, to detect another
+    /// loss: if the peer receives the packet `sent` and not the missing one, the missing packet was
+    /// lost again.
     pub(super) fn repeated(&mut self, sequence: Sequence, covers: u32, sent: Sequence) {
         for packet in &mut self.missing {
             let distance = packet.sequence.distance(sequence);

@@ -88,9 +88,10 @@ impl Requester {
         true
     }
 
-    /// Returns the request that is sent next, its first sequence number, and the number of its
-    /// sequence numbers. Returns `None` unless the next packet is in the middle of a send or a
-    /// write: only middle packets have equal headers, and can be written in one step.
+    /// Returns the send or write whose middle packet is sent next, its first sequence number, and
+    /// the length of its range of sequence numbers. Returns `None` if the next packet is the first
+    /// or last of its message, or belongs to another operation. Only middle packets have equal
+    /// headers, so that several can be written at once.
     fn message_in_progress(&self) -> Option<(&Entry, Sequence, u32)> {
         let packet = self.cursor.packet;
         let entry = self.queue.get(self.cursor.entry).filter(|_| packet > 0)?;

@@ -2,15 +2,14 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{Path, Sequence};
 use crate::wire::{Header, Opcode, Operation, Reth};
 
-/// Gap of sequence numbers that the peer's queue pair has not counted, because their messages were
-/// executed directly in the peer's memory. The gap must be announced to the peer before the next
-/// packet; otherwise the peer would take it for a loss.
+/// Announcement of sequence numbers that no packet has, because their messages were executed
+/// directly in the peer's memory. Without the announcement, the peer would take the gap in the
+/// numbers for a loss.
 ///
-/// The sequence numbers of several consecutive messages form one gap. A skip packet announces the
-/// end and the length of the gap. The skip packet has no response of its own: the response to the
-/// packet after it shows that both have arrived. Until then, the skip packet is sent again before
-/// each retransmission. A peer that expects a number in the gap advances to the end of the gap. A
-/// peer that expects another number has handled the skip packet before, and ignores the repetition.
+/// A skip packet announces the end and the length of the gap, before the next packet is sent. The
+/// skip packet has no response, and is repeated before each retransmission of the packet after the
+/// gap, until that packet is answered. A peer that has passed the gap already ignores the
+/// repetition.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Skips {
     gap: Option<Gap>,
@@ -53,10 +52,10 @@ impl Skips {
         self.gap.as_ref().is_some_and(untold)
     }
 
-    /// Appends a skip packet to `out`, if it [must be sent](Self::is_due) before the packet with
-    /// the number `next`, and returns the path that the skip packet takes to the peer. Forgets the
-    /// gap of sequence numbers if a packet after it is answered, because the oldest unanswered
-    /// number, `unanswered`, is then higher.
+    /// Appends a skip packet to `out` if it [must be sent](Self::is_due) before the packet `next`,
+    /// and returns the path to the peer. A skip packet announces a gap of sequence numbers that no
+    /// packet has. Discards the gap if `unanswered`, the oldest unanswered number, is beyond the
+    /// gap.
     pub(super) fn poll_transmit(
         &mut self,
         next: Sequence,

@@ -81,8 +81,9 @@ impl Requester {
         }
     }
 
-    /// Records that a message was sent and awaits a response. The caller, which does not know the
-    /// time yet, must set the timeout with [`arm`](Self::arm) afterwards.
+    /// Records that a message was sent and awaits a response, if the queue pair has an
+    /// acknowledgement timeout. The caller must then set the deadline of the response by
+    /// [`arm`](Self::arm).
     #[inline]
     pub(super) fn await_response(&mut self, endpoint: &Endpoint) {
         if self.answer_by == ResponseDeadline::Never && endpoint.attributes.ack_timeout.is_some() {
@@ -131,10 +132,9 @@ impl Requester {
         }
     }
 
-    /// Returns the deadline of the response to a packet that is sent now. After two timeouts
-    /// without a response, the configured timeout is extended up to four times, as IBTA 9.7.6.1.3
-    /// allows: the peer is a process, and on a busy machine it may not run for longer than all
-    /// timeouts of a hardware device together.
+    /// Returns the deadline of the response to a packet that is sent now. The configured timeout is
+    /// doubled after two timeouts in a row, and quadrupled after three, as IBTA 9.7.6.1.3 allows.
+    /// The peer is a process, which may not run for a long time on a busy machine.
     pub(super) fn deadline(&self, now: Time, endpoint: &Endpoint) -> ResponseDeadline {
         let Some(timeout) = endpoint.attributes.ack_timeout else {
             return ResponseDeadline::Never;

@@ -3,7 +3,9 @@ use super::pipe::Pipe;
 use super::probe::Sample;
 use crate::proto::{Sequence, Time};
 
-/// Congestion window: the maximum number of packets in flight.
+/// Congestion window: the maximum number of packets in flight. The specification has no such
+/// window, because InfiniBand links lose nothing; but UDP sockets drop packets when their buffers
+/// are full.
 ///
 /// - At first, the window grows quickly, by one packet for each acknowledged packet, up to a limit.
 /// - A loss halves the window. The window then grows quickly again to the measured capacity of the
@@ -13,12 +15,8 @@ use crate::proto::{Sequence, Time};
 /// - After packets were lost because a queue of the path was full, [`Congestion`] determines how
 ///   the window changes.
 ///
-/// The limit is that of the attributes for an unknown path. To this are added the packets that the
-/// [path](Pipe) holds while no packet waits in a queue. So a long path is filled, and the packets
-/// that wait in queues stay fewer than on a short one.
-///
-/// The specification has no such window, because InfiniBand links lose nothing. A socket's buffer
-/// drops packets, and a requester without a window would fill it again with each retransmission.
+/// The limit is a constant for paths of unknown capacity, plus the measured [capacity](Pipe) of the
+/// path.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     limit: u32,
@@ -49,14 +47,14 @@ const INITIAL_SIZE: u32 = 16;
 /// the smallest socket buffer that systems usually have.
 const MAX_RESPONSE: u32 = 32 << 10;
 
-/// Minimum window size in packets after a loss. A loss is detected when later packets arrive, and a
-/// smaller window would allow too few of them.
+/// Minimum window size in packets after a loss. With a smaller window, too few packets would follow
+/// a lost packet for the peer to report the loss.
 const MIN_SIZE: u32 = 4;
 
 impl Window {
-    /// Creates a window that can grow to `limit` packets while the capacity of the path is unknown.
-    /// If measurements show that the path holds more packets, the window can grow further, to at
-    /// most `most` packets.
+    /// Creates a window (limit on packets in flight) whose size is at most `limit` packets while
+    /// the capacity of the path is unknown. If the path is measured to hold more packets, the
+    /// window can grow to at most `most` packets.
     pub(super) fn new(limit: u32, most: u32) -> Self {
         // A larger window would come too close to half of the sequence space.
         let limit = limit.clamp(1, 1 << 20);
@@ -86,21 +84,21 @@ impl Window {
         self.most - self.size
     }
 
-    /// Returns whether the window has room for a packet that covers `covers` sequence numbers while
+    /// Returns whether the limit on packets in flight permits `covers` more sequence numbers while
     /// `unacknowledged` others are unacknowledged. The result is `true` if `unacknowledged` is 0.
     pub(super) fn has_room(&self, unacknowledged: u32, covers: u32) -> bool {
         unacknowledged == 0 || unacknowledged + covers <= self.size
     }
 
-    /// Returns the number of packets that may be sent while `unacknowledged` packets are
-    /// unacknowledged.
+    /// Returns the number of packets that the window (limit on packets in flight) still has room
+    /// for, after `unacknowledged` unacknowledged ones.
     pub(super) fn room(&self, unacknowledged: u32) -> u32 {
         self.size.saturating_sub(unacknowledged)
     }
 
     /// Returns the maximum number of response packets for one read request packet, if the path MTU
-    /// is `mtu` bytes. The limit lets two such responses be in flight in the window, and lets each
-    /// of them fit into a small socket buffer.
+    /// is `mtu` bytes. Two such responses fit into the window (limit on packets in flight), and
+    /// each fits into a small socket buffer.
     pub(super) fn read_batch(&self, mtu: u32) -> u32 {
         (self.limit / 2).min(MAX_RESPONSE / mtu).clamp(1, 32)
     }
@@ -113,8 +111,9 @@ impl Window {
     }
 
     /// Records that `packets` packets were acknowledged, and lets the window (limit on packets in
-    /// flight) grow. `oldest` is now the oldest unanswered sequence number, which shows whether all
-    /// packets from the time of the last loss are answered.
+    /// flight) grow. `oldest` is the oldest sequence number that is still unanswered. Once `oldest`
+    /// has passed the packets that were in flight at the last loss, a further loss can halve the
+    /// window again.
     pub(super) fn progress(&mut self, packets: u32, oldest: Sequence) {
         if self.recovered.is_some_and(|end| oldest.distance(end) >= 0) {
             self.recovered = None;
@@ -131,8 +130,9 @@ impl Window {
         }
     }
 
-    /// Adapts the limit up to which the window may grow to the measured round trip `sample`. Once a
-    /// full queue of the path has caused a loss, also adapts the present size of the window.
+    /// Adapts the maximum size of the window (limit on packets in flight) to the measured round
+    /// trip `sample`. If the round trip time of a full queue of the path is known, also adapts the
+    /// present size.
     pub(super) fn measured(&mut self, sample: &Sample, now: Time) {
         if self.most > self.least {
             self.pipe.measured(sample.time, sample.packets, now);
@@ -155,9 +155,9 @@ impl Window {
         }
     }
 
-    /// Records that a packet before `sent` was lost, and halves the window. Has no effect while
-    /// packets from the time of the previous loss are unanswered, because one congestion can lose
-    /// several packets.
+    /// Records that a packet before `sent` was lost, and halves the window (limit on packets in
+    /// flight). Losses among the packets that were in flight at the previous loss have no effect,
+    /// because they have the same cause.
     pub(super) fn loss(&mut self, sent: Sequence) {
         if self.recovered.is_none() {
             self.timeout(sent);
@@ -179,9 +179,9 @@ impl Window {
         self.recovered = Some(sent);
     }
 
-    /// Restores the window size before the last loss. The caller has found that the packets that
-    /// were considered lost were acknowledged without retransmission, so that the peer was only
-    /// slow.
+    /// Undoes the halving of the window (limit on packets in flight) by the last recorded loss.
+    /// Called when the packets that were considered lost are acknowledged without retransmission,
+    /// because the peer was only slow.
     pub(super) fn undo_loss(&mut self) {
         if self.recovered.take().is_some() {
             (self.size, self.threshold) = self.before;

@@ -41,9 +41,9 @@ impl KeptPackets {
         self.packets = VecDeque::new();
     }
 
-    /// Adds a copy of `packet`, which has arrived although the packet `expected` before it is
-    /// missing, unless there is a copy already. Returns whether the packet reveals a new gap:
-    /// neither the packet directly before it nor a later packet has arrived.
+    /// Adds a copy of `packet`, unless there is a copy already. The packet has arrived although the
+    /// packet `expected` before it is missing. Returns whether the packet reveals further missing
+    /// packets: it is the latest packet so far, and the packet directly before it has not arrived.
     pub(super) fn insert(&mut self, expected: Sequence, packet: &Packet<'_>) -> bool {
         let distance = Sequence::new(packet.header.bth.sequence).distance(expected);
         let place =
@@ -83,9 +83,9 @@ impl KeptPackets {
         self.packets.pop_front()
     }
 
-    /// Appends the content of a gap report to `out`: a bit for each packet from `expected` (the
-    /// first missing one) on. A bit is set if the packet has arrived and is stored here. Bits
-    /// beyond the first `most` bytes are left out.
+    /// Appends the list of kept packets to `out`, for a report to the peer. Each packet from
+    /// `expected` (the first missing one) on has a bit, which is set if the packet is kept here.
+    /// The list ends after `most` bytes at the latest.
     pub(super) fn write_bits(&self, expected: Sequence, most: usize, out: &mut Vec<u8>) {
         let begin = out.len();
         for packet in &self.packets {

@@ -37,7 +37,7 @@ impl From<RemoteFault> for Refusal {
     }
 }
 
-/// A send or write of the peer that is being received, packet by packet or in parts.
+/// A send or write of the peer that is being received, in packets or through shared memory.
 #[derive(Debug, Default)]
 pub(super) struct Message {
     pub(super) progress: Progress,
@@ -184,9 +184,9 @@ impl Message {
         }
     }
 
-    /// Receives a part (range) of a message from another process, as [`take`](Self::take) does. For
-    /// a write, first checks that the peer may write to the destination; if not, no posted receive
-    /// is consumed.
+    /// Receives a part (range) of a message from another process. For a write, first checks that
+    /// the peer may write to the destination; if not, no posted receive is consumed. Returns
+    /// `false` if the bytes cannot be read from the peer's memory, so that the peer must send them.
     #[inline(always)]
     pub(super) fn take_from_process<H: Host>(
         &mut self,
@@ -206,8 +206,8 @@ impl Message {
 
     /// Receives a part (range) of a message that is transferred without packets: copies its bytes
     /// from `source` to the posted receive. Returns `false` if the bytes cannot be read from the
-    /// peer's memory, so that the peer must send them. The only possible change of the state is
-    /// then that the message has consumed a posted receive.
+    /// peer's memory, so that the peer must send them. A posted receive that the message has
+    /// consumed then stays consumed.
     #[inline(always)]
     pub(super) fn take<H: Host>(
         &mut self,
@@ -248,9 +248,9 @@ impl Message {
         filled
     }
 
-    /// Copies the bytes of a part to the posted receive `request`. The message has `before` bytes
-    /// before the part, and `total` bytes up to the end of the part. Returns `false` if the bytes
-    /// cannot be read from the peer's memory.
+    /// Copies the bytes of a part (range) of a message to the posted receive `request`. `before`
+    /// and `total` are the lengths of the message in bytes before and after this part. Returns
+    /// `false` if the bytes cannot be read from the peer's memory.
     #[inline(always)]
     fn fill<H: Host>(
         &mut self,
@@ -289,9 +289,9 @@ impl Message {
         Ok(true)
     }
 
-    /// Records that the peer has executed a part of a one-sided operation directly in memory. The
-    /// part may be the beginning of a write whose rest arrives as packets, so the progress of a
-    /// write is stored.
+    /// Records that the peer has executed a part (range) of a message directly in memory. For a
+    /// write that is not complete, stores how much is written, because the rest may arrive as
+    /// packets.
     pub(super) fn executed(&mut self, part: &Part<'_>) {
         if let SendOperation::Write { remote, .. } = part.request.operation {
             self.progress = if part.ends {
@@ -492,9 +492,9 @@ fn announced(
     Ok((remote, reth.length))
 }
 
-/// Withdraws a memory key from other processes, because a message of the peer is about to
-/// invalidate the key. Fails with [`Refusal::Later`] while another process still uses the key, and
-/// with [`Refusal::Access`] if the wait has been too long.
+/// Prevents other processes from using a memory key that a message of the peer is about to
+/// invalidate. Fails with [`Refusal::Later`] while another process still uses the key, and with
+/// [`Refusal::Access`] if that process does not stop in time.
 pub(super) fn withdraw(key: u32, host: &impl Host) -> Result<(), Refusal> {
     match host.withdraw(key) {
         Withdrawal::Complete => Ok(()),
@@ -503,8 +503,8 @@ pub(super) fn withdraw(key: u32, host: &impl Host) -> Result<(), Refusal> {
     }
 }
 
-/// Returns the [`Refusal::Receive`] of a message whose posted receive names memory that cannot be
-/// used. The receive then completes with a protection error, for any reason of the fault.
+/// Returns the [`Refusal::Receive`] of a message whose posted receive has invalid memory. The
+/// receive always completes with a protection error, so the argument is not used.
 pub(super) fn local(_: LocalFault) -> Refusal {
     Refusal::Receive(CompletionStatus::LocalProtection)
 }

@@ -79,8 +79,8 @@ pub(super) struct Responder {
 }
 
 /// NAK that refuses an invalid request and ends the connection. Responses to earlier requests are
-/// sent before this NAK, so that the peer can identify the invalid request. The status and the
-/// event report the error to the program of this side.
+/// sent before this NAK, so that the peer can identify the invalid request. This side's program
+/// learns of the error by a completion or an event.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FinalNak {
     nak: Nak,
@@ -104,13 +104,13 @@ impl Responder {
         self.expected
     }
 
-    /// Handles a skip packet, by which the peer announces requests that it executed directly in
-    /// this side's memory. These requests have the `length` sequence numbers before `end`, for
-    /// which no packets arrive. The packet with the number `end` is expected next.
+    /// Handles a skip packet, by which the peer announces requests that it has executed directly in
+    /// this side's memory. No packets arrive with the sequence numbers of these requests, the
+    /// `length` numbers before `end`. So the packet `end` is expected next.
     pub(super) fn skip_to(&mut self, end: Sequence, length: u64) {
-        /// Maximum distance from the expected sequence number to `end`, the number after the
-        /// announced requests. Sequence numbers wrap around; this limit is far below half of all
-        /// numbers, so `end` is certainly the later number.
+        /// Maximum number of sequence numbers that are skipped to reach `end`. Sequence numbers
+        /// wrap around; within this limit, far below half of all numbers, `end` is certainly later
+        /// than the expected number.
         const MAX_SKIP: u64 = 1 << 22;
         let missing = end.distance(self.expected);
         let all = Sequence::new(end.value().wrapping_sub(length as u32)) == self.expected;
@@ -194,9 +194,9 @@ impl Responder {
         }
     }
 
-    /// Receives the packets of `run`, which have equal lengths and consecutive numbers, in one
-    /// step. They must be the next expected packets, and from the middle of a message. If not,
-    /// returns `false` and does nothing.
+    /// Receives all packets of `run`, which have equal lengths and consecutive numbers, at once.
+    /// They must be the next expected packets, and neither the first nor the last of their message.
+    /// Otherwise returns `false` and does nothing.
     pub(super) fn receive_run(
         &mut self,
         endpoint: &Endpoint,
@@ -356,8 +356,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Executes an atomic write (IBTA annex A19) after checking that the peer may write to the
-    /// address. Schedules the response, which has no data.
+    /// Executes an atomic write (IBTA annex A19), and schedules its response. Fails, and writes
+    /// nothing, if the request is invalid or if the peer may not write to the address.
     fn atomic_write(
         &mut self,
         sequence: Sequence,
@@ -413,8 +413,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Schedules the response, which has no data, to an executed atomic write or flush. The packet
-    /// after `sequence` is expected next.
+    /// Schedules the response to an executed atomic write or flush, which has no data. `sequence`
+    /// is the number of the request's packet; the next packet is expected then.
     fn answer_empty(&mut self, sequence: Sequence, endpoint: &Endpoint) {
         self.message_sequence += 1;
         let resource = Resource::new(sequence, Fetch::Empty, self.message_sequence);
@@ -464,9 +464,9 @@ impl Responder {
     }
 
     /// Determines the response to an expected packet that was not accepted because of `refusal`.
-    /// - No receive is posted: an RNR NAK.
-    /// - Other processes use a key that the packet invalidates: later, a NAK that requests the
-    ///   packet again.
+    /// - No receive is posted: an RNR NAK (receiver not ready), after which the peer tries again.
+    /// - The packet invalidates a memory key that other processes still use: later, a NAK that
+    ///   requests the packet again.
     /// - Any other reason: a NAK that ends the connection.
     fn refuse(&mut self, refusal: Refusal, endpoint: &Endpoint, host: &mut impl Host) {
         let (nak, status, event) = match refusal {
@@ -521,9 +521,9 @@ impl Responder {
         self.acknowledgement_pending
     }
 
-    /// Returns whether the pending acknowledgement may be delayed: no other response must be sent,
-    /// and the acknowledged message has completed a receive. The program may be about to send a
-    /// message in response, and the acknowledgement is then sent together with it.
+    /// Returns whether the pending acknowledgement may be delayed. This is so if nothing else must
+    /// be sent and a receive of the program has completed: the program may soon send a message in
+    /// response, with which the acknowledgement is then sent.
     pub(super) fn may_delay(&self) -> bool {
         self.acknowledgement_pending && self.has_completed_receive && self.has_no_packet()
     }
@@ -535,9 +535,10 @@ impl Responder {
         self.final_nak.filter(|_| self.resources.is_idle())
     }
 
-    /// Ends the connection because of an invalid request. Completes the receive of the message in
-    /// progress with the status of `end`, and raises the event of `end`, if there is one. Discards
-    /// all other state, except the NAK of `end`, which is the last response.
+    /// Ends the connection because of an invalid request. `end` describes the error: the NAK, which
+    /// is the last response; the status with which the receive of the current message completes;
+    /// and an optional event, which is raised. All other responses and received packets are
+    /// discarded.
     pub(super) fn finish(&mut self, end: FinalNak, host: &mut impl Host) {
         self.publish_held(host);
         self.message.abort(end.status, host);
@@ -551,8 +552,8 @@ impl Responder {
         };
     }
 
-    /// Completes the receive of the message in progress with the status "flushed". Discards all
-    /// other state, except the NAK that has ended the connection, if it has not been sent yet.
+    /// Completes the receive of the message in progress with the status "flushed". Discards
+    /// received packets and unsent responses, except the NAK that has ended the connection.
     pub(super) fn flush(&mut self, host: &mut impl Host) {
         self.publish_held(host);
         self.message.abort(CompletionStatus::Flushed, host);
@@ -598,9 +599,8 @@ impl Responder {
     }
 
     /// Checks again whether other processes use the memory key that the expected packet
-    /// invalidates. Because of such a use, the packet was not accepted when it arrived. If the key
-    /// is not used any more, schedules a NAK that requests the packet again. If the key cannot be
-    /// withdrawn, schedules a NAK that ends the connection.
+    /// invalidates. The packet could not be accepted because of such a use. If the use has ended, a
+    /// NAK requests the packet again; if the use does not end in time, a NAK ends the connection.
     fn request_held(&mut self, now: Time, endpoint: &Endpoint, host: &mut impl Host) {
         let Some(key) = self.key_in_use else {
             return;
@@ -621,18 +621,18 @@ impl Responder {
         }
     }
 
-    /// Publishes a memory key to other processes again, if one was withdrawn from them because the
-    /// expected packet invalidates it. The packet will not be accepted.
+    /// Lets other processes use a memory key again, if the key was withdrawn from them for a packet
+    /// that invalidates it. Called when that packet will not be accepted.
     pub(super) fn publish_held(&self, host: &impl Host) {
         if let Some(key) = self.key_in_use {
             host.restore_window(key);
         }
     }
 
-    /// Returns the sequence number for an acknowledgement of all executed requests. The number does
-    /// not cover reads and atomics at the end of these requests, whose responses may have been
-    /// lost. Linux's Soft-RoCE would take such an acknowledgement for a response, and complete the
-    /// request without its result. A peer that follows IBTA 9.7.5.1.2 would detect the loss.
+    /// Returns the sequence number for an acknowledgement of the executed requests. Reads and
+    /// atomics at the end of these requests are not included, because their responses may have been
+    /// lost. Linux's Soft-RoCE would otherwise complete such a request without its result; a peer
+    /// that follows IBTA 9.7.5.1.2 would detect the loss.
     #[inline]
     fn acknowledged(&self) -> Sequence {
         let newest = self.expected + 0xff_ffff;
@@ -651,8 +651,8 @@ impl Responder {
         header.emit(out);
     }
 
-    /// Returns whether the caller must send a gap report now (list of the packets that have arrived
-    /// after a gap). Also records that the report was sent.
+    /// Returns whether a gap report (list of the packets that have arrived after a missing one)
+    /// must be sent now. The caller must then send the report, which is not due any more.
     fn take_report(&mut self) -> bool {
         // Messages without packets may have replaced kept packets.
         self.kept.discard_before(self.expected);
@@ -764,9 +764,9 @@ impl Responder {
         self.acknowledgement_pending &= sequence.next() != self.expected;
     }
 
-    /// Returns the time at which the next packet of a long response may be sent, or at which the
-    /// responder must check again whether other processes use a memory key. Returns `None` if
-    /// nothing waits.
+    /// Returns the time at which the responder must continue: send the next packet of a long
+    /// response, or check again whether other processes use a memory key that a request
+    /// invalidates. Returns `None` if nothing waits.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let response = self.pacer.resume_at().filter(|_| !self.resources.is_idle());
         earlier(response, self.pause.end())
@@ -784,8 +784,8 @@ fn aeth(syndrome: Syndrome, message_sequence: u32) -> Aeth {
     }
 }
 
-/// Appends a read response packet to `out`: the header, and `length` bytes from byte `begin` of the
-/// memory `remote` on.
+/// Appends a read response packet to `out`: the header, and `length` bytes of the memory `remote`,
+/// beginning with its byte `begin`.
 fn write_data(
     mut header: Header,
     remote: Remote,

@@ -151,8 +151,7 @@ impl Responder {
 }
 
 impl Incoming {
-    /// Returns the sequence number after this part (range) of a message. The next part or packet
-    /// has this number.
+    /// Returns the sequence number after the last one of this part (range) of a message.
     #[inline]
     pub(super) fn end(&self, endpoint: &Endpoint) -> Sequence {
         self.sequence + endpoint.packets(self.length)

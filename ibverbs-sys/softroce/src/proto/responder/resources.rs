@@ -34,7 +34,8 @@ pub(super) enum Fetch {
     Empty,
 }
 
-/// Position of a response packet, which must be sent, within the response to a read or an atomic.
+/// A response packet that must be sent, identified by its position within the response to a read or
+/// an atomic.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResponsePacket {
     /// Index of the packet within the response.
@@ -90,16 +91,16 @@ impl Resource {
 }
 
 impl Resources {
-    /// Returns whether the peer may send one more read or atomic. `capacity` is the limit on
-    /// outstanding reads and atomics of the peer: the responses to fewer than `capacity` must be
-    /// unsent.
+    /// Returns whether the peer may send one more read or atomic: fewer than `capacity`, the limit
+    /// on the peer's outstanding reads and atomics, have an unsent response.
     pub(super) fn has_room(&self, capacity: usize) -> bool {
         let unanswered = self.ring.iter().rev().take(capacity);
         capacity > 0 && unanswered.filter(|resource| !resource.answered).count() < capacity
     }
 
-    /// Stores a read or an atomic, so that the response can be sent again. Removes the oldest
-    /// entries if there are more than `capacity`, the number that the peer may have outstanding.
+    /// Stores a read or an atomic (IBTA: responder resource), so that the response can be sent
+    /// again. Removes the oldest one if there are already `capacity`, the number that the peer may
+    /// have outstanding.
     pub(super) fn push(&mut self, resource: Resource, capacity: usize) {
         while self.ring.len() >= capacity.max(1) {
             if let Some(oldest) = self.ring.pop_front() {
@@ -116,9 +117,9 @@ impl Resources {
     }
 
     /// Returns the sequence number that an acknowledgement of all requests up to `newest` must
-    /// contain. The number is `newest`, unless the last of these requests are stored reads or
-    /// atomics; then it is the number before them. `messages` is the message sequence number (MSN)
-    /// of `newest`.
+    /// contain: `newest`, or the number before it and the reads or atomics with which the requests
+    /// end. Their responses acknowledge these. `messages` is the message sequence number (MSN) of
+    /// `newest`.
     #[inline(always)]
     pub(super) fn before(&self, newest: Sequence, messages: u32) -> Sequence {
         if self.ring.is_empty() {

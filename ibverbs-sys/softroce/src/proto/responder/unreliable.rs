@@ -66,10 +66,10 @@ impl Responder {
         }
     }
 
-    /// Records the arrival of a packet, or of a part (range) of a message without packets, with the
-    /// sequence numbers from `sequence` to `end` (exclusive). `end` is then expected next. `starts`
-    /// is set at the beginning of a message. Returns `false` if the caller must drop the packet or
-    /// part: it is late, or an earlier part of its message was lost.
+    /// Records the arrival of the sequence numbers from `sequence` to `end` (exclusive), as a
+    /// packet or through shared memory. `end` is then expected next. `starts` is set at the
+    /// beginning of a message. Returns `false` if the caller must drop the bytes, because they are
+    /// late, or because an earlier part of the message was lost.
     fn advance_unreliable(
         &mut self,
         sequence: Sequence,

@@ -6,9 +6,8 @@ use std::hash::{BuildHasher, RandomState};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// A secret permutation of the numbers below a power of two: a Feistel network with keys from the
-/// kernel's generator. A program that knows some results can predict of the others only that they
-/// are different.
+/// A secret permutation of the numbers below a power of two: a Feistel network with random keys. A
+/// program that knows some results cannot predict others.
 ///
 /// The keys are drawn once, so the computation of a result needs no system call.
 #[derive(Clone)]
@@ -26,8 +25,7 @@ pub(crate) struct Permutation {
 const ROUNDS: usize = 8;
 
 impl Permutation {
-    /// Creates a random permutation of the numbers that have `bits` bits. `bits` must be from 2 to
-    /// 31.
+    /// Creates a random permutation of the numbers below 2^`bits`. `bits` must be from 2 to 31.
     pub(crate) fn new(bits: u32) -> Self {
         debug_assert!((2..32).contains(&bits));
         Self {
@@ -37,9 +35,8 @@ impl Permutation {
         }
     }
 
-    /// Returns the number to which the permutation maps `number`. `family` selects one of 2^32
-    /// permutations, which all have the same keys. The results of one of them reveal nothing about
-    /// the results of another.
+    /// Returns the number to which the permutation `family` maps `number`. The results of one
+    /// permutation reveal nothing about those of another.
     pub(crate) fn apply(&self, family: u32, number: u32) -> u32 {
         let mut place = self.step(family, number);
         // For an odd number of bits, the network permutes twice as many numbers; results above the

@@ -41,14 +41,13 @@ const ATTEMPTS_BEFORE_SLEEP: u32 = 1000;
 /// that holds the lock.
 const SLEEP_DURATION: Duration = Duration::from_micros(50);
 
-/// Number of times that a thread yields the processor after a fair unlock, which unlocks and gives
-/// waiting threads time to take the lock. Waiting threads that spin or yield can take it then.
+/// Number of times that a thread yields the processor after it has unlocked a lock fairly: it gives
+/// waiting threads that spin or yield the time to take the lock.
 const FAIR_UNLOCK_YIELDS: u32 = 100;
 
-/// Number of times that a thread sleeps after a fair unlock, which unlocks and gives waiting
-/// threads time to take the lock. The sleeps follow [`FAIR_UNLOCK_YIELDS`] yields, for waiting
-/// threads that sleep. More than one sleep is needed, because the kernel may prolong the sleep of a
-/// waiting thread.
+/// Number of times that a thread sleeps after it has unlocked a lock fairly, so that waiting
+/// threads that sleep can take the lock. More than one sleep is needed, because the kernel may
+/// prolong the sleep of a waiting thread.
 const FAIR_UNLOCK_SLEEPS: u32 = 8;
 
 impl Spin {
@@ -68,9 +67,9 @@ impl Spin {
     }
 }
 
-/// Gives threads that wait for the lock time to take it: yields the processor, or sleeps if `left`
-/// is below [`FAIR_UNLOCK_SLEEPS`]. `left` is the number of calls of this function that still
-/// follow, if no thread takes the lock. A separate function keeps this code out of the fast path.
+/// Gives waiting threads time to take the lock: yields the processor, or sleeps in the last
+/// [`FAIR_UNLOCK_SLEEPS`] of a series of calls. `left` is the number of calls that remain. A
+/// separate function keeps this code out of the fast path.
 #[cold]
 #[inline(never)]
 fn yield_to_waiters(left: u32) {

@@ -22,8 +22,8 @@ pub(crate) use loom::sync::{Mutex, MutexGuard};
 pub(crate) struct Line(pub(crate) AtomicU64, [AtomicU64; 7]);
 
 impl Line {
-    /// Creates an atomic word with the value zero, alone in its cache line, in memory that only
-    /// this process uses.
+    /// Creates an atomic word with the value zero, alone in its cache line, in memory that is not
+    /// shared with other processes.
     pub(crate) fn here() -> Self {
         Self(
             AtomicU64::new(0),
@@ -32,7 +32,7 @@ impl Line {
     }
 }
 
-/// Locks a mutex of `parking_lot`, or of loom in a loom model.
+/// Locks `mutex`, which comes from `parking_lot`, or from `loom` in tests of thread interleavings.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(not(all(test, loom)))]
     return mutex.lock();

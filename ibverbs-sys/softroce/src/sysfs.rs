@@ -35,8 +35,8 @@ pub enum File {
     Link(String),
 }
 
-/// Directories under `/dev` and `/sys` that contain entries for the kernel's own devices, if it has
-/// any, beside the entries of the softroce device.
+/// Directories under `/dev` and `/sys` in which the softroce device has entries. The kernel's own
+/// devices may have entries there, too.
 pub const SHARED: [&str; 5] = [
     "/dev/infiniband",
     "/sys/class/infiniband",
@@ -45,9 +45,8 @@ pub const SHARED: [&str; 5] = [
     "/sys/devices/virtual/infiniband_verbs",
 ];
 
-/// Target of the symbolic link in `/dev/infiniband` that takes the place of the device's node: a
-/// character device that every user may open, and that supports none of the kernel's commands for
-/// verbs.
+/// Target of the symbolic link in `/dev/infiniband` that replaces the node of the softroce device.
+/// Every user may open this target, and it supports no command of the kernel's verbs.
 pub const NODE: &str = "/dev/null";
 
 /// Device number of [`NODE`], in the format of the sysfs file `dev` (`MAJOR:MINOR`).
@@ -57,9 +56,9 @@ const NODE_NUMBER: &str = "1:3";
 /// library. The device has no driver in the kernel, so no library depends on this number.
 const ABI_VERSION: u32 = 1;
 
-/// Sets the paths of the device's files under `/sys` and `/dev` in the device's C object
-/// (`dev_path`, `ibdev_path` of `ibv_device`). Must be called when a library is loaded that makes
-/// these files visible to the program.
+/// Stores the paths of the device's files under `/sys` and `/dev` in its `ibv_device` (`dev_path`,
+/// `ibdev_path`). Must be called if the program can open these files, because a preloaded library
+/// provides them.
 pub fn show() {
     show_files();
 }
@@ -70,9 +69,8 @@ pub fn device_name() -> &'static str {
     Config::of_process().map_or("softroce0", |config| &config.device)
 }
 
-/// Returns whether the calling thread is executing a function of the real libibverbs. That library
-/// searches `/sys` and `/dev` for the devices of the kernel, and must find only these devices
-/// there.
+/// Returns whether the calling thread is executing a function of the real libibverbs. The caller
+/// must then hide the files of the softroce device from it.
 pub fn is_real_library_running() -> bool {
     InRealLibrary::is()
 }
@@ -120,8 +118,8 @@ impl State {
         }
     }
 
-    /// Returns all files of the device, with their absolute paths. Parent directories come before
-    /// their files.
+    /// Returns all files of the device under `/sys` and `/dev`, with their absolute paths. Parent
+    /// directories come before their files.
     pub fn files(&self) -> BTreeMap<String, File> {
         let mut files = Files::default();
         let name = device_name();
@@ -225,9 +223,9 @@ impl Files {
         self.line(&keys, 0, &format!("{PARTITION_KEY:#06x}"));
     }
 
-    /// Adds the files of the GID table `table` to `directory`. Each index of the table has three
-    /// files: GID, type and interface. For an empty entry, the files of the type and the interface
-    /// are empty; reading these files of a kernel device fails with `EINVAL`.
+    /// Adds the files of the GID table `table` to `directory`: for each index of the table, one
+    /// file for the GID, one for its type and one for its interface. The latter two are empty if
+    /// the table has no entry at the index.
     fn describe_gids(&mut self, directory: &str, table: &BTreeMap<usize, Gid>) {
         let gids = format!("{directory}/gids");
         let types = format!("{directory}/gid_attrs/types");
@@ -250,9 +248,9 @@ impl Files {
         }
     }
 
-    /// Adds a file for each of `counters`, the names and values of the port's counters, to
-    /// subdirectories of `directory`: one for the counters that every InfiniBand port has (IBTA
-    /// 16.1.3), and one for the others.
+    /// Adds a file for each of `counters`, which are names and values of the port's counters. The
+    /// file contains the value, and is in one of two subdirectories of `directory`: for the
+    /// counters of every InfiniBand port (IBTA 16.1.3), or for the others.
     fn describe_counters(&mut self, directory: &str, counters: &[(&str, u64)]) {
         let standard = format!("{directory}/counters");
         let own = format!("{directory}/hw_counters");

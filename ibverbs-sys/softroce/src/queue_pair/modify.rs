@@ -170,8 +170,8 @@ fn way(wanted: &Modification<'_>, device: &dyn Adapter) -> Result<Path, ModifyEr
 }
 
 impl Plan {
-    /// Sets the transport's attributes `to` for this modification: each attribute that the
-    /// modification changes gets its value in `values`.
+    /// Copies each attribute that this modification changes from `values`, the program's structure,
+    /// to `to`, the attributes of the transport.
     pub(super) fn apply(&self, values: &ibv_qp_attr, to: &mut Attributes) {
         let set = |attribute| self.set.contains(attribute);
         if let Some(path) = self.path {
@@ -217,8 +217,8 @@ impl Plan {
         }
     }
 
-    /// Copies the attributes that the program sets with this call of `ibv_modify_qp` from its
-    /// structure `values` to `as_set`, the attributes that `ibv_query_qp` returns later.
+    /// Copies the attributes that this modification sets from `values`, the program's structure, to
+    /// `as_set`, which `ibv_query_qp` returns later.
     pub(super) fn store(&self, values: &ibv_qp_attr, as_set: &mut ibv_qp_attr) {
         macro_rules! remember {
             ($($attribute:ident => $($field:ident),+;)+) => {

@@ -26,9 +26,9 @@ use crate::wire::Run;
 /// A queue pair (`ibv_qp`): a send queue, a receive queue, and the transport that executes their
 /// requests.
 ///
-/// A single lock protects all mutable state. The lock is taken before the locks of receive queues
-/// and completion queues. Only a thread that moves messages between two queue pairs of this process
-/// holds the locks of both; module `in_process` defines the order.
+/// A single lock protects all mutable state. It is taken before the locks of receive queues and
+/// completion queues. A thread that moves messages between two queue pairs of this process takes
+/// both locks, in the order that the module `in_process` defines.
 ///
 /// When the queue pair is destroyed, it immediately releases the objects that it uses. Functions
 /// that are called later through remaining references do nothing.
@@ -349,7 +349,7 @@ impl QueuePair {
         self.inner.lock().transport.next_timeout()
     }
 
-    /// Returns the state of the queue pair's timer in the NIC, which expires at the [next
+    /// Returns the timer of the queue pair. The NIC sets it to expire at the [next
     /// timeout](Self::next_timeout).
     pub(crate) fn alarm(&self) -> &Alarm {
         &self.alarm
@@ -394,9 +394,8 @@ impl QueuePair {
         self.handles.add(handle)
     }
 
-    /// Removes an open device's reference to this queue pair. `element` is the queue pair's C
-    /// object in this open device. Returns whether the reference was the last one, so that the
-    /// queue pair must be destroyed.
+    /// Removes the reference `element`, by which an open device uses this queue pair. Returns
+    /// whether it was the last reference, so that the queue pair must be destroyed.
     pub(crate) fn release(&self, element: &Arc<Element>) -> bool {
         self.handles.remove(element)
     }
@@ -486,9 +485,9 @@ impl QueuePair {
         }
     }
 
-    /// Calls `act` with the transport of the queue pair (protocol code), and its environment:
-    /// memory, completion queues and receives. `inner` is the locked state of the queue pair.
-    /// Returns the result of `act`, or `None` if the queue pair was destroyed.
+    /// Calls `act` with the queue pair's transport and with access to the memory, completion queues
+    /// and receives that the transport uses. `inner` is the locked state of the queue pair. Returns
+    /// the result of `act`, or `None` if the queue pair was destroyed.
     pub(super) fn with<T>(
         &self,
         inner: &mut Inner,
@@ -530,7 +529,7 @@ impl QueuePair {
     }
 
     /// Moves the queue pair to the error state if one of its completions was lost because the
-    /// completion queue was full. The program would never learn that the request has completed
+    /// completion queue was full. Otherwise the program would wait for this completion forever
     /// (IBTA 11.6.3.2).
     pub(super) fn fail_if_overrun(
         &self,
@@ -546,7 +545,7 @@ impl QueuePair {
         }
     }
 
-    /// Returns the NIC to which the queue pair belongs, by its interface for queue pairs.
+    /// Returns the NIC to which the queue pair belongs.
     pub(super) fn device(&self) -> &dyn Adapter {
         &*self.device
     }

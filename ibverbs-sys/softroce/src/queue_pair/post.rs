@@ -66,10 +66,9 @@ impl QueuePair {
 }
 
 impl Sender<'_> {
-    /// Sends a message with the payload `data` immediately as a ring message (short message in
-    /// memory shared with a peer process). Returns `false`, and posts nothing, if the message
-    /// cannot be a ring message or if an earlier request must be sent first. The caller must then
-    /// post the message in another way.
+    /// Sends a message with the payload `data` immediately through memory shared with the peer
+    /// process. Returns `false` and sends nothing if this is impossible, for example because an
+    /// earlier request must be sent first. The caller must then add the message to the send queue.
     #[inline]
     pub(crate) fn post_ring_message(&mut self, message: &UnqueuedMessage, data: Data<'_>) -> bool {
         let sent = self.ready(1).is_ok()
@@ -80,16 +79,15 @@ impl Sender<'_> {
         sent
     }
 
-    /// Returns whether nothing is left to do after posting: this sender has added no request to the
-    /// send queue, and no peer process must be woken for a ring message (short message in shared
-    /// memory).
+    /// Returns whether posting needs no further step: this sender has added no request to the send
+    /// queue, and has written no message to shared memory for which the peer must be woken.
     pub(crate) fn is_idle(&self) -> bool {
         !self.has_sent && !self.has_queued
     }
 
-    /// Wakes the peer process, if it sleeps, to receive the ring messages (short messages in shared
-    /// memory) that were sent. Returns `true` if ring messages were sent and the queue pair has no
-    /// other message to send. Then the caller need not transmit packets.
+    /// Wakes the peer process to receive the messages that were written to shared memory, if it
+    /// sleeps. Returns whether the caller need not transmit packets: such messages were written,
+    /// and the queue pair has nothing else to send.
     #[inline]
     pub(crate) fn flush_ring_messages(&mut self) -> bool {
         if !std::mem::take(&mut self.has_sent) {
@@ -176,13 +174,12 @@ impl Sender<'_> {
         (self.queue_pair).transmit_queued(&mut self.inner, now, outgoing);
     }
 
-    /// Starts the queue pair's timeout for the peer's response to ring messages (short messages in
-    /// memory shared with a peer process). Returns the time for which the caller must set the
-    /// timer.
+    /// Starts the response timeout of the queue pair for messages sent through shared memory.
+    /// Returns the time for which the caller must set the timer. Returns `None` if no response is
+    /// awaited, or if the timer is set already.
     ///
-    /// Returns `None` if no response is awaited, or if the timer is set already. A set timer starts
-    /// the timeout when it expires. So the peer has up to twice the timeout; the specification
-    /// allows four times (IBTA 9.7.6.1.3).
+    /// In the latter case, the timeout starts only when the timer expires. So the peer has up to
+    /// twice the timeout; the specification allows four times (IBTA 9.7.6.1.3).
     #[inline(always)]
     pub(crate) fn answer_timeout(&mut self, now: impl FnOnce() -> Time) -> Option<Time> {
         if !self.inner.transport.is_unarmed() || self.queue_pair.alarm().is_set() {

@@ -21,12 +21,11 @@ use crate::counters::Flow;
 use crate::proto::{Completion, CompletionOpcode, CompletionStatus, SendRequest, State};
 use crate::transfer::{self, Kind, MAX_COPY, OneSided, OneSidedError, Transfer, Volume};
 
-/// A list of requests that are posted together, with a position in it. All requests before the
-/// position were executed; the request at the position is the current one.
+/// A cursor over requests that are posted together and executed one after the other in the peer's
+/// memory.
 pub(crate) trait PostedList<'a> {
-    /// Returns the current request of the list: a read, write or atomic that is executed in the
-    /// peer's memory. Returns `None` at the end of the list, and if the current request is of
-    /// another kind or may not be posted.
+    /// Returns the current request. Returns `None` at the end of the list, and if the request is
+    /// not an RDMA read, write or atomic or must be refused.
     fn peek(&self) -> Option<OneSided<'a>>;
 
     /// Moves to the next request of the list, and returns it. Returns `None` at the end of the

@@ -7,7 +7,8 @@ use crate::context::Refusal;
 use crate::proto::{AccessFlags, Service, State};
 use crate::same_host;
 
-/// State of the published record of a queue pair, which other processes of the host read.
+/// The record of a queue pair that other processes of the host read, and the information by which
+/// they detect a changed connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Publication {
     /// Present content of the queue pair's published record; `None` if the queue pair is not
@@ -25,8 +26,7 @@ pub(super) struct Publication {
 
 impl QueuePair {
     /// Returns whether the queue pair is connected to one peer (reliable or unreliable connection).
-    /// Only such queue pairs are published for other processes of the host: these can access memory
-    /// only by a connection.
+    /// Other processes of the host can access memory only through such queue pairs.
     pub(super) fn is_connection(&self) -> bool {
         matches!(
             self.service(),
@@ -122,8 +122,8 @@ impl QueuePair {
 }
 
 impl Publication {
-    /// Records in this publication that the queue pair has become ready to receive. `first` is the
-    /// packet sequence number that the queue pair expects first.
+    /// Records that the queue pair has become ready to receive. `first` is the packet sequence
+    /// number that it expects first.
     pub(super) fn connect(&mut self, first: u32) {
         self.generation = self.generation.wrapping_add(1);
         self.first = first;

@@ -53,8 +53,8 @@ pub(super) struct LinkedPeer {
     own: u64,
 }
 
-/// Parts of a locked queue pair that are needed to send a request to a peer in another process of
-/// the host, by the thread that posts the request and without the send queue.
+/// Parts of a locked queue pair that are needed to send a request directly to a peer process of the
+/// host, without the send queue.
 pub(super) struct DirectPost<'a> {
     pub(super) transport: &'a mut proto::QueuePair,
     pub(super) objects: &'a UsedObjects,
@@ -227,11 +227,12 @@ impl QueuePair {
         mine.transport.is_silent() || is_waiting && mine.transport.has_no_response()
     }
 
-    /// Sends a message that is being posted as a [`RingMessage`] (short message in shared memory),
-    /// with the payload `data`. `mine` is the locked state of the queue pair. After `true`, the
-    /// caller must call [`flush_ring_messages`](Self::flush_ring_messages) to wake the peer.
-    /// Returns `false`, and sends nothing, if this is not possible now; the caller must then add
-    /// the message to the send queue.
+    /// Sends a message with the payload `data` through memory shared with the peer process, without
+    /// the send queue. `mine` is the locked state of the queue pair.
+    ///
+    /// Returns whether the message was sent. If so, the caller must wake the peer by
+    /// [`flush_ring_messages`](Self::flush_ring_messages). If not, it must add the message to the
+    /// send queue.
     #[inline]
     pub(super) fn post_ring_message(
         &self,
@@ -323,11 +324,10 @@ impl QueuePair {
         piece.copy_to(&Piece::of_mut(out))
     }
 
-    /// Sends the addresses of a message's payload `data` to the peer process, which then copies the
-    /// payload itself. The message is being posted, and is not added to the send queue. `near` has
-    /// the transport, the state and the peer of this queue pair. `is_mappable` is set if the peer
-    /// process can map the memory of the payload. Returns `false` if the message cannot be sent in
-    /// this way.
+    /// Sends the addresses of the payload `data` to the peer process, which then copies the payload
+    /// itself. `near` is the state of this queue pair, and `is_mappable` is set if the peer process
+    /// can map the memory of the payload. Returns `false` if the message cannot be sent in this
+    /// way.
     #[inline(never)]
     fn post_descriptor(
         &self,
@@ -368,10 +368,9 @@ impl QueuePair {
         written.is_some() && self.send_posted(near, message, data, SlotContent::Written)
     }
 
-    /// Sends a message with the payload `data` through the ring that the peer process shares. The
-    /// message is being posted. `content` determines what is written to the ring: the payload, its
-    /// addresses, or only its length. `near` has the transport, the state and the peer of this
-    /// queue pair. Returns `false`, and posts nothing, if the message cannot be sent.
+    /// Sends a message through the ring buffer shared with the peer process. `content` determines
+    /// whether the ring contains the payload `data`, its addresses, or only its length. `near` is
+    /// the state of this queue pair. Returns `false` and sends nothing if this is impossible.
     #[inline(always)]
     fn send_posted(
         &self,
@@ -502,9 +501,9 @@ impl QueuePair {
         }
     }
 
-    /// Makes `outgoing`, which will send packets of the queue pair, use shared memory if the peer
-    /// is in another process of this host. Datagrams may have different destinations, so each of
-    /// them is checked when it is sent. `mine` is the locked state of the queue pair.
+    /// Makes `outgoing`, which sends the queue pair's packets, use shared memory if the peer is in
+    /// another process of this host. For datagrams, this is decided for each destination. `mine` is
+    /// the locked state of the queue pair.
     pub(super) fn select_packet_path(&self, mine: &mut Inner, outgoing: &mut impl Outgoing) {
         if self.service() == Service::UnreliableDatagram {
             if self.device().is_shared() {
@@ -563,10 +562,10 @@ impl QueuePair {
         self.service() != Service::UnreliableDatagram && found.is_some()
     }
 
-    /// Returns the connected queue pair in another process that shares memory with this process.
-    /// Uses the cached peer in `mine`, the locked state of this queue pair, if it is still valid.
-    /// The cache is empty afterwards, so the caller must store the result in it. Returns `None` if
-    /// the peer is elsewhere.
+    /// Removes the cached peer from `mine`, the locked state of this queue pair, and returns it. If
+    /// it is no longer valid, finds the peer again. The caller must store the result back in the
+    /// cache. Returns `None` if the peer is not in another process that shares memory with this
+    /// one.
     pub(super) fn take_linked_peer(&self, mine: &mut Inner) -> Option<LinkedPeer> {
         if mine.linked_peer.is_none() && self.device().host_peers().is_none() {
             return None;
@@ -605,10 +604,9 @@ impl QueuePair {
     }
 }
 
-/// Passes a received ring message (short message in memory shared with the sender) to the transport
-/// of its queue pair. Drops the message if `arrival` is not the path of the connection. `host`
-/// gives access to the memory of this process, and `peer` to the sender's memory. Returns the
-/// numbers of messages, bytes and copies that were received, for the counters.
+/// Passes a message that was received through shared memory to the transport of its queue pair.
+/// Drops the message if its sender, according to `arrival`, is not the connected peer. `peer` gives
+/// access to the sender's memory. Returns the received amount for the counters.
 #[inline]
 fn take_ring_message<'h, P: PeerMemory<Environment<'h>>>(
     transport: &mut proto::QueuePair,
@@ -636,10 +634,8 @@ fn wake(link: &Link, outgoing: &impl Outgoing) {
     }
 }
 
-/// Sends `ring_message` through the memory of `link`, which this process shares with the peer
-/// process. Copies the payload `portion`, if there is any, to this memory; `host` gives access to
-/// its bytes. `tag` contains the indices of the connection's GIDs, by which the peer finds the
-/// GIDs.
+/// Sends `ring_message` through memory shared with the peer process. The payload `portion`, if any,
+/// is copied to this memory. `tag` identifies the GIDs of the connection.
 #[inline(always)]
 fn send_ring_message(
     link: &Link,
@@ -656,8 +652,7 @@ fn send_ring_message(
     }
 }
 
-/// Payload of a received [`RingMessage`]: ranges of the ring that both processes share. The
-/// transport copies the payload from there.
+/// Payload of a received [`RingMessage`]: ranges of the shared ring buffer.
 struct Chunks<'a>(&'a [Piece<'a>]);
 
 impl PeerMemory<Environment<'_>> for Chunks<'_> {
@@ -687,10 +682,11 @@ impl LinkedPeer {
         Some(self.found?.generation)
     }
 
-    /// Checks that the peer is connected to this queue pair and expects its sequence numbers.
-    /// `next` is the next sequence number of this side, and `first` that of its first packet.
-    /// Returns the generation number of the peer's connection, which identifies the connection, or
-    /// `None` if the check fails. A success is stored, and is not checked again.
+    /// Returns the number that identifies the current connection of the peer. Returns `None` if the
+    /// peer is not connected to this queue pair or expects other sequence numbers.
+    ///
+    /// `first` is the sequence number of this side's first packet, and `next` that of its next
+    /// packet. The result is cached.
     fn check_agreement(&mut self, first: Sequence, next: Sequence) -> Option<u32> {
         if let known @ Some(_) = self.generation {
             return known;
@@ -705,10 +701,9 @@ impl LinkedPeer {
         self.generation
     }
 
-    /// Executes the one-sided request `request` (an RDMA read, write or atomic) completely in the
-    /// memory of the peer. `generation` identifies the peer's connection, so that a later
-    /// connection of the peer is not accessed. `host` gives access to the memory of this process. A
-    /// long request takes several [`CopySession`]s (periods of access to the peer's memory).
+    /// Executes `request` (an RDMA read, write or atomic) completely in the peer's memory. Fails if
+    /// the peer's connection is not the one with the number `generation`. `host` gives access to
+    /// the memory of this process.
     fn execute(
         &mut self,
         request: &OneSided<'_>,
@@ -792,10 +787,9 @@ pub(super) struct BothMemories<'a> {
 }
 
 impl BothMemories<'_> {
-    /// Calls `act` with the access to the peer's memory, and with the ranges of this process's
-    /// memory that hold the bytes `range` of the payload `data`. `write` is set if `act` writes to
-    /// these ranges. Returns the result of `act`, or `None` if the queue pair may not access the
-    /// bytes.
+    /// Calls `act` with the access to the peer's memory and with the memory of this process that
+    /// holds the bytes `range` of the payload `data`. `write` is set if `act` writes to this
+    /// memory. Returns `None` if `act` does, or if the queue pair may not access the memory.
     #[inline]
     fn with_pieces(
         &mut self,

@@ -65,8 +65,9 @@ impl Rule {
     }
 }
 
-/// Returns the rule for the transition of a queue pair with the service `service` from the state
-/// `from` to the state `to`. Returns `None` if the transition is illegal.
+/// Returns the attributes that are required and permitted when a queue pair of the service
+/// `service` changes from the state `from` to the state `to`. Returns `None` if it may not change
+/// so.
 pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rule> {
     Some(match (from, to) {
         // RESET can be entered from all states, and ERROR from all states except RESET.
@@ -99,9 +100,8 @@ pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rul
     })
 }
 
-/// Returns the attributes that are accepted and ignored for an XRC queue pair of the service
-/// `service`. Programs set the same attributes on both sides of an XRC connection, and other
-/// providers accept these attributes, too.
+/// Returns the attributes that have no effect on an XRC queue pair of the service `service`, but
+/// may be set: programs set the same attributes on both sides of an XRC connection.
 pub(crate) const fn ignored(service: Service) -> Mask {
     match service {
         Service::XrcInitiator => Mask::MAX_ACCEPTED.union(Mask::MIN_RNR_TIMER),
@@ -154,8 +154,8 @@ const fn to_send(service: Service) -> Mask {
     }
 }
 
-/// Returns the optional attributes of a modification by which a queue pair becomes or stays ready
-/// to send (RTS). `service` is the transport service of the queue pair.
+/// Returns the attributes that a program may set when it makes a queue pair of the service
+/// `service` ready to send (RTS), or changes such a queue pair.
 const fn in_rts(service: Service) -> Mask {
     let connected = Mask::CURRENT_STATE
         .union(Mask::ALTERNATE_PATH)

@@ -57,7 +57,8 @@ pub(crate) struct Connection {
     pub(crate) first: u32,
 }
 
-/// Direction and local memory of a copy between this process and a peer process.
+/// Direction of a copy between this process and a peer process, and the memory of this process that
+/// takes part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Access<'a> {
     /// Copies from these memory ranges of this process to the peer's memory.
@@ -106,8 +107,7 @@ struct CachedRegion {
     bytes: Location,
 }
 
-/// Location of bytes in a peer's memory. This process copies mapped bytes itself, and all others by
-/// a system call.
+/// Location of bytes in a peer's memory, depending on whether this process has mapped them.
 #[derive(Clone, Copy, Debug)]
 enum Location {
     /// Offset in the range of the peer's arena (shared file) that this process has mapped.
@@ -138,13 +138,13 @@ pub(crate) struct CopySession<'a> {
 /// [`SYSTEM_CALL_COST`].
 const MAX_SESSION_BYTES: usize = 64 << 10;
 
-/// Number of bytes that a one-sided request counts in addition to its data, against
-/// [`MAX_SESSION_BYTES`]. About as many bytes can be copied in the time that a request takes
-/// without its data. So a series of short requests reaches the limit early enough, too.
+/// Fixed cost of an RDMA read, write or atomic: the number of bytes that can be copied in the time
+/// that a request without data takes. Counted against [`MAX_SESSION_BYTES`], so that many short
+/// requests reach this limit, too.
 const REQUEST_COST: usize = 512;
 
-/// Overhead of a system call for a copy, as the number of bytes that can be copied in the same
-/// time. Counted against [`MAX_SESSION_BYTES`].
+/// Fixed cost of a copy by a system call: the number of bytes that can be copied in the time of the
+/// call. Counted against [`MAX_SESSION_BYTES`].
 const SYSTEM_CALL_COST: usize = 8 << 10;
 
 impl Link {
@@ -164,18 +164,18 @@ impl Link {
         })
     }
 
-    /// Returns whether the peer has left the connection of `target` unchanged since
-    /// [`connection`](Self::connection) returned `connection`.
+    /// Returns whether the peer's queue pair `target` still has the connection `connection`, which
+    /// [`connection`](Self::connection) returned before.
     #[inline]
     pub(crate) fn has_connection(&self, target: &Target, connection: &Connection) -> bool {
         self.tables()
             .has_queue_pair(target.number, connection.version)
     }
 
-    /// Begins a [`CopySession`]: a period in which this process may copy from and to the memory
-    /// that the peer's queue pair in `target` makes accessible. `known` caches the state that the
-    /// peer has published, and is updated if necessary. Returns `None` if the queue pair is not in
-    /// the [`Connection`] with the generation number `generation` any more.
+    /// Begins a [`CopySession`]: a period in which this process may copy from and to the memory of
+    /// the peer's queue pair `target`. `known` caches what the peer has published, and is updated
+    /// if it is old. Returns `None` if the queue pair no longer has the connection with the number
+    /// `generation`.
     #[inline]
     pub(crate) fn begin_session<'a>(
         &'a self,
@@ -220,8 +220,8 @@ impl Link {
 }
 
 impl CopySession<'_> {
-    /// Returns whether the session has used up its bytes ([`MAX_SESSION_BYTES`]). The caller must
-    /// then drop the session, and may begin another one.
+    /// Returns whether this session has copied as many bytes as it may ([`MAX_SESSION_BYTES`]). The
+    /// caller must then drop it, and may begin another one.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         self.left == 0
@@ -284,9 +284,8 @@ impl CopySession<'_> {
         }
     }
 
-    /// Returns whether the peer has left its queue pair unchanged since this session began. If so,
-    /// the peer's send request had not completed when [`fetch`](Self::fetch) copied the payload,
-    /// and the copied bytes are those of the message.
+    /// Returns whether the peer's queue pair is unchanged since this session began. If so, the
+    /// bytes that [`fetch`](Self::fetch) copied are those of the message.
     pub(crate) fn was_valid(&self) -> bool {
         #[cfg(any(test, feature = "sim"))]
         stops::pass(StopPoint::Copied);
@@ -298,9 +297,9 @@ impl CopySession<'_> {
         })
     }
 
-    /// Executes an atomic operation on the eight bytes of the peer's memory that `remote` names,
-    /// and returns their previous value. Returns `None` if the operation was not executed, for
-    /// example because the peer does not permit it.
+    /// Executes an atomic operation on the eight bytes at the address `remote` of the peer's
+    /// memory, and returns their previous value. Returns `None` if this is impossible, for example
+    /// because the peer does not permit it.
     #[inline]
     pub(crate) fn atomic(&mut self, remote: Remote, atomic: Atomic) -> Option<u64> {
         let right = AccessFlags::REMOTE_ATOMIC;
@@ -359,9 +358,9 @@ impl CopySession<'_> {
         })
     }
 
-    /// Reads the state that the peer has published for its region or window with the memory key
-    /// `key`, and returns the cached copy. Returns `None` if the session's queue pair may not
-    /// access memory by this key, or if the memory cannot be mapped.
+    /// Reads what the peer has published about its memory region or window with the key `key`, and
+    /// caches it. Returns `None` if the connected queue pair may not access this memory, or if it
+    /// cannot be mapped.
     #[inline(never)]
     fn read_region(&mut self, key: u32) -> Option<&CachedRegion> {
         self.known.region = None;

@@ -24,9 +24,8 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::descriptor::Descriptor;
 
-/// Maximum time that a peer may take for its messages in a handshake. The engine (background
-/// thread) of the peer answers within microseconds if it runs. Half a second suffices if that
-/// thread must wait for a processor, and is short enough for a program that waits in a verb.
+/// Maximum time that a peer may take for its messages in a handshake. A running peer answers within
+/// microseconds, and half a second suffices even if it must wait for a processor.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Time after which a handshake is tried again with a peer that refused it or did not answer. So a
@@ -43,16 +42,13 @@ pub(super) const MAX_PENDING_HANDSHAKES: usize = 64;
 /// this process at the same time.
 pub(super) const MAX_PENDING_PER_PROCESS: usize = 4;
 
-/// Maximum number of handshakes that this process has accepted (by the message `Welcome`) and that
-/// are not finished. Each holds eight descriptors and two mappings, so 16 of them stay far below
-/// the usual limit of 1024 descriptors. If there are more, the oldest one is ended. Its peer has
-/// then usually had 64 ms for the answer: 16 handshakes take that long at
-/// [`HANDSHAKES_PER_SECOND`].
+/// Maximum number of accepted, unfinished handshakes of this process. If there are more, the oldest
+/// one is ended. Each holds eight descriptors, so 16 of them stay far below the usual limit of
+/// 1024.
 pub(super) const MAX_WELCOMED: usize = 16;
 
-/// Maximum number of links (shared memory with other processes) of this process. At most 255
-/// processes use one address, and usually fewer run on one host. Each link holds six descriptors
-/// and 1.3 MiB.
+/// Maximum number of links of this process: other processes with which it shares memory. Usually
+/// fewer than 256 processes run on one host. Each link holds six descriptors and 1.3 MiB.
 pub(super) const MAX_LINKS: usize = 1024;
 
 /// Maximum number of links (shared memory) with a single process. Two processes need one link. A
@@ -64,15 +60,12 @@ pub(super) const MAX_LINKS_PER_PROCESS: usize = 2;
 /// full kernel queue of [`MAX_PENDING_HANDSHAKES`] connections is accepted in 64 ms.
 pub(super) const CONNECTIONS_PER_SECOND: u32 = 1000;
 
-/// Maximum number of handshakes that are answered per second. Answering a handshake takes less than
-/// 400 us, mostly to map memory, so a flood of handshakes takes less than 10 % of a processor's
-/// time. [`MAX_PENDING_HANDSHAKES`] handshakes are answered in 256 ms, which is within the
-/// [`HANDSHAKE_TIMEOUT`] of the last one.
+/// Maximum number of handshakes that are answered per second. An answer takes less than 400 us, so
+/// a flood of handshakes takes less than 10 % of a processor's time.
 pub(super) const HANDSHAKES_PER_SECOND: u32 = 250;
 
 /// Maximum number of operations that a rate limit allows in immediate succession after a pause, for
-/// example when processes start at the same time. The lock of the directory of peers is held for
-/// such a burst, which takes a few milliseconds.
+/// example when many processes start at the same time. So many operations take a few milliseconds.
 pub(super) const MAX_BURST: u32 = 16;
 
 /// Time for which no connection is accepted after a failed attempt. An attempt fails if descriptors
@@ -108,16 +101,15 @@ impl RateLimit {
         self.ready_at() <= now
     }
 
-    /// Counts an operation that is performed at the time `now`, so that the limit allows fewer
-    /// operations soon after it.
+    /// Counts an operation at the time `now` against the limit.
     pub(super) fn count(&mut self, now: Instant) {
         self.full_at = self.full_at.max(now) + self.interval;
     }
 }
 
-/// Returns whether this process has used up the descriptors that softroce may take: all but the
-/// last quarter of the permitted numbers, which is reserved for the program. The kernel assigns the
-/// lowest free number to a new descriptor, so the number of `newest` shows how many are in use.
+/// Returns whether this process uses at least three quarters of the descriptors that it may open;
+/// the rest is reserved for the program. Judges by the number of the descriptor `newest`, because
+/// the kernel always assigns the lowest free number.
 pub(super) fn is_short_of_descriptors(newest: &Descriptor) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     u64::try_from(newest.as_raw_fd()).is_ok_and(|number| number >= limit / 4 * 3)

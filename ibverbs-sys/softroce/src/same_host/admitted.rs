@@ -35,8 +35,8 @@ impl<T: Clone> Admitted<T> {
         tell()
     }
 
-    /// Returns all peer processes that may still be copying from or to memory that the caller has
-    /// removed from the published tables.
+    /// Returns the peer processes that may still be copying from or to memory that the caller has
+    /// made inaccessible before.
     pub(super) fn all(&self) -> Vec<T> {
         // This fence pairs with the update of `count` in `add`. A peer that this thread does not
         // find receives its permission later, and so sees that the memory was retracted.
@@ -95,8 +95,8 @@ mod models {
         told: AtomicU64,
     }
 
-    /// Checks a peer that gets the permission to copy while another thread withdraws memory. The
-    /// peer must not copy from the memory, or the thread must wait for it.
+    /// Checks that a peer which is admitted while another thread withdraws memory either does not
+    /// copy from this memory, or is waited for by that thread.
     #[test]
     fn a_peer_that_is_admitted_during_a_wait_is_waited_for() {
         loom::model(|| {

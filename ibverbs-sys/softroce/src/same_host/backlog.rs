@@ -113,16 +113,15 @@ impl Link {
             && (self.backlog.waiting.lock().queue_pairs).contains(&queue_pair)
     }
 
-    /// Returns whether queue pairs still wait for space in the ring of this link (shared memory).
-    /// After the link has ended, the caller must resume them, so that they use another path. No
-    /// further queue pair then begins to wait.
+    /// Returns whether queue pairs still wait for space in the ring buffer of this link (shared
+    /// memory). After the link has ended, the caller must resume them, so that they use another
+    /// path.
     pub(super) fn must_resume(&self) -> bool {
         !self.backlog.waiting.lock().queue_pairs.is_empty()
     }
 
-    /// Stores the packet `what`, which found no space in the ring (shared message queue).
-    /// [`resume`](Self::resume) sends it when there is space. `tag` is the number by which the peer
-    /// finds the packet's GIDs.
+    /// Stores the packet `what`, which found no space in the ring buffer, until
+    /// [`resume`](Self::resume) can send it. `tag` identifies the packet's GIDs for the peer.
     pub(crate) fn delay_packet(&self, tag: u16, what: DelayedPacket) {
         let mut waiting = self.backlog.waiting.lock();
         self.backlog.is_waiting.store(true, Ordering::Release);
@@ -131,18 +130,17 @@ impl Link {
     }
 
     /// Returns whether the caller must call [`resume`](Self::resume): queue pairs or packets wait
-    /// for space in the ring to the peer, and the ring has space or the link (shared memory) has
-    /// ended. If they wait and the ring has no space, also requests a wakeup from the peer for when
-    /// it has freed space.
+    /// for space in the ring buffer, and it has space, or the link (shared memory) has ended. If
+    /// the ring buffer is still full, requests that the peer wakes this process later.
     pub(crate) fn can_resume(&self) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
             && (self.is_dead() || self.sender().request_space(MAX_MESSAGE_CHUNKS))
     }
 
-    /// Sends the packets that wait for space in the ring to the peer. If the ring still has space
-    /// then, calls `go_on` with the number of each waiting queue pair, so that the caller lets it
-    /// send again. Does nothing while the ring has no space, unless the link (shared memory) has
-    /// ended.
+    /// Sends the packets that wait for space in the ring buffer to the peer. If space remains,
+    /// calls `go_on` with the number of each queue pair that waits, so that the caller lets it send
+    /// again. After the link (shared memory) has ended, drops the packets and resumes all queue
+    /// pairs.
     pub(crate) fn resume(&self, go_on: impl FnMut(u32)) {
         if !self.can_resume() {
             return;
@@ -158,9 +156,9 @@ impl Link {
         queue_pairs.into_iter().for_each(go_on);
     }
 
-    /// Sends the packets that wait for space. Returns whether all were sent and the ring has space
-    /// for another packet. If not, requests that the peer wakes this process when it has freed
-    /// space. After the link (shared memory) has ended, drops the packets and returns `true`.
+    /// Sends the packets that wait for space. Returns whether all were sent and there is space for
+    /// another one; otherwise the peer will wake this process when it has freed space. After the
+    /// link (shared memory) has ended, drops the packets and returns `true`.
     fn send_delayed(&self, waiting: &mut Waiting) -> bool {
         while !self.is_dead() {
             let Some((tag, kept)) = waiting.kept.front() else {

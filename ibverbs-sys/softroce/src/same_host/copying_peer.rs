@@ -101,8 +101,8 @@ impl CopyingPeer {
                 .any(|descriptor| !descriptor.revents().is_empty())
     }
 
-    /// Returns the descriptors whose events report the end of the peer: the connection, which the
-    /// peer may also close earlier, and the process handle if the system supports one.
+    /// Returns the descriptors to poll for the end of the peer process: its socket, and its process
+    /// handle if the system supports one. The peer may also close the socket earlier.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let handle = self.process.handle.as_ref().map(AsFd::as_fd);
         [Some(self.process.socket.as_fd()), handle]
@@ -127,8 +127,8 @@ pub(super) struct CopiesInProgress {
     wait: Wait,
 }
 
-/// Times of a wait for the end of a peer's copies: the time at which the wait began, and the time
-/// since which a signal or a debugger has stopped the peer.
+/// State of a wait for the end of a peer's copies: when it began, and for how long a signal or a
+/// debugger has stopped the peer.
 #[derive(Clone, Copy, Debug)]
 struct Wait {
     since: Instant,
@@ -138,9 +138,8 @@ struct Wait {
 }
 
 impl CopiesInProgress {
-    /// Records which copies from and to memory of this process the peer has in progress, so that
-    /// the caller can wait for their end. The caller must have removed the memory or queue pair
-    /// from the published tables before.
+    /// Records the copies that the peer has in progress now, so that the caller can wait for their
+    /// end. Before, the caller must have made the memory inaccessible for new copies.
     pub(super) fn of(copying_peer: Arc<CopyingPeer>) -> Self {
         Self {
             occupied: Lanes(&copying_peer.lanes).occupied(),
@@ -171,9 +170,9 @@ impl CopiesInProgress {
         self.wait.since.elapsed()
     }
 
-    /// Waits until the peer's copies have ended or the peer has ended, and returns `true`. Returns
-    /// `false` if the time limit is exceeded: the peer was stopped during a copy, and may continue
-    /// the copy at any later time. The memory must then not be reused.
+    /// Waits until the peer's copies or the peer have ended, and returns `true`. Returns `false` if
+    /// the peer was stopped in the middle of a copy for too long. It may then continue the copy at
+    /// any time, so the memory must not be reused.
     pub(super) fn wait(self) -> bool {
         let Self {
             copying_peer,

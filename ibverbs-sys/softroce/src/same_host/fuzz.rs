@@ -214,8 +214,8 @@ fn handshake_message(input: &mut Input<'_>, thread: i32) -> HandshakeMessage {
     }
 }
 
-/// Receives from a link (shared memory of two processes) whose peer sends arbitrary messages, and
-/// writes arbitrary words to the shared memory, as `bytes` determines.
+/// Fuzz test: receives from shared memory to which a peer writes arbitrary messages and words,
+/// which `bytes` determines.
 pub fn ring(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let (here, there, file) = testing::links().expect("a link");

@@ -41,8 +41,9 @@ pub(super) enum HandshakeOutcome {
     Superseded,
 }
 
-/// Performs a handshake with the process that has the socket address `address`, in order to share
-/// memory, and returns the result. Waits for at most [`HANDSHAKE_TIMEOUT`].
+/// Performs a handshake with the process at the socket address `address`, in order to share memory
+/// with it. Returns the link, or the reason why there is none. Waits for at most
+/// [`HANDSHAKE_TIMEOUT`].
 pub(super) fn perform(local: &LocalProcess, address: SocketAddr) -> io::Result<HandshakeOutcome> {
     // The program may have closed or replaced descriptors of the device, which must not be passed
     // to a peer then.

@@ -55,9 +55,9 @@ pub(super) struct HandshakeMessage {
 /// and of all shared memory: processes with different versions share no memory.
 const MAGIC: [u8; 8] = *b"sroce\0\0\x05";
 
-/// Maximum number of descriptors that accompany a handshake message: the files of the link's
-/// memory, the tables and the arena, and the eventfds of the engine (background thread) and of
-/// completion channels.
+/// Maximum number of descriptors that accompany a handshake message: three files of shared memory,
+/// the eventfd that wakes the process's background thread, and an eventfd for each completion
+/// channel.
 const MAX_DESCRIPTORS: usize = 4 + WakeEventfds::COUNT;
 
 /// Length of the buffer for a received handshake message in bytes. A message whose lists have
@@ -209,8 +209,8 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*first)
 }
 
-/// Removes the length of a list from the beginning of `bytes`, and returns it. Returns `None` if
-/// the length exceeds the maximum.
+/// Reads the number of elements of a list from the beginning of `bytes`, and advances `bytes` past
+/// it. Returns `None` if the number exceeds [`MAX_LIST`].
 fn count(bytes: &mut &[u8]) -> Option<usize> {
     let [count] = take(bytes)?;
     Some(usize::from(count)).filter(|&count| count <= MAX_LIST)

@@ -52,8 +52,7 @@ pub(crate) struct CachedLinks {
 }
 
 impl CachedLinks {
-    /// Creates an empty cached list, which is out of date as soon as a link (shared memory) is
-    /// added.
+    /// Creates an empty list. [`HostPeers::refresh_links`] fills it.
     pub(crate) fn empty() -> Self {
         Self {
             version: 0,
@@ -74,8 +73,8 @@ impl CachedLinks {
 pub(super) struct Accesses(Vec<CopiesInProgress>);
 
 impl Accesses {
-    /// Returns whether the peers' copies have ended, are still in progress, or have exceeded the
-    /// time limit.
+    /// Returns the progress of the peers' recorded copies from and to memory of this process:
+    /// ended, in progress, or longer than the time limit.
     pub(super) fn poll(&mut self) -> Withdrawal {
         let mut is_refused = false;
         self.0.retain_mut(|copies| {
@@ -103,9 +102,9 @@ const MIN_CHECK_INTERVAL: Duration = Duration::from_micros(10);
 const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl HostPeers {
-    /// Begins to listen for connections of other processes of the host. The result has no links to
-    /// them yet. `resources` are the tables, memory and eventfds of this process, which handshakes
-    /// pass to the peers.
+    /// Begins to listen for connections of other processes of the host, in order to share memory
+    /// with them. `resources` are the descriptors and tables of this process that each peer
+    /// receives.
     pub(crate) fn open(resources: ProcessResources) -> io::Result<Self> {
         let publication = Arc::clone(&resources.publication);
         Ok(Self {
@@ -190,15 +189,14 @@ impl HostPeers {
         self.directory.events_descriptor()
     }
 
-    /// Assigns a free eventfd to a completion channel, by which peers wake threads that wait on the
-    /// channel. Returns `None` if all eventfds are in use.
+    /// Reserves an eventfd for a completion channel. Peers write to it to wake threads that wait on
+    /// the channel. Returns `None` if all eventfds are in use.
     pub(crate) fn wake_eventfd(&self) -> Option<WakeEventfd> {
         self.wake_eventfds.take()
     }
 
-    /// Makes the engine (background thread) send the deferred wakeups of peers after a short time,
-    /// unless they are sent earlier. A wakeup is deferred if another message to the same peer may
-    /// follow soon.
+    /// Makes the engine (background thread) wake peers after a short time if this process has sent
+    /// them messages without waking them.
     pub(crate) fn schedule_wakeups(&self) {
         self.directory.schedule_wakeups();
     }
@@ -209,8 +207,7 @@ impl HostPeers {
     }
 
     /// Removes the memory region or window with the record number `slot` from the table that peers
-    /// read. Returns the version of the record. A later call returns another version if the record
-    /// was published again in the meantime.
+    /// read. Returns the version of the record, which changes if the record is published again.
     pub(super) fn retract_region(&self, slot: u32) -> u64 {
         self.publication.retract_region(slot)
     }
@@ -228,8 +225,8 @@ impl HostPeers {
         self.publication.retract_queue_pair(number)
     }
 
-    /// Waits until peers have finished all copies that may use memory or queue pairs that the
-    /// caller has retracted.
+    /// Waits until peers have finished all copies from or to memory that the caller has made
+    /// inaccessible for new copies.
     ///
     /// # Errors
     /// [`Refusal::Busy`] if a peer was stopped during a copy that did not end within the time
@@ -240,8 +237,8 @@ impl HostPeers {
         are_over.then_some(()).ok_or(Refusal::Busy)
     }
 
-    /// Returns the copies by peers that are in progress now, for a caller that polls for their end.
-    /// The caller must have removed the memory or queue pairs from the published tables before.
+    /// Returns the copies that peers have in progress now, for a caller that polls for their end.
+    /// Before, the caller must have made the memory inaccessible for new copies.
     pub(super) fn accesses(&self) -> Accesses {
         let copying_peers = self.directory.copying_peers();
         // The state of all peers is read first. So copies of one peer can end while this thread

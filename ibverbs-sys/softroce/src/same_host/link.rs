@@ -124,8 +124,8 @@ struct Inbound {
 }
 
 impl Inbound {
-    /// Ends the reception of messages, because the link (shared memory) ends: messages that arrive
-    /// after this call are not received.
+    /// Stops the reception from the peer: messages that arrive after this call are not received.
+    /// Called when the link (shared memory) has ended.
     #[cold]
     fn close(&mut self) {
         if self.end.is_none() {
@@ -133,9 +133,9 @@ impl Inbound {
         }
     }
 
-    /// Returns the maximum number of messages that may still be received from the peer: 0 after the
-    /// peer has violated the protocol, and no limit (`usize::MAX`) before the link (shared memory)
-    /// has ended.
+    /// Returns the maximum number of messages that may still be received from the peer. There is no
+    /// limit (`usize::MAX`) before the link (shared memory) has ended; then only messages that
+    /// arrived earlier are left. After a protocol violation by the peer, the number is 0.
     fn left(&self) -> usize {
         let next = self.receiver.next_slot();
         match self.end {
@@ -146,7 +146,7 @@ impl Inbound {
     }
 }
 
-/// Parts of the shared memory of a link that all threads of this process use concurrently.
+/// The fields of a link that several threads of this process may use at the same time.
 #[derive(Debug)]
 struct LinkFields {
     sender: Sender,
@@ -177,14 +177,13 @@ pub(crate) enum SendError {
 }
 
 /// Time in nanoseconds for which the peer is assumed to exist after a check. If the peer ends
-/// within this time, no other thread gets its thread ID yet, because the kernel assigns all other
-/// IDs first.
+/// within this time, its thread ID is not yet reused, because the kernel assigns all other IDs
+/// first.
 const LIVENESS_INTERVAL: u64 = 1_000_000;
 
-/// Maximum number of ranges of a peer's arena (shared file of regions) that are mapped. The arena
-/// has one range for each 64 MiB, so the limit suffices for 64 GiB. Data of regions beyond the
-/// limit is transferred in packets. Without a limit, a peer could use up the 65,530 mappings that a
-/// process may have.
+/// Maximum number of 64-MiB ranges of a peer's shared file that are mapped: enough for 64 GiB. Data
+/// beyond the limit is transferred in packets. Without a limit, a peer could use up the 65,530
+/// mappings that a process may have.
 const MAX_MAPS: usize = 1024;
 
 /// Maximum length in bytes of a packet that is sent on a link (shared memory): the payload of the
@@ -195,9 +194,8 @@ pub(crate) const MAX_PACKET: usize = 4096 + 256;
 /// message without packet headers), and clear for a packet.
 const RING_MESSAGE: u16 = 1 << 15;
 
-/// Maximum length in bytes of a packet that is sent in a slot (cache line of the ring for one
-/// message). One word of the slot contains the packet's length. A longer packet is sent in chunks
-/// (cache lines of payload).
+/// Maximum length in bytes of a packet that is sent in one slot (cache line) of the ring buffer.
+/// One word of the slot contains the length. Longer packets are stored in separate cache lines.
 const MAX_SLOT_PACKET: usize = 8 * (ring::WORDS - 1);
 
 impl Link {
@@ -281,9 +279,8 @@ impl Link {
         !self.is_dead()
     }
 
-    /// Returns whether the link (shared memory) is alive and the peer was known to exist within the
-    /// last [`LIVENESS_INTERVAL`]. If so, the peer's thread ID is valid: the kernel has not
-    /// assigned it to another thread.
+    /// Returns whether the link (shared memory) is alive and the peer existed within the last
+    /// [`LIVENESS_INTERVAL`]. If so, the kernel has not reused the peer's thread ID.
     pub(super) fn is_fresh(&self) -> bool {
         let now = self.start.elapsed().as_nanos() as u64;
         if now.saturating_sub(self.seen.load(Ordering::Relaxed)) > LIVENESS_INTERVAL {
@@ -307,8 +304,8 @@ impl Link {
         self.peer.key_base
     }
 
-    /// Returns the state that is needed to wait until the peer's copies from and to memory of this
-    /// process have ended.
+    /// Returns the object by which a thread waits for the end of the peer's copies from and to
+    /// memory of this process.
     pub(super) fn copying_peer(&self) -> &Arc<CopyingPeer> {
         &self.copying_peer
     }
@@ -362,9 +359,9 @@ impl Link {
         self.failures.notify();
     }
 
-    /// Sends the packet `bytes`. `tag` is the number, of 15 bits and not 0, by which the peer finds
-    /// the packet's GIDs. `annotation` is 48 bits of additional data, which the peer receives with
-    /// the packet. Does not wake a sleeping peer; the next [`flush`](Self::flush) does.
+    /// Sends the packet `bytes`. The peer also receives `tag`, which identifies the packet's GIDs
+    /// (15 bits, not 0), and `annotation`, 48 bits of additional data. Does not wake a sleeping
+    /// peer; the next [`flush`](Self::flush) does.
     pub(crate) fn send(&self, tag: u16, annotation: u64, bytes: &[u8]) -> Result<(), SendError> {
         debug_assert!(bytes.len() <= MAX_PACKET && annotation < 1 << 48);
         let mut words = [0; ring::WORDS];
@@ -386,9 +383,9 @@ impl Link {
         self.push(tag, &words, chunks, fill)
     }
 
-    /// Sends a [`RingMessage`] (short message without packet headers). The peer finds the GIDs of
-    /// the connection by `tag`, which has 15 bits and must not be zero. Does not wake a sleeping
-    /// peer; the next [`flush`](Self::flush) does.
+    /// Sends a [`RingMessage`] (short message without packet headers). `tag` identifies the GIDs of
+    /// the connection (15 bits, not 0). Does not wake a sleeping peer; the next
+    /// [`flush`](Self::flush) does.
     #[inline]
     pub(crate) fn send_ring_message(
         &self,
@@ -407,19 +404,17 @@ impl Link {
         }
     }
 
-    /// Loads the cache line of the ring for a later message into the processor's cache, because
-    /// further messages probably follow. Sending that message then need not wait for the cache
-    /// line.
+    /// Loads memory of the ring buffer for a later message into the processor's cache, so that this
+    /// message can be sent without a cache miss.
     #[inline]
     pub(crate) fn prefetch_next_slot(&self) {
         self.side.sender.prefetch();
     }
 
     /// Sends a [`RingMessage`] (short message without packet headers) with a payload of `length`
-    /// bytes in chunks (cache lines of payload) of the ring. The function `fill` writes the payload
-    /// to the chunks, or returns `None` if the bytes cannot be read. `tag` is the number by which
-    /// the peer finds the GIDs of the connection. Does not wake a sleeping peer; the next
-    /// [`flush`](Self::flush) does.
+    /// bytes. The function `fill` writes the payload to the ring buffer, or returns `None` if the
+    /// bytes cannot be read. `tag` identifies the GIDs of the connection. Does not wake a sleeping
+    /// peer; the next [`flush`](Self::flush) does.
     #[inline]
     pub(crate) fn send_chunks(
         &self,
@@ -523,13 +518,12 @@ impl Link {
         !ring::is_published(&self.side.slots, next) && !self.has_backlog() && !self.must_wake()
     }
 
-    /// Receives at most `limit` messages from the peer. Calls `take` with the content of each
-    /// message and its tag, the number that identifies the GIDs. Returns the number of received
-    /// messages, or `None` if another thread is receiving.
+    /// Receives at most `limit` messages from the peer. Calls `take` with the tag of each message,
+    /// which identifies its GIDs, and with its content. Returns the number of received messages, or
+    /// `None` if another thread is receiving.
     ///
-    /// Returns early after a message whose sender may be waiting for its acknowledgement, so that
-    /// the caller can send the acknowledgement first. After the link has ended, only messages that
-    /// had arrived before are received.
+    /// Returns early after a message whose sender may be waiting for an acknowledgement. After the
+    /// link has ended, only messages that had arrived before are received.
     pub(crate) fn receive(
         &self,
         limit: usize,
@@ -641,16 +635,14 @@ impl Link {
         SleepWord(&self.side.own_sleep.0).end(sleeper);
     }
 
-    /// Removes a thread that waits at a completion channel from the shared sleep word, so that the
-    /// peer does not wake the thread.
+    /// Removes the request that the peer wakes a thread at a completion channel.
     pub(super) fn clear_channel(&self) {
         SleepWord(&self.side.own_sleep.0).clear_channel();
     }
 
-    /// Returns a mapping of the peer's arena (shared file of regions) that contains the `length`
-    /// bytes at `offset` of `place`, and the offset of these bytes in the mapping. Maps the
-    /// surrounding segment of the file if necessary. Returns `None` if the bytes are not inside the
-    /// segment, if the file cannot be mapped, or if [`MAX_MAPS`] is reached.
+    /// Returns a mapping of the peer's shared file that contains the `length` bytes at `offset` of
+    /// `place`, and the offset of these bytes in the mapping. Maps the surrounding part of the file
+    /// if necessary. Returns `None` if this is impossible, or if [`MAX_MAPS`] is reached.
     pub(super) fn map(
         &self,
         place: &FilePlace,

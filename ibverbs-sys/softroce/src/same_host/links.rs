@@ -24,8 +24,7 @@ pub(super) struct Links {
     changes: u64,
 }
 
-/// State of another process, found by its socket address, in the handshakes that this process
-/// begins.
+/// Known state of another process, which is identified by its socket address.
 pub(super) enum ProcessState {
     /// A thread of this process is performing a handshake with the process.
     InHandshake,
@@ -97,10 +96,9 @@ impl Links {
         })
     }
 
-    /// Adds the link `link` (shared memory with a peer) to the table. Ends earlier links to the
-    /// same addresses, because the peer does not use them any more. An earlier link to an address
-    /// in `own` stays: the peer is this process itself, and the two links are the two ends of the
-    /// same memory.
+    /// Adds `link` (shared memory with a peer) to the table, and ends earlier links to the same
+    /// addresses, which the peer does not use any more. An earlier link to an address in `own`
+    /// stays: a process that is its own peer has two links.
     pub(super) fn add(&mut self, link: &Arc<Link>, own: &[SocketAddr]) {
         for &address in link.addresses() {
             let known = ProcessState::Linked(Arc::clone(link));

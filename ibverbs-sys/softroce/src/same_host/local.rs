@@ -167,8 +167,8 @@ impl LocalProcess {
     }
 
     /// Creates a [`Peer`] from a handshake message of the peer and the file descriptors that came
-    /// with it, without that of the link's shared memory. Checks the descriptors, and maps the file
-    /// of tables in which the peer publishes its memory regions and queue pairs.
+    /// with it, except the descriptor of the shared memory. Checks the descriptors, and maps the
+    /// file in which the peer publishes its memory regions and queue pairs.
     pub(super) fn peer(
         &self,
         handshake_message: HandshakeMessage,

@@ -22,14 +22,14 @@ use super::ring::{Chunk, Consumer, ControlWords, Producer, Slot};
 use crate::epoch::Lanes;
 use crate::sync::Line;
 
-/// Index of the record in which the sender publishes its queue pair, in [`SharedMemory::records`].
+/// Index in [`SharedMemory::records`] of the published state of the sender's queue pair.
 const QUEUE_PAIR: usize = 0;
-/// Index of the record in which the sender publishes the memory region of its messages, in
-/// [`SharedMemory::records`].
+/// Index in [`SharedMemory::records`] of the published state of the memory region that contains the
+/// payload.
 const REGION: usize = 1;
 
-/// Value of each word of the sender's memory while a message is being sent: the payload of the
-/// message.
+/// Value of each word of the payload until the message has completed. The sender may then change
+/// it.
 const MESSAGE: u64 = 1;
 /// Value of each word of the sender's memory after the message has failed. The simulated program
 /// has then overwritten the payload.
@@ -38,7 +38,7 @@ const REUSED: u64 = 2;
 /// Tag of the message by which the sender offers its payload in the ring. The receiver must copy
 /// the payload from the sender's memory.
 const OFFER: u16 = 1;
-/// Tag of the receiver's answer that it has copied an offered payload.
+/// Message type of the receiver's answer after it has copied the payload.
 const ACCEPTED: u16 = 2;
 /// Tag of the receiver's answer that it has not copied an offered payload.
 const DECLINED: u16 = 3;
@@ -66,7 +66,7 @@ struct Sender {
     side: RingEnds,
 }
 
-/// The process that receives messages, and copies their payload.
+/// The simulated process that receives messages and copies their payload from the sender's memory.
 struct Receiver {
     world: Arc<SharedMemory>,
     side: RingEnds,
@@ -132,8 +132,8 @@ impl Sender {
         }
     }
 
-    /// Deregisters the memory region that contains the payload. Waits for a copy by the receiver,
-    /// and then removes the mapping of the region.
+    /// Deregisters the memory region of the payload: makes it inaccessible, waits until the
+    /// receiver has finished its copy, and then removes the mapping.
     fn deregister(&self) {
         let SharedMemory { records, lanes, .. } = &*self.world;
         records.retract(REGION);
@@ -213,8 +213,8 @@ fn no_message_is_lost_while_both_sides_run() {
     });
 }
 
-/// Checks a message that the sender makes fail before the receiver answers. The receiver must have
-/// copied the payload before the failure, or decline the message.
+/// Checks that the receiver does not accept a payload that it copies after the sender's queue pair
+/// has failed.
 #[test]
 fn payload_that_changes_after_the_completion_is_not_accepted() {
     loom::model(|| {

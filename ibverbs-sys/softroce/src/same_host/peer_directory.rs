@@ -62,9 +62,9 @@ struct State {
 }
 
 impl PeerDirectory {
-    /// Creates the directory of this process's peers, which is empty at first. Handshakes pass
-    /// `resources` to the peers. [Listens](Self::listen) at the addresses in `resources` whose UDP
-    /// sockets are open already.
+    /// Creates an empty directory of the processes that share memory with this one. `resources` are
+    /// the descriptors and tables that each peer receives. [Listens](Self::listen) at the addresses
+    /// in `resources` whose UDP sockets are open already.
     pub(crate) fn open(resources: ProcessResources) -> io::Result<Self> {
         if resources.addresses.is_empty() || !has_room(&resources.addresses, &resources.gids) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -173,8 +173,8 @@ impl PeerDirectory {
         self.state.lock().links.all().to_vec()
     }
 
-    /// Returns all peer processes that may still copy from or to memory that the caller has removed
-    /// from the published tables.
+    /// Returns all peer processes that may still copy from or to memory that the caller has made
+    /// inaccessible for new copies.
     pub(crate) fn copying_peers(&self) -> Vec<Arc<CopyingPeer>> {
         self.local.copying_peers()
     }
@@ -257,7 +257,7 @@ impl PeerDirectory {
         self.local.events.descriptor()
     }
 
-    /// Wakes the engine (background thread) of this process.
+    /// Wakes the background thread of this process that receives messages.
     pub(crate) fn wake_engine(&self) {
         self.local.wake_engine();
     }
@@ -289,8 +289,8 @@ impl PeerDirectory {
             && self.local.copying_peer_count() == 0
     }
 
-    /// Returns the eventfd by which peers and threads of this process wake its engine (background
-    /// thread).
+    /// Returns the eventfd by which peers and other threads wake the background thread of this
+    /// process.
     #[cfg(all(test, not(loom)))]
     pub(super) fn wake_eventfd(&self) -> BorrowedFd<'_> {
         self.local.resources.wake_eventfd.as_fd()

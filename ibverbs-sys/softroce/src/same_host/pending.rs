@@ -59,8 +59,8 @@ impl Handshake {
         self.welcomed.is_none() && !self.has_handshake_message
     }
 
-    /// Returns what can be received from the peer's connection: nothing, a message, or the end.
-    /// Receives nothing.
+    /// Returns what the peer's connection contains: nothing, a message, or its end. Leaves the
+    /// message unread.
     fn readable(&self) -> Readable {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         match recv(self.socket.as_fd(), &mut [0_u8; 1], flags).map(|(_, length)| length) {
@@ -71,9 +71,8 @@ impl Handshake {
         }
     }
 
-    /// Ends a handshake that was not finished in time. If this process has accepted it (by the
-    /// message `Welcome`), the peer may still copy from and to memory of this process until the
-    /// peer has closed its side of the connection.
+    /// Ends a handshake that was not finished in time. If this process has already shared its
+    /// memory, the peer may still access the memory until it closes the connection.
     fn abort(self) {
         if let Some(link) = self.welcomed {
             link.abort();
@@ -155,8 +154,8 @@ impl Handshakes {
     /// Returns whether a handshake has ended.
     ///
     /// Calls `receive` for each handshake with an unread message. `receive` must receive the
-    /// message, and return whether the handshake is still pending. While `receive` runs, the list
-    /// that it gets contains only the handshakes that this call has continued before.
+    /// message, and return whether the handshake is still pending. Its first argument contains only
+    /// the handshakes that this call has continued before.
     pub(super) fn advance(
         &mut self,
         now: Instant,
@@ -217,8 +216,8 @@ impl Handshakes {
         true
     }
 
-    /// Ends the oldest handshake in which `Welcome` was sent, if the limit of such handshakes is
-    /// reached, so that there is room for another one.
+    /// Ends the oldest handshake that this process has accepted and that is not finished, if there
+    /// are [`MAX_WELCOMED`], so that another one can be accepted.
     pub(super) fn make_room_for_welcomed(&mut self) {
         let welcomed = || {
             let handshakes = self.all.iter().enumerate();
@@ -255,9 +254,8 @@ impl Handshakes {
         addresses.any(|known| *known == address)
     }
 
-    /// Returns whether this process has accepted a handshake that the process with the ID `process`
-    /// has begun, and now waits for the last message. A second handshake of that process is then
-    /// refused for now.
+    /// Returns whether this process has accepted a handshake of the process with the ID `process`
+    /// and waits for its last message. Until then, a second handshake of that process is refused.
     pub(super) fn has_welcomed(&self, process: Pid) -> bool {
         self.welcomed()
             .any(|handshake| handshake.process == process)

@@ -174,8 +174,8 @@ pub(super) fn is_dumpable() -> bool {
     unsafe { libc::prctl(libc::PR_GET_DUMPABLE) == 1 }
 }
 
-/// Permission of the kernel for copies from and to the memory of another process: the result of
-/// [`check_copy_permission`].
+/// Result of [`check_copy_permission`]: the kernel permits or refuses copies from and to the memory
+/// of another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KernelCopies {
     Allowed,
@@ -184,10 +184,10 @@ pub(super) enum KernelCopies {
     Refused,
 }
 
-/// Checks whether the kernel permits this process to copy from and to a peer's memory, by reading
-/// the peer's [word] at `address` and writing the same value back. Returns the permission, and the
-/// ID of the thread `thread`, by which later copies address the peer. Returns `None` if `thread` is
-/// the peer's main thread or not a thread of the peer, or if the address is not valid in the peer.
+/// Checks whether the kernel permits this process to copy from and to a peer's memory: reads the
+/// peer's [word] at `address`, and writes it back unchanged. Returns the result, and the ID
+/// `thread` of the peer's thread, by which later copies address the peer. Returns `None` if
+/// `thread` is not a thread of the peer or is its main thread, or if the address is invalid.
 pub(super) fn check_copy_permission(
     process: Pid,
     thread: i32,
@@ -215,12 +215,12 @@ pub(super) fn check_copy_permission(
     }
 }
 
-/// Word of this process that peers read and write back, to check whether the kernel permits their
-/// copies.
+/// Word that exists only for permission checks: a peer reads it and writes it back to find out
+/// whether the kernel permits copies from and to this process.
 static PROBE_WORD: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the address of a word of this process that exists only for permission checks: a peer
-/// reads it and writes the same value back in [`check_copy_permission`].
+/// Returns the address of a word of this process that exists only for permission checks: peers read
+/// it and write it back unchanged.
 pub(super) fn word() -> u64 {
     PROBE_WORD.as_ptr().expose_provenance() as u64
 }

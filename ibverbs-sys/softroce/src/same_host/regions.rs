@@ -40,9 +40,8 @@ pub(crate) struct QueuePair {
     pub(crate) generation: u32,
 }
 
-/// Unit in bytes of the start and the length of a segment of the arena (shared file with the memory
-/// of regions) in a published record. Counting in this unit keeps the numbers small enough for the
-/// record.
+/// Unit in bytes in which a published record gives positions in the shared file. Small numbers of
+/// this unit fit into the record, unlike numbers of bytes.
 const SEGMENT_UNIT: u64 = 2 << 20;
 
 /// Number of records for regions and windows: the maximum numbers of both, and a reserve, because
@@ -60,11 +59,11 @@ pub(super) const LENGTH: usize = DIFFERENCES_AT + REGIONS;
 /// tables.
 pub(super) const REGIONS_AT: usize = QUEUE_PAIRS * size_of::<Record>();
 
-/// Offset in bytes of the array `Tables::differences` in the shared file of the published tables.
-/// The array maps each index in memory keys to the record of its region or window.
+/// Offset in bytes of the array `Tables::differences` in the shared file. The array determines
+/// which record describes the region or window of a memory key.
 pub(super) const DIFFERENCES_AT: usize = REGIONS_AT + REGIONS * size_of::<Record>();
 
-/// Mask of a 24-bit number in a record: the number of a queue pair or of a memory region.
+/// Mask of the 24-bit number of a queue pair or memory region in a published record.
 const NUMBER: u64 = 0xff_ffff;
 
 impl Published {
@@ -200,25 +199,24 @@ impl Tables {
         Some((version, Published::decode(&words)))
     }
 
-    /// Returns the number of the record in which the region or window with the index `index` in
-    /// memory keys is published. Returns `None` if the index is out of range.
+    /// Returns the number of the record that describes the region or window whose memory keys
+    /// contain `index`. Returns `None` if `index` is out of range.
     #[inline]
     pub(super) fn slot(&self, index: u32) -> Option<u32> {
         let difference = self.differences.get(index as usize)?;
         Some(index ^ u32::from(difference.load(Ordering::Relaxed)))
     }
 
-    /// Returns whether the published record with the number `slot`, of a memory region or window,
-    /// still has the version `version`. If so, the content that was read with this version is
-    /// valid.
+    /// Returns whether the record `slot` of a memory region or window is unchanged since its
+    /// version `version` was read. If so, the content that was read with the version is valid.
     #[inline]
     pub(super) fn has_region(&self, slot: u32, version: u64) -> bool {
         self.regions.is_current(slot as usize, version)
     }
 
-    /// Returns the version and the content of the record in which the process has published its
-    /// queue pair with the number `number`. Returns `None` if the process has not published the
-    /// queue pair.
+    /// Returns the published record of the process's queue pair with the number `number`, and its
+    /// version, by which a later change is detected. Returns `None` if the queue pair is not
+    /// published.
     pub(super) fn queue_pair(&self, number: u32) -> Option<(u64, QueuePair)> {
         let (version, words) = self.queue_pairs.find(number::record(number))?;
         let found = QueuePair::decode(&words);
@@ -232,9 +230,9 @@ impl Tables {
         self.queue_pairs.is_current(number::record(number), version)
     }
 
-    /// Returns whether the process has left the published record of the queue pair with the number
-    /// `number` unchanged since [`queue_pair`](Self::queue_pair) returned `version`. If so, all
-    /// bytes that this thread has copied since then were copied before a change.
+    /// Returns whether the published record of the queue pair with the number `number` is unchanged
+    /// since [`queue_pair`](Self::queue_pair) returned `version`. If so, the bytes that this thread
+    /// has copied since then were still valid.
     pub(super) fn is_queue_pair_unchanged(&self, number: u32, version: u64) -> bool {
         let index = number::record(number);
         self.queue_pairs.has_kept_version(index, version)
@@ -242,9 +240,8 @@ impl Tables {
 }
 
 impl Publication {
-    /// Creates empty tables for the queue pairs, regions and windows that this process publishes.
-    /// `key_base` is added to each index in the memory keys of this process; see
-    /// [`key_base`](Self::key_base).
+    /// Creates empty tables, in which this process makes its queue pairs, memory regions and
+    /// windows known to peers. `key_base` is the result of [`key_base`](Self::key_base).
     pub(crate) fn new(key_base: u32) -> io::Result<Self> {
         let (file, map) = shared::create("softroce-tables", LENGTH, true)?;
         let tables = Tables::of(map).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -255,9 +252,8 @@ impl Publication {
         })
     }
 
-    /// Returns a random number that hides the table indices in this process's memory keys: the high
-    /// 24 bits of a key are an index plus this number. Peers subtract the number to find the
-    /// published record of a key.
+    /// Returns the random number that is added to a table index to get the high 24 bits of a memory
+    /// key. Peers subtract it to find the record of a key.
     pub(crate) fn key_base(&self) -> u32 {
         self.key_base
     }
@@ -275,9 +271,9 @@ impl Publication {
         }
     }
 
-    /// Empties the published record with the number `slot`, of a memory region or window, so that
-    /// peers cannot begin to access the memory. Returns the record's version, which each
-    /// publication changes. The caller must then wait for peers that still access the memory.
+    /// Empties the record `slot` of a memory region or window, so that peers cannot begin to access
+    /// the memory. Copies that peers have in progress continue, so the caller must wait for their
+    /// end. Returns the version of the record, which changes if the record is published again.
     pub(crate) fn retract_region(&self, slot: u32) -> u64 {
         self.tables.regions.retract(slot as usize)
     }

@@ -6,18 +6,16 @@ use super::ring::WORDS;
 use crate::proto::Sequence;
 use crate::transfer::{MAX_SLOT_BYTES, MessagePart, PartFlags, PayloadForm, RingMessage};
 
-/// Flag in the first word of a slot (cache line of a ring): the slot acknowledges messages that its
-/// receiver has sent. The 24 bits below the flag are the queue pair number.
+/// Flag in the first word of a message in shared memory: the message acknowledges earlier messages
+/// of the opposite direction. The 24 bits below the flag are the queue pair number.
 const ACKNOWLEDGED: u64 = 1 << 24;
 /// Flag in the first word of a slot (cache line of a ring): the slot contains a message, and not
 /// only an acknowledgement.
 const MESSAGE: u64 = 1 << 25;
-/// Flag in the first word of a slot (cache line of a ring): the message has immediate data, which
-/// is in the second word.
+/// Flag in the first word of a message in shared memory: the second word contains immediate data.
 const IMMEDIATE: u64 = 1 << 26;
-/// Flag in the first word of a slot (cache line of a ring): the message is solicited. Its
-/// completion raises an event even if the receiver has requested events for solicited messages
-/// only.
+/// Flag in the first word of a message in shared memory: the completion of the message raises an
+/// event even if the receiver has requested events for solicited messages only.
 const SOLICITED: u64 = 1 << 27;
 /// Flag in the first word of a slot (cache line of a ring): the payload is not in the slot. If
 /// [`WRITTEN`] is also set, the message is a write with immediate data ([`PayloadForm::Write`]).
@@ -41,17 +39,16 @@ const CHUNKS: u64 = 1 << 49;
 /// Mask of a 24-bit number in a word of a slot (cache line of a ring). The number is a queue pair
 /// number or a sequence number.
 const NUMBER_MASK: u64 = 0xff_ffff;
-/// Offset in bits of the message's sequence number, in the first word of a slot (cache line of a
-/// ring).
+/// Bit offset of the message's sequence number in the first word of a message in shared memory.
 const SEQUENCE_AT: u32 = 32;
-/// Bit offset, in the first word of a slot (cache line of a ring), of the length of the payload in
-/// bytes.
+/// Bit offset of the payload length in the first word of a message in shared memory. The length is
+/// in bytes.
 const LENGTH_AT: u32 = 56;
 /// Offset in bits of the partition key, in the second word of a slot (cache line of a ring). The 32
 /// bits below the partition key are the immediate data.
 const PARTITION_AT: u32 = 32;
-/// Index of the first word of the payload, among the message words of a slot (cache line of a
-/// ring). The word before it (index 2) is the acknowledged sequence number.
+/// Index of the first payload word of a message in shared memory. The words before it are the
+/// header.
 const BYTES_AT: usize = 3;
 
 const _: () = assert!(8 * (WORDS - BYTES_AT) == MAX_SLOT_BYTES);

@@ -69,17 +69,18 @@ const SLEEP: usize = size_of::<ControlWords>();
 /// Byte offset of the lanes, from the start of the memory for one direction of a link. The lanes
 /// are words in which the sending process marks its copies.
 const LANE: usize = SLEEP + size_of::<Line>();
-/// Byte offset of the ring's slots (cache lines for messages), from the start of the memory for one
-/// direction of a link.
+/// Byte offset of the slots (one cache line for each message) in the memory that carries the
+/// messages from one process to the other.
 const SLOT: usize = LANE + LANES * size_of::<Line>();
 /// Byte offset of the ring's chunks (cache lines of payload), from the start of the memory for one
 /// direction of a link.
 const CHUNK: usize = SLOT + SLOTS * size_of::<Slot>();
-/// Length in bytes of the memory for one direction of a link: a ring of messages, the receiver's
-/// sleep word, and the lanes (words in which the sender marks its copies).
+/// Length in bytes of the memory that carries the messages from one of two processes to the other:
+/// the ring buffer and the control words that belong to it.
 const DIRECTION: usize = (CHUNK + CHUNKS * size_of::<Chunk>()).next_multiple_of(4096);
 
-/// Length in bytes of the memory that two linked processes share: the memory of both directions.
+/// Length in bytes of the memory that two linked processes share: one part for the messages of each
+/// process.
 pub(super) const LENGTH: usize = 2 * DIRECTION;
 
 /// Creates the memory that two processes will share. Returns its file, and its mapping for the

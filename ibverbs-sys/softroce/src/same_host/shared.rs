@@ -159,8 +159,8 @@ impl Map {
         self.length
     }
 
-    /// Copies bytes of the mapping from `offset` on to `out`. Returns `None` if the range is not
-    /// inside the mapping.
+    /// Fills `out` with the bytes of the mapping that begin at `offset`. Returns `None` if they are
+    /// not all inside the mapping.
     #[cfg(test)]
     pub(super) fn read(&self, offset: usize, out: &mut [u8]) -> Option<()> {
         let address = self.locate(offset, out.len())?;

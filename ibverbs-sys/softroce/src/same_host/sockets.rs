@@ -39,9 +39,8 @@ pub(super) fn accept(listener: &Descriptor) -> io::Result<Option<Descriptor>> {
     }
 }
 
-/// Connects to the process that has the socket address `address`. If the kernel's queue of
-/// connections to that process is full, waits for at most [`HANDSHAKE_TIMEOUT`]; the kernel serves
-/// waiting processes in the order of their requests.
+/// Connects to the process that listens at the socket address `address`. Waits for at most
+/// [`HANDSHAKE_TIMEOUT`] if too many connections to that process are pending.
 pub(super) fn connect_to(address: SocketAddr) -> io::Result<Descriptor> {
     let socket = socket(SocketFlags::empty())?;
     set_socket_timeout(&socket, Timeout::Send, Some(HANDSHAKE_TIMEOUT))?;

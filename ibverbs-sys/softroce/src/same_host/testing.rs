@@ -43,8 +43,8 @@ pub(super) fn own_resources(address: SocketAddr) -> io::Result<ProcessResources>
     })
 }
 
-/// Creates a link (shared memory of two processes) for a test. Returns both ends of the link and
-/// the file of the memory. The first end is that of the process that created the memory.
+/// Creates a link (shared memory) for a test, with both ends in this process. Returns the two ends,
+/// and the file of the shared memory. The first end is that of the process which created the file.
 pub(super) fn links() -> io::Result<(Arc<Link>, Arc<Link>, Descriptor)> {
     let addresses: [SocketAddr; 2] = [([127, 0, 0, 1], 4791).into(), ([127, 0, 0, 2], 4791).into()];
     let (first, second) = connection()?;
@@ -79,7 +79,7 @@ fn link(peer: Peer, process: Process, side: LinkMemory) -> io::Result<Arc<Link>>
     Ok(Link::new(peer, process, side, Arc::default(), failures))
 }
 
-/// Creates a Unix connection within this process, and returns its two ends.
+/// Creates a connected pair of Unix sockets (`SOCK_SEQPACKET`) within this process.
 pub(super) fn connection() -> io::Result<(Descriptor, Descriptor)> {
     let opening = Opening::begin();
     let flags = SocketFlags::CLOEXEC;

@@ -32,8 +32,8 @@ pub(super) enum Sleeper {
 
 /// Value of a [`SleepWord`] if no thread of its process sleeps. The peer then wakes no thread.
 const AWAKE: u64 = 0;
-/// Value of a [`SleepWord`] if the engine (background thread) of its process sleeps. The peer then
-/// wakes the engine.
+/// Value of a [`SleepWord`] while the engine (background thread) of its process sleeps. A peer that
+/// sends a message then wakes the engine.
 const ENGINE: u64 = 1;
 /// First value of a [`SleepWord`] for threads that wait at a completion channel. If a thread waits
 /// at the channel whose eventfd has the index `i`, the value of the word is this value plus `i`.
@@ -49,9 +49,9 @@ impl Sleeper {
 }
 
 impl SleepWord<'_> {
-    /// Publishes in this word that the thread `sleeper` is about to sleep, so that the peer wakes
-    /// it. The thread must then check for work once more. If `sleeper` is the engine (background
-    /// thread), and the word names a thread that waits at a channel, the word stays unchanged.
+    /// Records in this sleep word that the thread `sleeper` is about to sleep, so that the peer
+    /// wakes it. The thread must then check for work once more. The engine (background thread) is
+    /// not recorded if another thread is.
     pub(super) fn store_sleeper(self, sleeper: Sleeper) {
         let order = Ordering::Relaxed;
         match sleeper {
@@ -63,8 +63,8 @@ impl SleepWord<'_> {
         fence(Ordering::SeqCst);
     }
 
-    /// Clears this word if it still names the thread `sleeper`, so that the peer does not wake the
-    /// thread. Called when the thread is awake again.
+    /// Clears this sleep word if it names the thread `sleeper`, which is awake again, so that the
+    /// peer does not wake it.
     pub(super) fn end(self, sleeper: Sleeper) {
         let (word, order) = (sleeper.word(), Ordering::Relaxed);
         // The word is loaded first: usually the peer has woken the thread, and so has cleared the
@@ -74,8 +74,8 @@ impl SleepWord<'_> {
         }
     }
 
-    /// Clears this word if it names a thread that waits at a completion channel, so that the peer
-    /// does not wake that thread.
+    /// Clears this sleep word if a thread of the program is recorded in it that waits at a
+    /// completion channel, so that the peer does not wake that thread.
     pub(super) fn clear_channel(self) {
         let order = Ordering::Relaxed;
         let is_channel = |word| (word >= FIRST_CHANNEL).then_some(AWAKE);
@@ -101,10 +101,9 @@ impl SleepWord<'_> {
     }
 }
 
-/// Flag that is set after the program has armed a completion queue with a non-blocking channel,
-/// which means that it has requested an event. Peers then wake a thread of the program instead of
-/// the engine (background thread), although that thread may not wait yet. So the engine checks for
-/// messages at intervals while the flag is set.
+/// Flag that is set after the program has requested an event of a completion queue with a
+/// non-blocking channel. Peers then wake the program instead of the engine (background thread). The
+/// program may be busy, so the engine checks for messages at intervals while the flag is set.
 #[derive(Debug)]
 pub(super) struct Armed(AtomicU8);
 
@@ -112,7 +111,7 @@ pub(super) struct Armed(AtomicU8);
 /// engine (background thread) need not check for messages.
 const UNARMED: u8 = 0;
 /// Value of [`Armed`] if the program has armed a completion queue before the engine's last check
-/// for messages, and no queue since this check.
+/// for messages, but none after it.
 const ARMED_BEFORE: u8 = 1;
 /// Value of [`Armed`] if the program has armed a completion queue since the engine's last check for
 /// messages.
@@ -134,10 +133,9 @@ impl Armed {
         self.0.load(Ordering::SeqCst) != UNARMED
     }
 
-    /// Ends the interval between two checks for messages by the engine (background thread). Returns
-    /// `true` if the program has armed a queue before this interval and no queue in it. The engine
-    /// must then remove the channel from the [`SleepWord`] of each peer, and publish itself there
-    /// before it sleeps.
+    /// Records that the engine (background thread) has checked for messages. Returns `true` if the
+    /// program has armed a queue before the previous check, but not since. The engine must then
+    /// make peers wake it instead of the program before it sleeps.
     #[must_use]
     pub(super) fn end_interval(&self) -> bool {
         let next = |state: u8| state.checked_sub(1);
@@ -264,9 +262,8 @@ mod models {
         });
     }
 
-    /// Checks that no message is missed if a thread stops waiting at a channel while the engine
-    /// (background thread) falls asleep and a message arrives: one of the two threads finds the
-    /// message, or the engine is woken.
+    /// Checks that a message is not missed if it arrives while a thread stops waiting at a channel
+    /// and the engine (background thread) falls asleep: a thread finds it, or the engine is woken.
     #[test]
     fn no_message_is_missed_when_a_thread_leaves_the_channel() {
         let mut model = loom::model::Builder::new();
@@ -302,9 +299,9 @@ mod models {
             assert!(sees || engine_sees || woken == Some(ENGINE));
         });
     }
-    /// Checks a message that arrives while the program arms a completion queue and the engine
-    /// (background thread) ends an interval between two checks for messages. A thread must find the
-    /// message or be woken, or the engine must check again at the end of its next interval.
+    /// Checks that a message is not missed if it arrives while the program arms a completion queue
+    /// and the engine (background thread) checks for messages: a thread finds it or is woken, or
+    /// the engine will check again.
     #[test]
     fn no_message_is_left_behind_by_an_armed_channel() {
         for was_armed in [false, true] {

@@ -33,9 +33,8 @@ pub(super) struct WakeTarget {
     armed: Armed,
 }
 
-/// Interval at which the engine (background thread) checks for messages while peers wake a thread
-/// of the program instead. That thread may be busy with other work, so a message that arrives for
-/// it waits at most for this time.
+/// Interval at which the engine (background thread) checks for messages while peers wake the
+/// program instead of the engine. If the program is busy, a message waits at most for this time.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A thread that waits at a completion channel. Peer processes wake this thread for new messages,
@@ -75,10 +74,9 @@ impl HostPeers {
         }
     }
 
-    /// Makes peers wake a thread of the program, and not the engine (background thread), when they
-    /// send the next message. The thread waits for the non-blocking completion channel with the
-    /// eventfd `wake_eventfd`. Called when the program has armed a queue of the channel (requested
-    /// an event), before it polls the queue and waits. Also wakes peers whose wakeup was deferred.
+    /// Makes peers wake the program, and not the engine (background thread), by the eventfd
+    /// `wake_eventfd` of a non-blocking completion channel. Called when the program has requested
+    /// an event of one of the channel's queues. Also sends deferred wakeups of peers.
     pub(crate) fn arm_channel(&self, wake_eventfd: &WakeEventfd) {
         let Some(links) = self.links() else {
             return;
@@ -99,16 +97,16 @@ impl HostPeers {
         }
     }
 
-    /// Returns whether peers wake a thread of the program that is possibly not waiting for
-    /// messages. If so, the engine (background thread) must check for messages at intervals of
+    /// Returns whether peers wake the program instead of the engine (background thread), although
+    /// the program may be busy. The engine must then check for messages at intervals of
     /// [`CHECK_INTERVAL`].
     pub(crate) fn is_channel_armed(&self) -> bool {
         self.wake_target.armed.is_set()
     }
 
-    /// Ends an interval of [`CHECK_INTERVAL`] between two checks for messages by the engine
-    /// (background thread), the only caller. If the program has armed no completion queue in the
-    /// interval, peers stop waking the program's thread.
+    /// Records that the engine (background thread), which is the caller, has checked for messages.
+    /// If the program has not requested an event since the previous check, peers no longer wake the
+    /// program.
     pub(crate) fn end_check(&self) {
         if self.wake_target.armed.end_interval() {
             for link in self.links().iter().flat_map(|links| links.iter()) {
@@ -153,9 +151,9 @@ impl Waiter<'_> {
         (self.links.iter()).for_each(|link| link.wake_up(self.sleeper));
     }
 
-    /// Makes peers wake the engine (background thread) again instead of this thread, which no
-    /// longer waits. Returns `true` if messages can be received or waiting messages can be sent.
-    /// The caller must then wake the engine, because the peers may have sent no wakeup for them.
+    /// Ends the wait of this thread: peers wake the engine (background thread) again. Returns
+    /// `true` if messages can be received, or waiting messages can be sent. The caller must then
+    /// wake the engine, because peers may not have woken it for them.
     pub(crate) fn leave(self) -> bool {
         self.wake_up();
         let HostPeers { wake_target, .. } = self.host_peers;

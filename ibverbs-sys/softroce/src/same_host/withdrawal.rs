@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use super::host_peers::{Accesses, HostPeers};
 use crate::proto::Withdrawal;
 
-/// Memory windows that this process withdraws from its peers, and whose withdrawal waits for copies
-/// by the peers. Contains at most one withdrawal for each record of the table of regions.
+/// Memory regions and windows that this process is making inaccessible to its peers, while copies
+/// by the peers are still in progress.
 #[derive(Debug, Default)]
 pub(super) struct Withdrawals(Mutex<Vec<Pending>>);
 
@@ -26,9 +26,9 @@ struct Pending {
 }
 
 impl Withdrawals {
-    /// Begins or continues to withdraw the region or window with the record number `slot` from peer
-    /// processes. Returns the progress: while it is [`Withdrawal::Pending`], peers may still copy,
-    /// and the caller must call this function again later.
+    /// Begins or continues to make the region or window with the record number `slot` inaccessible
+    /// to peer processes. Returns the progress: while it is [`Withdrawal::Pending`], peers may
+    /// still copy, and the caller must call this function again later.
     pub(super) fn poll(&self, slot: u32, host_peers: &HostPeers) -> Withdrawal {
         let mut all = self.0.lock();
         let retracted = host_peers.retract_region(slot);
@@ -48,9 +48,8 @@ impl Withdrawals {
         withdrawal
     }
 
-    /// Removes the pending withdrawal of the region or window with the number `slot` in the table
-    /// of regions, so that its progress is no longer checked. Returns `false` if no withdrawal was
-    /// pending.
+    /// Forgets that the region or window with the record number `slot` is being made inaccessible
+    /// to peers. Returns `false` if it was not.
     pub(super) fn remove(&self, slot: u32) -> bool {
         let mut all = self.0.lock();
         let known = all.iter().position(|pending| pending.slot == slot);

@@ -39,8 +39,8 @@ const MESSAGE: u32 = 64 << 10;
 /// data to send.
 const DEPTH: usize = 64;
 
-/// Interval at which the connections begin to send, one after the other, so that each connection
-/// finds the link in use by the connections before it.
+/// Interval at which the connections begin to send, one after the other. Each new connection must
+/// compete with the earlier ones for the link.
 const STAGGER: Duration = Duration::from_micros(500);
 
 /// Time from the beginning of the last connection to the beginning of the measurement, in which the
@@ -54,7 +54,7 @@ const MEASURED: Duration = Duration::from_millis(100);
 /// rate of the shared link, so packets wait only for the shared link.
 const ACCESS: u64 = 25_000_000_000;
 
-/// Index of the simulated node whose link to the network all senders share.
+/// Index of the simulated node, the first sender, on whose network link all senders send.
 const LINK: usize = 1;
 
 const KIB: u64 = 1 << 10;
@@ -144,8 +144,8 @@ impl Shares {
     }
 }
 
-/// Simulates the connections of `row`, and returns the number of bytes that each has transferred on
-/// the link that they share. Returns `None` if a message fails.
+/// Simulates the connections of one table row, `row`. Returns the number of bytes that each
+/// connection has transferred over their common link, or `None` if a message fails.
 fn measure(row: &Row) -> Option<Shares> {
     let conditions = Conditions {
         latency: Duration::from_micros(row.round_trip / 2),

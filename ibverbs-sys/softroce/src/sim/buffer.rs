@@ -24,7 +24,8 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// Creates a buffer of `length` zero bytes in up to four memory segments.
+    /// Registers a buffer of `length` zero bytes in `memory`, in up to four segments, which
+    /// `random` determines.
     pub(crate) fn zeroed(memory: &Memory, random: &mut Random, length: usize) -> Self {
         Self::new(memory, random, length, |_, _| ())
     }
@@ -76,8 +77,8 @@ impl Buffer {
         self.check_with(memory, message, true)
     }
 
-    /// Checks that the buffer begins with `message`, and that the guard bytes are still zero. The
-    /// other bytes of the buffer may be those of a longer message that arrived incompletely.
+    /// Checks that the buffer begins with `message`, and that the bytes around the buffer are still
+    /// zero. The rest of the buffer may contain part of an earlier, longer message.
     pub(crate) fn check_reused(&self, memory: &Memory, message: &[u8]) -> Result<(), String> {
         self.check_with(memory, message, false)
     }
@@ -128,7 +129,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Deregisters the memory of this buffer, so that its keys become invalid. Called when the
+    /// Deregisters this buffer from `memory`, so that its keys become invalid. Called when the
     /// request that uses the buffer has ended.
     pub(crate) fn release(self, memory: &Memory) {
         for segment in &self.segments {

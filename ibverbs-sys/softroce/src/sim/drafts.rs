@@ -295,9 +295,9 @@ impl Scenario<'_> {
         ))
     }
 
-    /// Prepares a request of the simulated requester with the index `r` that invalidates a memory
-    /// window of this side. No outstanding request of the peer may use the window. Returns `None`
-    /// if there is no such window.
+    /// Creates a request of the simulated requester with the index `r` that invalidates a memory
+    /// window of its own. Selects a window that no outstanding request of the peer uses. Returns
+    /// `None` if there is no such window.
     fn draft_local_invalidate(&mut self, r: usize) -> Option<Draft> {
         let partner = self.requesters[r].partner?;
         let requester = &mut self.requesters[partner];
@@ -348,8 +348,8 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Prepares a datagram of the simulated requester with the index `r` to the queue pair of its
-    /// peer. `id` is the ID of the request.
+    /// Creates a datagram request of the simulated requester with the index `r`, addressed to its
+    /// peer. `id` is the ID of the request. The request is not posted yet.
     pub(super) fn draft_datagram(&mut self, r: usize, id: u64) -> Draft {
         let length = self.draw_length(r);
         let with_immediate = self.requesters[r].random.percent(40);

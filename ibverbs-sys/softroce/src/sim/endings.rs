@@ -16,14 +16,14 @@ use super::schedule::Ending;
 /// Memory key that is never valid, neither as a local nor as a remote key.
 const NO_KEY: u32 = 0xdead_be00;
 
-/// Interval at which a simulated requester checks whether its requests have completed. Afterwards
-/// the requester posts a request for which the peer must have no usable receive. The earlier
-/// requests still need the peer's receives.
+/// Interval at which a simulated requester checks whether its earlier requests have completed. It
+/// waits for them before a request that tests missing or unusable receives, because they need
+/// receives, too.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Scenario<'_> {
-    /// Posts the request of requester `r` that must fail, if the schedule defines such a request.
-    /// All other requests of the requester must have been posted before.
+    /// Posts the request of the simulated requester with the index `r` that the test makes fail, if
+    /// there is such a request. All other requests of the requester must have been posted before.
     pub(super) fn post_failing_request(&mut self, r: usize) {
         let requester = &mut self.requesters[r];
         let connection = requester.connection;
@@ -146,7 +146,7 @@ impl Scenario<'_> {
 
     /// Discards the receives that the peer of the simulated requester with the index `r` has
     /// posted. Then calls `post` with the index of the peer's receive pool, so that `post` can post
-    /// other receives, for example a receive that is too short for the message.
+    /// other receives, for example a receive that is too short.
     fn replace_receives(&mut self, r: usize, post: impl FnOnce(&mut Self, usize)) {
         let Some(partner) = self.requesters[r].partner else {
             return;
@@ -183,8 +183,9 @@ impl Scenario<'_> {
         draft.buffer = Some(Rc::new(buffer));
     }
 
-    /// Creates a request of requester `r` that names the peer's memory by `remote`, and that must
-    /// fail with one of `statuses`. `id` is the ID of the request.
+    /// Creates a request of the simulated requester with the index `r` that accesses the peer's
+    /// memory at `remote`, and that must fail with one of `statuses`. `id` is the ID of the
+    /// request.
     fn draft_remote(
         &mut self,
         r: usize,

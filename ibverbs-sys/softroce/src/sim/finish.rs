@@ -9,7 +9,7 @@ use super::schedule::{Ending, Kind};
 use super::target_memory::PossibleWrite;
 
 impl Scenario<'_> {
-    /// Checks the state after a run, when no events are left: the requesters with the indices
+    /// Checks the state at the end of a simulation. The simulated requesters with the indices
     /// `requesters` must have completed all their requests, and all memory must have the expected
     /// content.
     pub(super) fn finish(&mut self, requesters: &[usize]) -> Result<(), String> {
@@ -75,8 +75,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Checks that the peer of requester `r` has raised the event for a wrong key or an invalid
-    /// request, if the schedule made the requester's last request fail in this way.
+    /// Checks that the peer of the simulated requester with the index `r` has raised the right
+    /// event, if the test made the requester's last request fail by a wrong key, address range or
+    /// alignment.
     fn check_events(&self, r: usize) -> Result<(), String> {
         let requester = &self.requesters[r];
         let ending = self.schedule.connections[requester.connection].ending;
@@ -180,8 +181,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Posts a request of requester `r`, whose queue pair is in the error state, so that the
-    /// request must be flushed.
+    /// Posts a request of the simulated requester with the index `r`, whose queue pair is in the
+    /// error state. The request must complete as flushed.
     fn post_in_error(&mut self, r: usize) {
         let id = self.next_id();
         let operation = SendOperation::Send {

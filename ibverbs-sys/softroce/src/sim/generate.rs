@@ -48,8 +48,8 @@ impl Draft {
 
 impl Scenario<'_> {
     /// Posts requests of the simulated requester with the index `r` until its send queue is full,
-    /// all its requests are posted, or a random pause begins. A request that must fail, if the
-    /// connection has such a request, is posted last.
+    /// all its requests are posted, or a random pause begins. A request that is meant to fail is
+    /// posted last.
     pub(super) fn post_requests(&mut self, r: usize) -> Result<(), String> {
         loop {
             self.complete_unsignaled(r)?;

@@ -21,8 +21,8 @@ const SEEDS: u64 = 3;
 /// always has data to send.
 const DEPTH: usize = 16;
 
-/// Parameters of one row of [`goodput_table`]: the messages, the path MTU, the limit on bytes that
-/// wait in a node, and the behavior of the peer.
+/// Parameters of one row of [`goodput_table`]: the messages, the path MTU, the limit of the
+/// sender's packet queue in bytes, and the behavior of the peer.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     flow: Flow,

@@ -2,7 +2,8 @@ use std::cell::RefCell;
 
 use crate::proto::{AccessFlags, LocalFault, RemoteFault, Segment, WindowBinding};
 
-/// Memory of one simulated node: regions and windows, with checks of each access.
+/// Simulated memory of one host: memory regions and windows. Each access is checked for a valid
+/// key, range and access rights.
 ///
 /// A memory key consists of an index and a tag. When the index is reused, the tag changes, so that
 /// an old key is not valid.

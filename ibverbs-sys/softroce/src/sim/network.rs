@@ -174,7 +174,7 @@ impl Network {
 
     /// Sends a packet of `bytes` bytes from the node `node` to the queue pair with the number
     /// `queue_pair`. Returns the [`Fate`] of the packet, for example lost or duplicated, and its
-    /// arrival time. The time has no meaning if the packet is lost.
+    /// arrival time, which has no meaning for a lost packet.
     pub(crate) fn send(
         &mut self,
         now: Time,

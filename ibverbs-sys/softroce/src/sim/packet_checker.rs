@@ -79,8 +79,8 @@ impl PacketChecker {
         self.check_request(sequence, span, is_read_or_atomic, attributes)
     }
 
-    /// Checks that a [`RingMessage`] (short message without packet headers) which the queue pair
-    /// has sent obeys protocol rules such as the order of sequence numbers. The error describes the
+    /// Checks that the queue pair was allowed to send this [`RingMessage`] (short message without
+    /// packet headers), for example by the order of sequence numbers. The error describes the
     /// violated rule.
     pub(crate) fn sent_ring_message(
         &mut self,
@@ -93,9 +93,9 @@ impl PacketChecker {
         }
     }
 
-    /// Checks that the queue pair may send a new request: in the order of sequence numbers, within
-    /// the window, and not while its send queue is drained. The request uses the `span` sequence
-    /// numbers from `sequence` on.
+    /// Checks that the queue pair may send a request with `span` sequence numbers from `sequence`
+    /// on: in order, within the window, and not while the program has stopped its send queue. The
+    /// error describes the violated rule.
     fn check_request(
         &mut self,
         sequence: Sequence,
@@ -151,8 +151,8 @@ impl PacketChecker {
         self.drained = is;
     }
 
-    /// Records a packet that has arrived at the queue pair. A response acknowledges requests of the
-    /// queue pair. A request may be the missing packet for which the queue pair has sent a NAK.
+    /// Records which requests of the queue pair are acknowledged by a packet that has arrived. If
+    /// the packet is a request that the queue pair had missed, records that it has arrived.
     pub(crate) fn arrived(&mut self, packet: &Packet<'_>) {
         let sequence = Sequence::new(packet.header.bth.sequence);
         if !packet.header.bth.opcode.is_response() {
@@ -187,8 +187,8 @@ impl PacketChecker {
         }
     }
 
-    /// Records a response of the peer to all requests up to `sequence`. `refused` is set if the
-    /// peer refused the last of them.
+    /// Records that the peer has answered all requests up to and including `sequence`. If `refused`
+    /// is set, the last of them does not count, because the peer refused it.
     fn record_response(&mut self, sequence: Sequence, refused: bool) {
         if self.next.is_none_or(|next| sequence.distance(next) >= 0) {
             return;

@@ -7,7 +7,7 @@ use super::buffer::Buffer;
 use super::random::Random;
 use super::world::{QpId, World};
 
-/// Receive queue to which a [`ReceivePool`] posts receives.
+/// Receive queue to which a [`ReceivePool`] posts receives: that of a queue pair, or a shared one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
     /// Receive queue of a queue pair.

@@ -7,9 +7,9 @@ use super::schedule::Kind;
 use super::world::QpId;
 
 impl Scenario<'_> {
-    /// Checks the completion of a receive at the queue pair with the location `place`. The
-    /// completion and the received bytes must match a message that the peer has sent. `srq` is the
-    /// number of the shared receive queue if the queue pair is an XRC target.
+    /// Checks the completion of a receive at the queue pair `place`. The completion and the
+    /// received bytes must match a message that the peer has sent. `srq` is the number of the
+    /// shared receive queue for an XRC queue pair, and `None` otherwise.
     pub(super) fn check_receive(
         &mut self,
         place: QpId,
@@ -162,9 +162,9 @@ impl Scenario<'_> {
         })
     }
 
-    /// Checks the sender of a received datagram: the source queue pair must be that of the
-    /// requester with the index `sender`, and the GRH (global routing header) must contain the
-    /// addresses of both nodes. Returns the GRH.
+    /// Checks that a datagram came from the queue pair of the simulated requester with the index
+    /// `sender`, and that its GRH (global routing header) contains the addresses of sender and
+    /// receiver. Returns the GRH.
     fn check_route(
         &self,
         place: QpId,

@@ -12,8 +12,8 @@ use super::shared_words::Change;
 use super::target_memory::TargetMemory;
 use super::world::QpId;
 
-/// Expected state of one side of a simulated connection: the requests that this side has posted,
-/// and the messages that its peer must still receive.
+/// Model of one side of a simulated connection: its posted requests, and the messages that its peer
+/// has not received yet.
 #[derive(Debug)]
 pub(crate) struct Requester {
     pub(crate) place: QpId,
@@ -56,7 +56,7 @@ pub(crate) struct Requester {
     pub(crate) resting: bool,
 }
 
-/// A posted request that has not completed, with the effect that it must have.
+/// A posted request that has not completed, and its expected effect.
 #[derive(Debug)]
 pub(crate) struct Posted {
     pub(crate) id: u64,
@@ -114,7 +114,8 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// Returns the first `length` bytes of the message with the ID `id`.
+    /// Returns the first `length` bytes of the message with the ID `id`. They are computed from the
+    /// ID, or are those that this object contains.
     pub(crate) fn bytes(&self, id: u64, length: usize) -> Cow<'_, [u8]> {
         match self {
             Self::Numbered => Cow::Owned(content::message(id, length)),
@@ -150,7 +151,8 @@ pub(crate) struct PeerWindow {
     pub(crate) range: Range<usize>,
 }
 
-/// State of a memory window in the model, which determines the requests that may use the window.
+/// Expected state of a memory window in a simulation. It determines the requests that may use the
+/// window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WindowState {
     /// The peer may bind the window.

@@ -6,9 +6,9 @@ use super::requester::{PeerWindow, WindowState};
 use super::scenario::Scenario;
 use super::schedule::{Ending, Kind};
 
-/// Range of the random number of requests that each requester posts after the simulation has reset
-/// its queue pair and connected it again. A few requests suffice to detect packets from before the
-/// reset.
+/// Range of the random number of requests that each simulated requester posts after its queue pair
+/// was reset and connected again. A few requests suffice to detect packets that were sent before
+/// the reset.
 const REQUESTS_AFTER_RESET: Range<u64> = 5..20;
 
 impl Scenario<'_> {

@@ -100,7 +100,8 @@ const MAX_EVENTS: u64 = 20_000_000;
 const LATEST: Time = Time::from_nanos(10_000 * 1_000_000_000);
 
 impl<'t> Scenario<'t> {
-    /// Creates the nodes, the network and the connected queue pairs that the schedule defines.
+    /// Creates the nodes, the network and the connected queue pairs that the schedule defines. A
+    /// trace of the packets is passed to `lines`.
     pub(super) fn new(schedule: &'t Schedule, lines: Option<&'t mut Lines<'t>>) -> Self {
         let faults = match &schedule.script {
             Some(script) => Faults::Script(schedule.conditions, script.clone()),
@@ -138,7 +139,8 @@ impl<'t> Scenario<'t> {
         scenario
     }
 
-    /// Runs the schedule until no events are left, and checks all results.
+    /// Simulates the schedule to its end, and checks all results. The error describes the first
+    /// wrong result.
     pub(super) fn run(mut self) -> Result<Outcome, String> {
         let result = self.play();
         let now = self.world.now();
@@ -181,8 +183,8 @@ impl<'t> Scenario<'t> {
         Ok(())
     }
 
-    /// Processes simulated events until no event is left. Checks each notice (a completion, an
-    /// event of a queue pair, or a wakeup) that the events cause.
+    /// Simulates until no event is left. Checks each completion and each event of a queue pair, and
+    /// handles each wakeup.
     pub(super) fn run_until_idle(&mut self) -> Result<(), String> {
         let mut notices = Vec::new();
         loop {

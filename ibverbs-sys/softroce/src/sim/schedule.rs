@@ -49,7 +49,7 @@ pub enum Kind {
     Extended,
 }
 
-/// Way in which a simulation makes the last request of a connection fail, as a test.
+/// Way in which a simulation makes the last request of a connection fail on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// A write, read or atomic with a key that is not valid at the peer.
@@ -350,7 +350,7 @@ fn conditions(random: &mut Random, class: u64) -> Conditions {
 
 impl Connection {
     /// Makes the last request of this connection fail in the way `ending`. Also changes the
-    /// settings of receives and retries with which this failure would not occur.
+    /// settings of receives and retries that would prevent this failure.
     fn set_ending(&mut self, ending: Ending, random: &mut Random) {
         self.ending = Some(ending);
         if matches!(

@@ -23,9 +23,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Creates both queue pairs of the connection with the index `number`, and connects them.
-    /// `shared` contains, for each node with a shared receive queue, the index of the pool that
-    /// posts its receives. Creates this queue if a node needs it and has none.
+    /// Creates and connects both queue pairs of the connection with the index `number`. If a node
+    /// needs a shared receive queue, it is created, and `shared` maps the node to the pool that
+    /// posts its receives.
     pub(super) fn connect(&mut self, number: usize, shared: &mut HashMap<usize, usize>) {
         let connection = &self.schedule.connections[number];
         let services = match connection.kind {
@@ -221,12 +221,12 @@ impl Scenario<'_> {
     }
 }
 
-/// Number of bytes that each simulated requester may send in large messages, in addition to one
+/// Number of bytes that each simulated requester may send in large messages, not counting one
 /// message of maximum length. The limit keeps the time of a simulation short.
 const LARGE_MESSAGE_BYTES: u64 = 1 << 20;
 
-/// Returns the number of bytes that a receive needs for the longest message of the connection, with
-/// the GRH of a datagram.
+/// Returns the number of bytes that a receive needs for the longest message of the connection. For
+/// a datagram, this includes 40 bytes for the network header (GRH).
 fn receive_length(connection: &Connection) -> usize {
     match connection.kind {
         Kind::Datagram => connection.largest as usize + 40,

@@ -8,8 +8,8 @@ use super::memory::Memory;
 /// compare-and-swap. With so few words, several requesters often change the same word.
 pub(crate) const WORDS: usize = 3;
 
-/// Memory words of one node that many requesters change by atomic operations. At the end of a run,
-/// the results of the operations show whether each was executed exactly once.
+/// Memory words of one simulated host that many queue pairs change by atomic operations. At the
+/// end, the results of the operations show whether each was executed exactly once.
 #[derive(Debug)]
 pub(crate) struct SharedWords {
     key: u32,
@@ -50,8 +50,8 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// Returns the index of the word that the operation changes, among the words for the same kind
-    /// of atomics.
+    /// Returns the index of the word that the operation changes. Words for fetch-and-add and words
+    /// for compare-and-swap are numbered separately.
     pub(crate) fn word(self) -> usize {
         match self {
             Self::Add { word, .. } | Self::Swap { word, .. } => word,
@@ -68,8 +68,8 @@ impl Change {
         }
     }
 
-    /// Returns the value with which the next compare-and-swap should compare the word: its value
-    /// after this compare-and-swap, which has found `was`. Returns `None` if this operation is a
+    /// Returns the value of the word after this compare-and-swap, which has found the value `was`.
+    /// The next compare-and-swap should compare with it. Returns `None` if this operation is a
     /// fetch-and-add.
     pub(crate) fn next_compare(self, was: u64) -> Option<u64> {
         matches!(self, Self::Swap { .. }).then(|| self.result(was))
@@ -101,9 +101,9 @@ impl SharedWords {
         }
     }
 
-    /// Records that the atomic operation `change` has completed, and has returned `was`, the
-    /// previous value of the word. Fails if a second compare-and-swap has replaced the same value,
-    /// because the new values are unique.
+    /// Records that the atomic operation `change` has completed and has returned `was`, the
+    /// previous value of the word. Fails if another compare-and-swap has replaced the same value:
+    /// no value occurs twice, so only one of them can have succeeded.
     pub(crate) fn record_completed(&mut self, change: Change, was: u64) -> Result<(), String> {
         match change {
             Change::Add { word, add } => self.added[word].done.push((was, add)),
@@ -160,9 +160,9 @@ impl SharedWords {
 }
 
 impl Added {
-    /// Checks the fetch-and-add operations on this word, which must lead from zero to the final
-    /// value `end`. Each operation must have found the sum of the operations before it. Gaps are
-    /// allowed only for failed operations, which may have been executed.
+    /// Checks that the fetch-and-add operations on one word lead from zero to the final value
+    /// `end`. Each must have found the sum of the operations before it. Differences are allowed
+    /// only up to the sum of the failed operations, which may have been executed.
     fn check(&self, end: u64) -> Result<(), String> {
         let mut done = self.done.clone();
         done.sort_unstable();
@@ -184,9 +184,9 @@ impl Added {
 }
 
 impl Swapped {
-    /// Checks the compare-and-swap operations on this word, which must form a chain from zero to
-    /// the final value `end`. Each successful operation must have found the new value of the
-    /// previous one. Failed operations, which may have been executed, can fill gaps in the chain.
+    /// Checks that the compare-and-swap operations on one word form a chain from zero to the final
+    /// value `end`: each must have found the new value of the previous one. A failed operation may
+    /// be part of the chain, because it may have been executed.
     fn check(&self, end: u64) -> Result<(), String> {
         let mut seen = vec![0];
         let mut done = 0;

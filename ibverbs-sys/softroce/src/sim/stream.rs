@@ -29,7 +29,8 @@ pub(crate) struct Parameters {
     pub(crate) timeout: u32,
 }
 
-/// A reliable connection in a [`World`] that transfers equal messages from one node to another.
+/// A reliable connection of a simulation that transfers messages of equal length from one node to
+/// another.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream {
     parameters: Parameters,
@@ -101,14 +102,12 @@ impl Stream {
         }
     }
 
-    /// Returns the location of the queue pair that posts the requests of this [`Stream`] (transfer
-    /// of equal messages).
+    /// Returns the ID of the queue pair that posts the requests of this connection.
     pub(crate) fn requester(&self) -> QpId {
         self.ends[0]
     }
 
-    /// Returns the location of the queue pair that receives and answers the requests of this
-    /// [`Stream`] (transfer of equal messages).
+    /// Returns the ID of the queue pair that receives and answers the requests of this connection.
     pub(crate) fn responder(&self) -> QpId {
         self.ends[1]
     }
@@ -119,7 +118,8 @@ impl Stream {
         self.posted
     }
 
-    /// Posts a receive for one message of the stream at the responder.
+    /// Posts a receive for one message of this simulated connection at the queue pair that
+    /// receives.
     pub(crate) fn post_receive(&self, world: &mut World<'_>) {
         let request = ReceiveRequest {
             id: 0,

@@ -48,22 +48,22 @@ impl TargetMemory {
         self.current.len()
     }
 
-    /// Returns the bytes that a read of the range `range` of this memory must fetch if the read is
-    /// posted now, after the requests that were posted before.
+    /// Returns the bytes that a read of the range `range` is expected to fetch from this memory if
+    /// it is posted now.
     pub(crate) fn read(&self, range: Range<usize>) -> &[u8] {
         &self.current[range]
     }
 
-    /// Returns the eight bytes that this memory must have at `offset` after all requests that were
-    /// posted so far, as a number in native byte order.
+    /// Returns the expected eight bytes of this memory at `offset` after all posted requests, as a
+    /// number in native byte order.
     pub(crate) fn number(&self, offset: usize) -> u64 {
         let mut eight = [0; 8];
         eight.copy_from_slice(&self.current[offset..offset + 8]);
         u64::from_ne_bytes(eight)
     }
 
-    /// Updates the content that this memory must have after all posted requests. The new request
-    /// will write `bytes` to the memory, from `offset` on.
+    /// Changes the expected content of this memory, because a request was posted that will write
+    /// `bytes` at `offset`.
     pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) {
         self.current[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
@@ -74,15 +74,15 @@ impl TargetMemory {
         self.committed[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Makes the actual content of the simulated memory `memory` the content that this object
-    /// expects. Necessary because some requests may or may not have been executed.
+    /// Replaces the expected content by the actual content of the simulated memory `memory`. Needed
+    /// after requests of which it is unknown if they were executed.
     pub(crate) fn adopt_content(&mut self, memory: &Memory) {
         memory.inspect(self.key, |found| self.committed.copy_from_slice(found));
         self.current.clone_from(&self.committed);
     }
 
-    /// Checks that the range `range` of the memory contains the bytes of a completed write. The
-    /// caller must ensure that no request that was posted later may write to this range.
+    /// Checks that the range `range` of `memory` contains the bytes that completed requests have
+    /// written. No request that was posted later may write to this range.
     pub(crate) fn check_written(&self, memory: &Memory, range: Range<usize>) -> Result<(), String> {
         let expected = &self.committed[range.clone()];
         memory.inspect(self.key, |found| {

@@ -66,8 +66,7 @@ impl Timers {
     }
 
     /// Returns the approximate present time: usually some milliseconds later than the result of
-    /// [`now`](Self::now), because it contains the maximum error of the clock that is read. Cheaper
-    /// than `now`; for deadlines that need not be exact.
+    /// [`now`](Self::now), but cheaper. For deadlines that need not be exact.
     pub(crate) fn coarse_now(&self) -> Time {
         self.clock.coarse()
     }
@@ -78,14 +77,12 @@ impl Timers {
         (earliest != NEVER).then(|| Time::from_nanos(earliest))
     }
 
-    /// Sets a timer for `deadline`. `alarm` is the state of the timer, and `key` identifies its
-    /// owner (a queue pair, for example), which is called at that time. Does nothing if the timer
-    /// is already set for an earlier time: the owner is called at that time, and must then set the
-    /// timer again. So a deadline that is extended with every packet costs one comparison.
+    /// Sets the timer `alarm` for `deadline`. `key` identifies its owner, for example a queue pair,
+    /// which is called at that time. If the timer is already set for an earlier time, it stays set:
+    /// the owner is called then, and must set the timer again.
     ///
     /// The state that determines the deadline must be visible to other threads before the call, for
-    /// example through a lock that is released. Then either this call finds that the timer is no
-    /// longer set, or the thread that has taken the expired timer sees the state.
+    /// example through a lock that was released.
     pub(crate) fn schedule(&self, key: u32, alarm: &Alarm, deadline: Time) {
         let deadline_nanos = deadline.as_nanos().min(NEVER - 1);
         if alarm.0.load(Ordering::SeqCst) <= deadline_nanos {
@@ -120,10 +117,9 @@ impl Timers {
         self.publish(&set);
     }
 
-    /// Removes timers that are due at `now` from the set, and appends the keys of their owners and
-    /// their times to `out`, at most as many as fit into its capacity. The [`Alarm`]s of these
-    /// timers stay set. The caller must clear each of them with [`Timers::clear`] before the owner
-    /// determines its next deadline.
+    /// Moves the timers that are due at `now` to `out`, as the keys of their owners and their
+    /// times. Moves at most as many as fit into the capacity of `out`. Before an owner determines
+    /// its next deadline, the caller must clear the owner's [`Alarm`] with [`Timers::clear`].
     pub(crate) fn take_due(&self, now: Time, out: &mut Vec<(u32, Time)>) {
         if self.earliest.load(Ordering::SeqCst) > now.as_nanos() {
             return;
@@ -138,8 +134,8 @@ impl Timers {
         self.publish(&set);
     }
 
-    /// Records that a timer that was scheduled for `time` is no longer scheduled, because its user
-    /// is about to be called.
+    /// Marks the timer `alarm` as not set. `time` is the time for which it was set; a timer that is
+    /// set for another time stays set. Called before the owner of the expired timer is called.
     pub(crate) fn clear(alarm: &Alarm, time: Time) {
         // A new user with the same key may be scheduled for another time already. Then its alarm
         // stays.
@@ -149,9 +145,9 @@ impl Timers {
                 .compare_exchange(time.as_nanos(), NEVER, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Stores the earliest time of the timers `set`, so that threads read it without locking the
-    /// set. Returns whether this time is earlier than the stored time before: the engine
-    /// (background thread) may then have to be woken. The caller must have locked the set.
+    /// Stores the time of the earliest timer in `set`, so that threads can read it without a lock.
+    /// Returns whether it is earlier than before: the engine (background thread) may then have to
+    /// be woken. The caller must have locked the set.
     fn publish(&self, set: &BTreeSet<(Time, u32)>) -> bool {
         let first = set.first().map_or(NEVER, |(time, _)| time.as_nanos());
         self.earliest.swap(first, Ordering::SeqCst) > first

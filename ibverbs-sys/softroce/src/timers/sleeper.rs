@@ -12,8 +12,8 @@ use crate::descriptor::{self, Descriptor, Opening};
 use crate::proto::Time;
 
 /// Maximum delay of a timer in nanoseconds. A new timer does not wake the sleeping engine
-/// (background thread) if the engine would be at most this late for it. Without this tolerance,
-/// each timer that is slightly earlier than the others would cost a system call.
+/// (background thread) if the engine will wake at most this long after the timer is due. This saves
+/// system calls.
 const MAX_TIMER_DELAY: u64 = 1_000_000;
 
 /// Interval at which the engine (background thread) checks its timers when no descriptor can wake
@@ -117,9 +117,8 @@ impl Sleeper {
         self.until.store(0, Ordering::SeqCst);
     }
 
-    /// Returns whether the engine (background thread) has found, when it slept, that the program
-    /// had closed a descriptor on which it sleeps. The engine must then check all descriptors of
-    /// the device.
+    /// Returns whether the engine (background thread) has detected that the program has closed a
+    /// descriptor of the device. The engine must then check all of them.
     pub(crate) fn has_lost(&self) -> bool {
         self.has_lost.load(Ordering::Relaxed)
     }

@@ -103,9 +103,8 @@ pub(crate) const MIN_OFFER_MAPPED: u32 = 512;
 /// packets, which take less time than the wait.
 pub(crate) const MIN_WAIT: u32 = 4 << 10;
 
-/// Maximum number of bytes that are written to the shared ring in one step, into its chunks (cache
-/// lines of payload). The ring has room for 32 times this number, so one step fills only a small
-/// part of the ring.
+/// Maximum number of payload bytes that are copied to the shared ring buffer in one step. The
+/// buffer has room for 32 such steps, so that one message does not fill it.
 pub(crate) const MAX_CHUNKS_PART: u32 = 16 << 10;
 
 /// Maximum number of bytes that the receiving process copies from the sender's memory in one system
@@ -117,14 +116,13 @@ pub(crate) const MAX_COPIED_PART: u32 = 256 << 10;
 /// that it has mapped. With a larger maximum, the receiver's other queue pairs would wait longer.
 pub(crate) const MAX_MAPPED_PART: u32 = 64 << 10;
 
-/// Returns whether the sender may offer another part of a message to the receiving process, which
-/// then copies the bytes from the sender's memory. `unacknowledged` is the number of sequence
-/// numbers (one for each packet that a part replaces) that the peer has not acknowledged. `largest`
-/// is the number of sequence numbers of a part of the maximum length.
+/// Returns whether the sender may offer the peer process another part of a message, to copy from
+/// the sender's memory. `unacknowledged` is the length of the data that the peer has not
+/// acknowledged, and `largest` that of the longest part, both in packets.
 ///
-/// Two such parts keep both sides busy: the receiver copies one of them while the acknowledgement
-/// of the other is on its way. More parts would only delay the receiver's other queue pairs. A
-/// short part counts only as a fraction of a part, because it takes little time.
+/// Two parts of maximum length keep both sides busy: the receiver copies one while the
+/// acknowledgement of the other is on its way. More would only delay the receiver's other queue
+/// pairs.
 #[inline]
 pub(crate) fn may_offer(unacknowledged: u32, largest: u32) -> bool {
     unacknowledged < 2 * largest
@@ -191,9 +189,9 @@ pub(crate) fn choose(request: &RequestProperties, peer: Peer) -> Transfer {
     }
 }
 
-/// Returns whether it matters for a request of the kind `kind` that the peer process can map its
-/// memory ([`RequestProperties::is_mappable`]). If so, the property determines how the message is
-/// transferred, or how many bytes the peer copies in one step.
+/// Returns whether the way in which a request is transferred depends on
+/// [`RequestProperties::is_mappable`] (the peer process can map the payload's memory). `kind` is
+/// the kind of the request, and `length` its length in bytes.
 #[inline]
 pub(crate) fn depends_on_memory(kind: Kind, length: u32) -> bool {
     length >= MIN_OFFER_MAPPED && matches!(kind, Kind::Send | Kind::SendWithInvalidate)
@@ -222,8 +220,8 @@ fn report_gap(request: &RequestProperties, transfer: Transfer) -> Transfer {
 }
 
 impl Transfer {
-    /// Returns whether bytes of this [`Transfer`] must not be sent as packets instead. If they
-    /// cannot be transferred in this way now, they wait until they can.
+    /// Returns whether the bytes must wait if they cannot be transferred in this way now. Otherwise
+    /// they are sent as packets.
     pub(crate) fn excludes_packets(self) -> bool {
         matches!(
             self,
@@ -233,9 +231,9 @@ impl Transfer {
 }
 
 impl RequestProperties {
-    /// Returns the [`RequestProperties`] of a new request of a reliable connection after all
-    /// earlier requests have been sent. `is_mappable` is set if the peer process can map the memory
-    /// of the message.
+    /// Returns the [`RequestProperties`] of a new request of a reliable connection that has no
+    /// earlier request to send. `is_mappable` is set if the peer process can map the memory of the
+    /// message.
     #[inline]
     pub(crate) fn posted(kind: Kind, length: u32, is_mappable: bool) -> Self {
         Self {
@@ -273,8 +271,7 @@ impl RequestProperties {
 }
 
 impl Kind {
-    /// Returns the [`Kind`] of the send request `request`, which is one of the properties by which
-    /// its [`Transfer`] is chosen.
+    /// Returns the [`Kind`] of the send request `request`.
     pub(crate) fn of(request: &SendRequest) -> Self {
         if request.xrc_srq.is_some() {
             return Self::Other;

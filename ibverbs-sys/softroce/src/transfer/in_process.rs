@@ -20,8 +20,8 @@ use crate::proto::{
 /// short.
 const MAX_PART: u32 = 64 << 10;
 
-/// Returns the next part (range) of the message that the queue pair `queue_pair` is sending, with a
-/// length that [`transfer_part`] accepts. Returns `None` if there is no such message any more.
+/// Returns the next part of the message that the queue pair `queue_pair` is sending. The part is
+/// short enough for [`transfer_part`]. Returns `None` if there is no message to send.
 pub(crate) fn next_part<'a>(queue_pair: &'a QueuePair, upcoming: &Upcoming) -> Option<Part<'a>> {
     let request = queue_pair.next_request()?;
     let largest = MAX_PART / queue_pair.mtu();
@@ -36,10 +36,10 @@ pub(crate) fn next_part<'a>(queue_pair: &'a QueuePair, upcoming: &Upcoming) -> O
     queue_pair.part(upcoming, packets)
 }
 
-/// Transfers a part of a message to the queue pair `peer`, which must be connected to the sender
-/// and in the same process. `transfer` is [`Transfer::OneSided`] or [`Transfer::TwoSided`]; other
-/// ways return [`PartOutcome::UsePackets`]. `sender` gives access to the sender's memory, and
-/// `host` to the peer's.
+/// Transfers a part of a message directly to the connected queue pair `peer` of the same process.
+/// `sender` gives access to the sender's memory, and `host` to the peer's. Returns
+/// [`PartOutcome::UsePackets`] if the part must be sent as packets, for example because `transfer`
+/// is not [`Transfer::OneSided`] or [`Transfer::TwoSided`].
 pub(crate) fn transfer_part<H: Host>(
     part: &Part<'_>,
     transfer: Transfer,
@@ -75,8 +75,8 @@ pub(crate) fn transfer_part<H: Host>(
     }
 }
 
-/// Executes a part of a read or a write, or a whole atomic, in the peer's memory. Then updates the
-/// state of the peer's queue pair, as if the peer had executed the request.
+/// Executes a part of a read or a write, or an atomic, in the peer's memory. Then updates the
+/// peer's queue pair as if it had executed the request itself.
 fn execute<H: Host>(
     part: &Part<'_>,
     peer: &mut QueuePair,
@@ -125,9 +125,8 @@ fn rights(peer: &QueuePair) -> AccessFlags {
     access
 }
 
-/// [`Source`] of the bytes of a write with immediate data. Copies the bytes to the memory that the
-/// write names, not to the memory of the receive that the write consumes. `H` is the [`Host`] of
-/// both queue pairs.
+/// Reader of the payload of a write with immediate data. Copies the bytes to the remote address of
+/// the write, not to the memory of the receive that the write consumes.
 struct Write<'a, H> {
     part: &'a Part<'a>,
     access: AccessFlags,
@@ -141,9 +140,8 @@ impl<H: Memory> Source<H> for Write<'_, H> {
     }
 }
 
-/// Passes a part of a message that consumes a receive (a send or a write with immediate data) to
-/// the queue pair `peer`, which copies the bytes. The returned outcome determines how the sender
-/// continues.
+/// Passes a part of a send or of a write with immediate data to the queue pair `peer`, which copies
+/// the bytes and consumes a receive. Returns how the sender must continue.
 fn take<H: Host>(
     part: &Part<'_>,
     kind: Kind,
@@ -200,9 +198,9 @@ fn take<H: Host>(
     }
 }
 
-/// Returns whether a part of a message is permitted. For a send or a write, the sender's own bytes
-/// must be readable. For a write or a read, the sender must have access to the whole range in the
-/// peer's memory. `sender` gives access to the sender's memory, and `host` to the peer's.
+/// Checks the access rights for a part of a message: the sender must be able to read its own bytes,
+/// and a read or write must be permitted in the peer's memory. `sender` gives access to the
+/// sender's memory, and `host` to the peer's. Returns `false` if an access is not permitted.
 fn is_permitted<H: Memory>(part: &Part<'_>, access: AccessFlags, host: &H, sender: &H) -> bool {
     let request = part.request;
     let (right, remote) = match request.operation {
@@ -223,8 +221,8 @@ fn is_permitted<H: Memory>(part: &Part<'_>, access: AccessFlags, host: &H, sende
     is_readable && access.contains(right) && is_allowed
 }
 
-/// Access to the memory of two queue pairs of this process, for a read, write or atomic: the
-/// sender, which requests it, and the peer, whose memory is read or written.
+/// Memory access for a read, write or atomic between two queue pairs of this process: the memory of
+/// the sender, and that of its peer.
 struct Both<'a, H> {
     /// Access rights that the peer's queue pair grants to requests of the sender.
     access: AccessFlags,

@@ -23,8 +23,7 @@ pub(crate) struct OneSided<'a> {
     pub(crate) signaled: bool,
 }
 
-/// Operation of a [`OneSided`] request, which the sender's thread executes directly in the peer's
-/// memory. Contains the operands of an atomic.
+/// Kind of a [`OneSided`] request, with the operands of an atomic.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
     Write,
@@ -54,9 +53,8 @@ pub(crate) enum OneSidedError {
 /// thread executes without a thread of the peer. Implementations check the keys, the bounds and the
 /// access rights.
 pub(crate) trait MemoryAccess {
-    /// Copies the bytes `range` of the local message `from` to the peer's memory. `to` contains the
-    /// address and the remote key at which the copy begins. Returns `None` if not all bytes were
-    /// copied.
+    /// Copies the bytes `range` of the local payload `from` to the peer's memory, beginning at the
+    /// address `to`. Returns `None` if it fails; part of the bytes may then have been copied.
     fn put(&mut self, from: Data<'_>, range: Range<u32>, to: Remote) -> Option<()>;
 
     /// Copies bytes of the peer's memory, from the location `from` on, to the bytes `range` of the
@@ -74,13 +72,12 @@ pub(crate) trait MemoryAccess {
 }
 
 impl<'a> OneSided<'a> {
-    /// Executes the bytes `range` of a read or a write, or a whole atomic. `reach` gives access to
-    /// the memory of both sides. The range has at most [`MAX_COPY`] bytes.
+    /// Executes the bytes `range` of a read or write (at most [`MAX_COPY`]), or an atomic. `reach`
+    /// gives access to the memory of both sides.
     ///
     /// # Errors
-    /// Returns [`OneSidedError::NotExecuted`] if the operation was not executed, for example
-    /// because it is invalid or not allowed. The caller then sends the request as packets, and the
-    /// peer's response reports the reason.
+    /// [`OneSidedError::NotExecuted`] if the operation is invalid or not allowed, for example. The
+    /// caller then sends the request as packets, and the peer's response reports the reason.
     #[inline(always)]
     pub(crate) fn execute(
         &self,
@@ -111,8 +108,8 @@ impl<'a> OneSided<'a> {
         }
     }
 
-    /// Returns the RDMA write of `message`, a message that is being posted, if it is a write with
-    /// immediate data. Returns `None` for a send. `data` contains the bytes.
+    /// Returns the RDMA write that is part of `message` if this is a write with immediate data, or
+    /// `None` if it is a send. `data` is the payload to write.
     pub(crate) fn posted(message: &UnqueuedMessage, data: Data<'a>) -> Option<Self> {
         Some(Self {
             id: message.id,
@@ -123,9 +120,8 @@ impl<'a> OneSided<'a> {
         })
     }
 
-    /// Returns the one-sided operation of a read, a write or an atomic. For a write with immediate
-    /// data, returns the operation without the immediate data. Returns `None` for any other
-    /// request.
+    /// Returns the part of `request` that can be executed directly in the peer's memory: a read, an
+    /// atomic, or a write without its immediate data. Returns `None` for any other request.
     pub(crate) fn of(request: &'a SendRequest) -> Option<Self> {
         let (action, remote) = match request.operation {
             SendOperation::Write { remote, .. } => (Action::Write, remote),

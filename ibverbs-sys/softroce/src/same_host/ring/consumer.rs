@@ -115,8 +115,8 @@ where
         head_of(&self.memory.slots, self.position.slot)
     }
 
-    /// Moves the consumer's position past a message that has `chunks` chunks (cache lines of
-    /// payload). Publishes the position to the producer after each quarter of the slots or chunks.
+    /// Moves the consumer's position past a message with `chunks` cache lines of payload. Tells the
+    /// producer the position whenever a quarter of the ring buffer has become free.
     fn advance(&mut self, chunks: u16) {
         self.position = self.position.after(chunks);
         let slots = self.position.slot.wrapping_sub(self.released.slot) as usize;

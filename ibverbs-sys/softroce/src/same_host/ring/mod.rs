@@ -56,7 +56,7 @@ pub(super) struct ControlWords {
 /// the first, which shows if the slot is published.
 pub(super) const WORDS: usize = 7;
 
-/// Number of 64-bit words of a chunk (cache line of payload): those of one cache line.
+/// Number of 64-bit words of a chunk, the unit of payload memory: one cache line.
 pub(super) const CHUNK_WORDS: usize = 8;
 
 /// Length of a chunk (cache line of payload) in bytes.
@@ -66,9 +66,9 @@ pub(super) const CHUNK: usize = 8 * CHUNK_WORDS;
 /// after it had claimed the slot.
 const NO_MESSAGE: u16 = 0;
 
-/// Shared memory of a ring (message queue): references to its slots (`S`, a cache line for each
-/// message), its chunks (`C`, cache lines for payloads that do not fit into a slot), and its
-/// control words (`M`). The numbers of slots and of chunks must be powers of two.
+/// Shared memory of a ring buffer for messages: one cache line for each message (`slots`), cache
+/// lines for longer payloads (`chunks`), and control words (`marks`). The numbers of slots and of
+/// chunks must be powers of two.
 #[derive(Debug)]
 pub(super) struct Memory<S, C, M> {
     pub(super) slots: S,
@@ -124,9 +124,9 @@ fn head_of(slots: &[Slot], number: u32) -> Option<u64> {
     (head as u32 == number.wrapping_add(1)).then_some(head)
 }
 
-/// Returns the first word of the slot (cache line of the ring) at `position`. The low 32 bits are
-/// the number of the slot plus one, the next 16 bits are the number of chunks, and the high 16 bits
-/// are the tag of the message.
+/// Returns the first word of a message's slot, which marks the slot as filled. From the low bits:
+/// the number of the slot at `position` plus one (32 bits), the number of cache lines of payload
+/// (16 bits), and the message's tag (16 bits).
 fn head(position: Position, tag: u16, chunks: u16) -> u64 {
     u64::from(tag) << 48 | u64::from(chunks) << 32 | u64::from(position.slot.wrapping_add(1))
 }
@@ -140,8 +140,8 @@ where
         &self.slots[position.slot as usize & (self.slots.len() - 1)].0
     }
 
-    /// Returns the memory for the payload of a message: `count` chunks (cache lines of payload) of
-    /// the ring, beginning with the chunk `from`. The chunks may wrap around the end of the memory.
+    /// Returns the memory for the payload of a message: `count` cache lines of the ring buffer,
+    /// beginning with number `from`. They may wrap around the end of the buffer.
     fn room(&self, from: u32, count: u16) -> MessageChunks<'_> {
         let (start, count) = (
             from as usize & (self.chunks.len() - 1),
@@ -164,8 +164,8 @@ pub(super) struct MessageChunks<'a> {
 }
 
 impl<'a> MessageChunks<'a> {
-    /// Returns the memory of the chunks (cache lines of payload) as two ranges in order, because it
-    /// may wrap around the end of the ring.
+    /// Returns the payload memory of the message as two ranges in order, because it may wrap around
+    /// the end of the ring buffer.
     pub(super) fn pieces(&self) -> [Piece<'a>; 2] {
         [self.first, self.second].map(|chunks| Piece::of_atomics(chunks.as_flattened()))
     }

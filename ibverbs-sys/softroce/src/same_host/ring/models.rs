@@ -81,8 +81,8 @@ fn each_message_of_two_producers_arrives_once() {
     });
 }
 
-/// Checks that the producer of a full ring that requests a wakeup gets a wakeup from the consumer,
-/// or finds free space immediately.
+/// Checks that a producer that waits for space in a full ring buffer is woken by the consumer, or
+/// finds free space immediately.
 #[test]
 fn a_waiting_producer_gets_a_wakeup_or_space() {
     loom::model(|| {

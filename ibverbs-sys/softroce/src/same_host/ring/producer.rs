@@ -6,9 +6,8 @@ use super::{
 use crate::memory::prefetch_for_write;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Number of slots between the next slot and the slot whose cache line [`Producer::prefetch`]
-/// requests. A prefetch of the next slot itself would be useless: the consumer polls this slot, and
-/// so takes its cache line back.
+/// Number of slots between the next slot and the slot that [`Producer::prefetch`] loads into the
+/// cache. The next slot itself would soon be lost from the cache, because the consumer polls it.
 const PREFETCH_DISTANCE: u32 = 3;
 
 /// Reason why a message could not be sent on a ring.
@@ -186,10 +185,9 @@ impl<E> From<Violation> for PushError<E> {
     }
 }
 
-/// A slot (cache line of the ring) that a producer has claimed and not published yet. Dropping this
-/// value publishes the slot by storing `head` in its first word. Until the message is complete,
-/// `head` marks the slot as one without a message, so that the consumer skips the slot if writing
-/// the payload fails.
+/// A slot (one cache line of the ring buffer) that a producer is filling. When this value is
+/// dropped, the consumer can read the slot: the message if it is complete, and otherwise a mark
+/// that makes the consumer skip the slot.
 struct Claim<'a> {
     slot: &'a [AtomicU64; 8],
     head: u64,

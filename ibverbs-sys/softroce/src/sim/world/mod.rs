@@ -32,7 +32,7 @@ pub(crate) enum Happening {
     Raised(Event),
 }
 
-/// Notice that the simulated world passes to the code that checks the simulation.
+/// An occurrence in a simulation that the test must check or react to.
 #[derive(Debug)]
 pub(crate) enum Notice {
     /// A queue pair reported a completion or an event.
@@ -46,7 +46,7 @@ pub(crate) enum Notice {
 #[derive(Debug)]
 pub(crate) struct Breach(pub(crate) String);
 
-/// Numbers of the packets that a simulated network has transferred, lost and delayed, and of the
+/// Counts of the packets that a simulated network has sent, lost and disturbed, and of the
 /// simulated events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
@@ -111,9 +111,8 @@ struct Scheduled {
     what: EventKind,
 }
 
-/// Kind of a simulated event, with its parameters. Events are processed in the order of their times
-/// and numbers. The order of the kinds is required by the event queue, but never decides, because
-/// each number is unique.
+/// Kind of a simulated event, with its parameters. The derived order only satisfies the type of the
+/// event queue: each event has a unique number, which decides first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum EventKind {
     /// A packet of the node `from` arrives at the queue of a shared link, on its way to the queue
@@ -145,8 +144,8 @@ enum EventKind {
     },
 }
 
-/// Maximum number of packets that a queue pair may send at one time. A queue pair that sends more
-/// is assumed to send forever.
+/// Maximum number of packets that a queue pair may send at one time. If it sends more, the
+/// simulation fails, because the queue pair would probably never stop.
 const MAX_BURST: usize = 100_000;
 
 impl<'t> World<'t> {

@@ -13,9 +13,8 @@ use crate::sim::trace::{self, Line, Micros};
 use crate::transfer::{self, MAX_SLOT_BYTES, RingMessage};
 use crate::wire::Packet;
 
-/// Simulated error of the coarse system clock: three ticks of 4 ms. A queue pair that handles a
-/// [`RingMessage`] reads only the coarse clock, so the simulation adds this error to the time that
-/// it gets.
+/// Simulated error of the coarse system clock: three ticks of 4 ms. Added to the time that a queue
+/// pair gets when it handles a [`RingMessage`], because only the coarse clock is read then.
 const COARSE_CLOCK_ERROR: Duration = Duration::from_millis(12);
 
 /// Number of bytes that the simulated network adds to the length of each [`RingMessage`]. They
@@ -228,8 +227,8 @@ impl World<'_> {
         written
     }
 
-    /// Sends one packet of the queue pair at the location `place` on the network path `path`.
-    /// `transport` contains the bytes of the packet from BTH to pad.
+    /// Sends one packet of the queue pair `place` over the network path `path`. `transport`
+    /// contains the bytes of the packet from the BTH to the padding.
     fn send(&mut self, place: QpId, path: &Path, transport: &[u8]) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         let packet = match Packet::parse(transport) {

@@ -311,9 +311,9 @@ impl RdmaBuilder {
 
     /// Sets how many messages are read ahead. While the program receives a long message (longer
     /// than [`Self::message_length`]), or a long piece of an [`RdmaStream`](crate::RdmaStream), the
-    /// connection already reads up to `messages` further ones, of up to `bytes` bytes in total. The
-    /// defaults are 16 messages and 4 MiB. With 0, no message is read ahead: this needs less
-    /// memory, but each long message takes a round trip.
+    /// connection already reads up to `messages` further messages from the peer's memory, of up to
+    /// `bytes` bytes in total. The defaults are 16 messages and 4 MiB. With 0, no message is read
+    /// ahead: this needs less memory, but each long message takes a round trip.
     pub fn read_ahead(mut self, messages: u16, bytes: usize) -> Self {
         self.settings.read_ahead = ReadAhead { messages, bytes };
         self
@@ -367,10 +367,10 @@ impl RdmaBuilder {
     /// Sets the maximum number of handshakes that a listener performs concurrently. The default is
     /// 256, the minimum 1.
     ///
-    /// At the maximum, the listener ends a handshake if another peer waits. It ends the oldest
-    /// handshake whose peer has not yet sent a valid hello (and token, if required), but not within
-    /// its first 100 ms. If there is no such handshake, it ends the oldest handshake, but not
-    /// within its first 500 ms. Over TCP, the peer of an ended handshake gets the reason.
+    /// At the maximum, the listener ends a handshake if another peer waits. The listener chooses
+    /// the oldest handshake whose peer has not yet sent a valid hello (and token, if required),
+    /// after its first 100 ms. If there is no such handshake, the listener chooses the oldest
+    /// handshake, after its first 500 ms. Over TCP, the peer of an ended handshake gets the reason.
     pub fn half_open_limit(mut self, handshakes: usize) -> Self {
         self.settings.half_open_limit = handshakes.max(1);
         self

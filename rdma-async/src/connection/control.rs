@@ -21,7 +21,7 @@ use crate::observe::OpenConnection;
 /// has closed the connection.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Interval between two checks whether operations in flight have ended. The control task checks
+/// Interval between two checks for the end of operations in flight. The control task checks
 /// while the connection ends, and while the device binds a memory window that the application no
 /// longer needs. Short, because the end of the connection waits for the check.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);

@@ -129,8 +129,8 @@ impl Connection {
     }
 
     /// Returns a memory window for lending memory to the peer. The window is not bound to memory.
-    /// The second value is the number of times that it was bound before, because windows are
-    /// replaced after a maximum number of bindings. Returns `None` if the device has no further
+    /// The second value is the number of times that the window was bound before, because windows
+    /// are replaced after a maximum number of bindings. Returns `None` if the device has no further
     /// windows.
     fn unbound_window(&self) -> Option<(MemoryWindow, u16)> {
         let window = self.windows.unbound_window(self.device.protection_domain());

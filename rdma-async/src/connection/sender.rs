@@ -233,10 +233,10 @@ impl<Q: Posted> Sender<Q> {
         true
     }
 
-    /// Stores `error` as the reason of the first failure of the connection. It belongs to the last
-    /// request that a completion has ended; `ended` contains the number of that request. Does
-    /// nothing if a failure is already stored, or if the request was only flushed after an earlier
-    /// failure.
+    /// Stores `error` as the reason of the first failure of the connection. The error belongs to
+    /// the last request that the completion has ended; `ended` contains the number of that request.
+    /// Does nothing if a failure is already stored, or if the request was only flushed after an
+    /// earlier failure.
     #[cold]
     fn note_failure(&self, ended: &EndedCount, error: &WorkError) {
         if ended.newly_ended > 0 && error.status != WorkStatus::Flushed {

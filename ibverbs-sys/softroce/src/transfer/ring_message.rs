@@ -258,7 +258,8 @@ impl MessagePart<'_> {
 ///
 /// Calls `send` to put the [`RingMessage`] into the ring. Bytes that do not fit into the ring
 /// message are passed to `send` as a [`ChunkedRange`]. `now` returns the time, and may return a
-/// time some milliseconds late. Returns what was sent, or why nothing was sent.
+/// time some milliseconds late. The result states if a message or acknowledgement was sent, and if
+/// not, the reason.
 pub(crate) fn poll<H: TransferHost>(
     queue_pair: &mut QueuePair,
     now: impl FnOnce() -> Time,

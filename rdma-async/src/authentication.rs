@@ -57,8 +57,9 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
     /// the [prover](Transcript::prover).
     fn token(&self, transcript: &Transcript) -> Vec<u8>;
 
-    /// Checks the token of the peer, which is the [prover](Transcript::prover) of the transcript.
-    /// Runs on a thread of the runtime, so it must not block.
+    /// Checks `token`, with which the peer proves that it may connect. `transcript` contains the
+    /// data from which the peer has computed the token. Runs on a thread of the runtime, so it must
+    /// not block.
     ///
     /// # Errors
     ///
@@ -111,15 +112,16 @@ impl Transcript {
     }
 
     /// Returns the address of the peer: the source address of an accepted connection, or the
-    /// address to which this end connects. With a [`PreparedRdma`](crate::PreparedRdma), the
-    /// address in the hello of the peer, with port 0.
+    /// address to which this end connects. With a [`PreparedRdma`](crate::PreparedRdma), returns
+    /// the address that the peer has sent in the handshake, with port 0.
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// Returns the bytes from which a token is computed: the role of the prover, the nonces of both
-    /// ends, the messages that the ends have exchanged, and, with the connection manager, the IP
-    /// addresses and the queue pairs of both ends. The bytes are equal at both ends.
+    /// Returns the bytes from which an end computes its token, the proof that it may connect. They
+    /// contain the role of that end, the nonces of both ends, and the messages that the ends have
+    /// exchanged. With the connection manager, they also contain the IP addresses and the queue
+    /// pairs of both ends. The bytes are equal at both ends.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }

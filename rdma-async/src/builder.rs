@@ -64,8 +64,8 @@ pub(crate) struct Settings {
     pub(crate) address: AddressChoice,
 }
 
-/// Limits of the number, size and time of the memory regions that this end lends because peers
-/// request memory ([`Rdma::request_remote_mr`]).
+/// Limits of the memory that this end lends at the request of peers ([`Rdma::request_remote_mr`]):
+/// its bytes, its regions, and the time for which a peer holds a region.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GrantLimits {
     /// Maximum number of bytes on one connection.
@@ -78,8 +78,8 @@ pub(crate) struct GrantLimits {
     pub(crate) time: Option<Duration>,
 }
 
-/// Limits of reading ahead: long messages, and long pieces of a stream, are read from the peer's
-/// memory before the program receives them.
+/// Maximum number of messages, and of bytes, that are read ahead: from the peer's memory, before
+/// the program receives them. Applies to long messages and to long pieces of a stream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReadAhead {
     /// Maximum number of messages that are read ahead at a time. Bounds the number of their
@@ -204,9 +204,9 @@ impl RdmaBuilder {
     }
 
     /// Selects the GID (address of the port) by the route to `peer`: the GID of the local IP
-    /// address from which the system sends packets to `peer`. Needed only if this end is created
-    /// without a TCP connection to the peer, by [`Self::prepare`], [`Self::exchange`] or
-    /// [`Self::datagrams`]: otherwise, the local address of the TCP connection selects the GID.
+    /// address from which the system sends packets to `peer`. Needed only for [`Self::prepare`],
+    /// [`Self::exchange`] and [`Self::datagrams`]. A connection that is established over TCP uses
+    /// the local address of the TCP connection.
     pub fn toward(mut self, peer: IpAddr) -> Self {
         self.settings.address = self.settings.address.toward(peer);
         self
@@ -283,8 +283,8 @@ impl RdmaBuilder {
     }
 
     /// Sets the maximum memory, in bytes, that all peers on one host may request and hold, over all
-    /// connections of the device. Each region counts with its size or its alignment, whichever is
-    /// larger. A host is identified by its IP address. The default is 1 GiB.
+    /// connections of the device. A region counts as its size in bytes, or as its alignment if that
+    /// is larger. A host is identified by its IP address. The default is 1 GiB.
     pub fn peer_memory_limit(mut self, bytes: usize) -> Self {
         self.settings.granted.peer_bytes = bytes;
         self
@@ -300,21 +300,20 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the buffer size of an [`RdmaStream`](crate::RdmaStream), in bytes. Writers wait while
-    /// this number of written bytes is not yet in the peer's memory, or is unread in the peer's
-    /// ring (memory into which this end writes long pieces). Each piece in the ring counts as 64
-    /// KiB. The default is 1 MiB, the minimum 64 KiB.
+    /// Sets the buffer size of an [`RdmaStream`](crate::RdmaStream), in bytes. A writer waits while
+    /// this number of written bytes has not been sent, or has been sent to the peer's ring (memory
+    /// for long pieces) and is still unread. Each piece in the ring counts as 64 KiB. The default
+    /// is 1 MiB, the minimum 64 KiB.
     pub fn stream_buffer(mut self, bytes: usize) -> Self {
         self.settings.stream_buffer = bytes.max(64 << 10);
         self
     }
 
-    /// Sets the limits of the long messages that are read ahead: when the program receives a
-    /// message that is longer than [`Self::message_length`], or a long piece of an
-    /// [`RdmaStream`](crate::RdmaStream), the connection also begins to read up to `messages`
-    /// further messages of together up to `bytes` bytes from the peer's memory. The defaults are 16
-    /// messages and 4 MiB. With 0, no message is read ahead, so that a slow program uses less
-    /// memory, and each long message takes a round trip.
+    /// Sets how many messages are read ahead. While the program receives a long message (longer
+    /// than [`Self::message_length`]), or a long piece of an [`RdmaStream`](crate::RdmaStream), the
+    /// connection already reads up to `messages` further messages from the peer's memory, of up to
+    /// `bytes` bytes in total. The defaults are 16 messages and 4 MiB. With 0, no message is read
+    /// ahead: this needs less memory, but each long message takes a round trip.
     pub fn read_ahead(mut self, messages: u16, bytes: usize) -> Self {
         self.settings.read_ahead = ReadAhead { messages, bytes };
         self
@@ -368,11 +367,10 @@ impl RdmaBuilder {
     /// Sets the maximum number of handshakes that a listener performs concurrently. The default is
     /// 256, the minimum 1.
     ///
-    /// At the maximum, if another peer waits, the listener ends the oldest handshake whose peer has
-    /// not yet sent a valid hello and, if required, a valid token. Such a handshake gets at least
-    /// 100 ms. If all peers have sent a valid hello and token, the listener ends the oldest
-    /// handshake, which gets at least 500 ms. Over TCP, the peer of an ended handshake gets the
-    /// reason.
+    /// At the maximum, the listener ends a handshake if another peer waits. The listener chooses
+    /// the oldest handshake whose peer has not yet sent a valid hello (and token, if required),
+    /// after its first 100 ms. If there is no such handshake, the listener chooses the oldest
+    /// handshake, after its first 500 ms. Over TCP, the peer of an ended handshake gets the reason.
     pub fn half_open_limit(mut self, handshakes: usize) -> Self {
         self.settings.half_open_limit = handshakes.max(1);
         self
@@ -519,8 +517,8 @@ enum DeviceChoice {
     Open(RdmaDevice),
 }
 
-/// An open device and the settings of an [`RdmaBuilder`]. Each connection of the builder is created
-/// from a copy.
+/// An open device and the settings of an [`RdmaBuilder`]. Cloned for each connection that the
+/// builder creates.
 #[derive(Debug, Clone)]
 pub(crate) struct Template {
     pub(crate) device: RdmaDevice,

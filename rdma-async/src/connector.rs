@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::listener::RdmaListener;
 use crate::rdma::Rdma;
 
-/// A method of connecting to one peer, any number of times.
+/// A way to connect to one peer. Each call of [`connect`](Self::connect) creates a new connection.
 ///
 /// | type | means of the handshake | the peer uses |
 /// |---|---|---|
@@ -77,8 +77,8 @@ pub struct TcpConnector<A> {
 
 impl RdmaBuilder {
     /// Creates a connector to the peer that listens at a TCP address. A host name is resolved for
-    /// each connection. With a builder of
-    /// [`RdmaDevice::builder`](crate::RdmaDevice::builder), the connections share a device.
+    /// each connection. The connections share one device if the builder was created by
+    /// [`RdmaDevice::builder`](crate::RdmaDevice::builder).
     pub fn connector<A: ToSocketAddrs + Clone + Send + Sync>(self, address: A) -> TcpConnector<A> {
         TcpConnector {
             builder: self,

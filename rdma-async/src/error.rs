@@ -146,9 +146,9 @@ impl Error {
         }
     }
 
-    /// Returns whether the peer may have executed the operation that failed with this error.
-    /// Returns [`Execution::Unknown`] for [`Self::Work`], which may report the failure of another
-    /// operation.
+    /// Returns the execution state at the peer of the operation that failed with this error. For
+    /// [`Self::Work`], returns [`Execution::Unknown`], because the error may report the failure of
+    /// another operation.
     ///
     /// ```
     /// use rdma_async::{Error, Execution, Rdma, LocalMr};

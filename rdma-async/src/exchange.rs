@@ -49,16 +49,17 @@ pub struct PreparedRdma {
     own_proof: Option<OwnProof>,
 }
 
-/// The authenticator of this end with its nonce (random bytes). Tokens, the proofs that an end may
-/// connect, are computed from both.
+/// The authenticator and the nonce (random bytes) of this end. The end computes its token from
+/// both, and proves by the token that it may connect.
 #[derive(Debug)]
 struct OwnProof {
     authenticator: Arc<dyn Authenticator>,
     nonce: [u8; NONCE_LEN],
 }
 
-/// Bytes at the start of each transcript (the data from which tokens are computed) of a
-/// [`PreparedRdma`]. A token of another kind of handshake is thus not valid here.
+/// Bytes at the start of the data from which tokens are computed, if the program passes the
+/// handshake between the ends ([`PreparedRdma`]). Tokens of other handshakes are computed from data
+/// with another start, so they are not valid here.
 const TRANSCRIPT_LABEL: &[u8] = b"exchanged";
 
 impl RdmaBuilder {
@@ -229,9 +230,9 @@ impl PreparedRdma {
             .ok_or_else(|| Error::invalid("authenticator", "this end has no authenticator"))
     }
 
-    /// Returns the data from which the end `prover` computes its token: the hellos of both ends,
-    /// with their nonces. `peer` is the hello of the peer as bytes, and `remote` is the same hello,
-    /// decoded.
+    /// Returns the data from which `prover`, one of the two ends, computes its token: the handshake
+    /// messages of both ends, with their nonces. `peer` contains the bytes of the peer's message,
+    /// and `remote` its decoded fields.
     fn transcript(&self, prover: End, peer: &[u8], remote: &Hello) -> Transcript {
         let own = self.hello();
         // The nonces decide which end counts as the connecting end, so both ends sort equally.
@@ -256,9 +257,9 @@ impl PreparedRdma {
 }
 
 impl OwnProof {
-    /// Returns the roles of this end and of the peer in the authentication. Both ends call the same
-    /// function, so the nonces decide: the end with the lesser nonce counts as the connecting end.
-    /// `peer` is the hello of the peer.
+    /// Returns the roles of this end and of the peer in the authentication. The ends have no roles
+    /// otherwise, so the end with the lesser nonce counts as the connecting end. `peer` is the
+    /// handshake message of the peer, which ends with its nonce.
     fn roles(&self, peer: &[u8]) -> (End, End) {
         match self.nonce[..] < peer[HELLO_LEN..] {
             true => (End::Connecting, End::Accepting),
@@ -325,9 +326,9 @@ where
     F: Fn(Vec<u8>) -> Fut + Send + Sync,
     Fut: Future<Output = io::Result<Vec<u8>>> + Send,
 {
-    /// Connects to the peer. The handshake messages are passed by the function that the program
-    /// gave to [`RdmaBuilder::exchange`]. Fails if the handshake takes longer than the time limit
-    /// of connecting.
+    /// Connects to the peer. Exchanges the handshake messages by calling the function that the
+    /// program has set by [`RdmaBuilder::exchange`]. Fails if the handshake takes longer than the
+    /// time limit of connecting.
     async fn establish(&self) -> Result<Rdma> {
         let limit = self.builder.connect_limit();
         let what = "connecting";

@@ -19,12 +19,13 @@ use crate::rdma::Rdma;
 /// for a round trip over a network: a peer sends its first message together with the last packet of
 /// the TCP handshake.
 const MIN_HANDSHAKE_TIME: Duration = Duration::from_millis(100);
-/// Minimum time that a handshake gets if its peer has proved that it may connect. Long enough for
-/// the creation of the queue pair and the last messages.
+/// Minimum time that a handshake gets after its peer has sent a valid first message and, if
+/// required, a valid token. Long enough for the creation of the queue pair and the last messages.
 const MIN_PROVED_HANDSHAKE_TIME: Duration = Duration::from_millis(500);
 
-/// Handshakes of a listener, each in a task. If the maximum is reached and another peer waits, the
-/// oldest handshake ends, so that peers that connect and send nothing do not block other peers.
+/// Handshakes that a listener is performing, each in a task. Their number is limited. At the limit,
+/// if another peer waits, the oldest handshake ends. Peers that connect and send nothing thus do
+/// not block other peers.
 #[derive(Debug)]
 pub(crate) struct HalfOpen {
     /// Tasks of the handshakes. The outcome is `None` if the listener has ended the handshake.

@@ -82,8 +82,8 @@ pub struct Lent {
     lease: Option<OpenLease>,
 }
 
-/// A lease (access of the peer to a region of this end) that has not ended, by its number in the
-/// table of the connection.
+/// Access of the peer to a region of this end that has not ended. `number` identifies it among the
+/// leases of the connection.
 struct OpenLease {
     connection: Arc<Connection>,
     number: u64,

@@ -38,7 +38,8 @@ use crate::rdma::Rdma;
 /// # }
 /// ```
 impl Rdma {
-    /// Writes like [`Self::write`], and returns the local memory with the result.
+    /// Writes all bytes of `local` to the start of `remote` by RDMA, like [`Self::write`]. Returns
+    /// `local` together with the result, so that a spawned task can own the region.
     ///
     /// # Errors
     ///

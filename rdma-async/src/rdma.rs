@@ -248,16 +248,18 @@ impl Rdma {
         self.connection.try_post_message(message)
     }
 
-    /// Polls the completion queue until `attempt` returns a value, for at most `limit`. Calls
+    /// Polls the completion queue for at most `limit` until `attempt` returns a value. Calls
     /// `attempt` after each poll that has found completions. Meant for a future that waits for the
     /// effect of a message handler ([`Self::handle_messages`]), before it registers its waker: with
     /// a near peer, polling takes less time than a wakeup. `cx` is the context of the calling task.
     ///
-    /// Returns `None` after `limit`. Also returns `None`, without polling, if polling could delay
-    /// another task: if the runtime has several threads, if another future waits, if another task
-    /// called this function last, at every eighth call of a task, and at 16 calls after a call that
-    /// has polled for `limit`. The same holds in the mode
-    /// [`CompletionMode::Event`](crate::CompletionMode).
+    /// Returns `None` if no value was found. Also returns `None`, without polling, when polling
+    /// could delay another task:
+    /// * The runtime has several threads, or the mode is
+    ///   [`CompletionMode::Event`](crate::CompletionMode).
+    /// * Another future waits, or another task called this function last.
+    /// * The task has polled in its last seven calls, or has polled for `limit` without a value in
+    ///   one of its last 16 calls.
     pub fn poll_briefly<T>(
         &self,
         cx: &Context<'_>,
@@ -349,8 +351,8 @@ impl Rdma {
     }
 
     /// Writes like [`Self::write`], with the immediate data `immediate`, which the peer receives by
-    /// [`Self::receive_write_immediate`]. Waits for a credit, because the write occupies a receive
-    /// of the peer, like a message.
+    /// [`Self::receive_write_immediate`]. Waits until the peer has a free receive, because the
+    /// write uses up a receive of the peer, like a message.
     ///
     /// # Errors
     ///
@@ -548,14 +550,14 @@ impl Rdma {
         })
     }
 
-    /// Returns memory that the peer has lent to this end. The peer gets the memory from
+    /// Gives memory that the peer has lent to this end back to the peer, which gets it from
     /// [`Self::receive_local_mr`]. If the future is dropped before the message was sent, the memory
-    /// is released, and the peer can free it.
+    /// is only released, and the peer can free it.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for memory that was not lent on this connection, and the error
-    /// that ended the connection.
+    /// [`Error::InvalidArgument`] for memory that was not lent on this connection. Otherwise the
+    /// error that ended the connection.
     pub async fn send_remote_mr(&self, region: RemoteMr) -> Result<()> {
         observed!(&self.connection, ReturnMemory, region.length(), {
             self.connection.give_back(region).await
@@ -596,8 +598,8 @@ impl Rdma {
 
 impl Drop for Rdma {
     /// Passes the connection to its control task, which keeps the connection until the peer has
-    /// received the last messages. If the runtime has ended, this does nothing: the control task
-    /// was dropped with the runtime, and has then waited for the peer.
+    /// received the last messages. Does nothing if the runtime has ended: the control task has then
+    /// already waited for the peer, when it was dropped with the runtime.
     fn drop(&mut self) {
         if let Some(task) = self.task.take() {
             drop(task.send(Arc::clone(&self.connection)));

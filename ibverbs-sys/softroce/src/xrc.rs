@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 
 use crate::context::{DomainId, HasUsage, Refusal, Usage};
 
-/// Handle of an XRC domain (domain for extended reliable connections), which a call of
-/// `ibv_open_xrcd` returns. All handles of the same file have the same domain ID, but each counts
-/// the objects that use it.
+/// Handle of an XRC domain (domain for extended reliable connections), returned by one call of
+/// `ibv_open_xrcd`. Calls for the same file return separate handles with the same domain ID. Each
+/// handle counts the objects that were created with it.
 #[derive(Debug)]
 pub struct XrcDomain {
     id: DomainId,
@@ -89,8 +89,8 @@ impl XrcDomains {
         }))
     }
 
-    /// Closes `domain`, a handle of an XRC domain that a call of `ibv_open_xrcd` has returned.
-    /// Fails while queue pairs or shared receive queues use the handle.
+    /// Closes `domain`, which `ibv_open_xrcd` has returned. Fails while queue pairs or shared
+    /// receive queues use this handle.
     pub fn close(&self, domain: &XrcDomain) -> Result<(), Refusal> {
         domain.usage.close()?;
         if let Some(file) = domain.file {

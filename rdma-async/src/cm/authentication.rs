@@ -77,10 +77,10 @@ impl Drop for EndUnlessAuthenticated<'_> {
 }
 
 impl Identity {
-    /// Returns the private data, the IP address and the queue pair number of the identified end as
-    /// bytes, from which tokens are computed. Returns `None` if the address is unknown. Both ends
-    /// compute the same bytes. If an attacker relays tokens between two connections, the bytes of
-    /// the two connections differ, and the tokens are not valid.
+    /// Encodes this identity and the number of the end's queue pair as bytes, from which both ends
+    /// compute tokens. The bytes contain the private data and the IP address of the end. Returns
+    /// `None` if the address is unknown. A token is valid only for these queue pairs and addresses,
+    /// so an attacker cannot use it on another connection.
     fn encode(&self, queue_pair: u32) -> Option<Vec<u8>> {
         let address = match self.address?.ip().to_canonical() {
             IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -134,9 +134,9 @@ impl TokenExchange<'_> {
         self.receive(0).await.map(drop)
     }
 
-    /// Returns the data from which the token of the end `prover` is computed: the role of that end,
-    /// the nonces of both ends, and the identities of both ends. `accepting` and `connecting` are
-    /// the nonces.
+    /// Returns the data from which `prover`, one end of the connection, computes its token: the
+    /// role of that end, and the nonces and identities of both ends. `accepting` and `connecting`
+    /// are the nonces of the two ends.
     fn transcript(&self, prover: End, accepting: &[u8], connecting: &[u8]) -> Transcript {
         let parts = [accepting, connecting, self.identities];
         Transcript::new(prover, self.rdma.peer_address(), parts)

@@ -132,8 +132,9 @@ impl Connector for CmConnector {
 }
 
 impl CmConnector {
-    /// Connects without a limit on the total time. `limit` bounds the resolution of the address,
-    /// and then the resolution of the route.
+    /// Connects to the peer. `limit` is the maximum duration of two steps: the resolution of the
+    /// address, and the resolution of the route. The caller must limit the duration of the other
+    /// steps.
     async fn connect_unbounded(&self, limit: Duration) -> Result<Rdma> {
         let peer = self.address;
         let events = AsyncEventChannel::new()?;
@@ -177,9 +178,9 @@ impl CmConnector {
     }
 }
 
-/// Returns the identity of this end and the identity of the peer, which authentication tokens
-/// depend on. `own` and `theirs` are the private data of the two ends, and `id` contains their
-/// addresses.
+/// Returns the identities of this end and of the peer: their private data and their addresses.
+/// Authentication tokens are computed from the identities. `own` and `theirs` are the private data
+/// of the two ends, and `id` contains their addresses.
 fn identities(id: &ConnectionId, own: PrivateData, theirs: PrivateData) -> (Identity, Identity) {
     let identity = |private, address| Identity { private, address };
     let own = identity(own, id.local_address());

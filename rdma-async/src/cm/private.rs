@@ -13,7 +13,7 @@ pub(super) struct PrivateData {
 }
 
 /// Length, in bytes, of the private data of a connect request or of its acceptance: the encoded
-/// limits, and one byte for [`PrivateData::authenticates`].
+/// limits of the end, and one byte that states whether the end authenticates.
 const LEN: usize = EndLimits::ENCODED_LEN + 1;
 
 impl PrivateData {
@@ -59,8 +59,8 @@ impl PrivateData {
     }
 }
 
-/// First bytes of the private data of a rejection (magic number), which the rejections of other
-/// programs do not have.
+/// First bytes of the private data of a rejection. They distinguish the rejections of this crate
+/// from those of other programs.
 const REJECTION: [u8; 8] = *b"RDMAdeny";
 /// Maximum length, in bytes, of the reason in a rejection; a longer reason is cut. The private data
 /// of a rejection has at most 148 bytes (REJ: IBTA volume 1, 12.6.7).

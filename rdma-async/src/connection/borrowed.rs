@@ -35,8 +35,9 @@ impl BorrowedLeases {
 }
 
 impl Connection {
-    /// Removes a lease that this end returns or releases from the table of leases of the peer's
-    /// memory. A later revocation by the peer then has no effect.
+    /// Forgets memory of the peer that this end gives back to the peer. `lease` is the id of the
+    /// peer's permission to use the memory. A later message by which the peer ends this permission
+    /// has no effect.
     pub(crate) fn forget_borrowed(&self, lease: u64) {
         self.borrowed.ends.lock().remove(&lease);
     }

@@ -17,13 +17,13 @@ use crate::error::Error;
 use crate::observe::OpenConnection;
 
 /// Maximum time for which a dropped connection is kept so that the peer can receive the last
-/// messages. Also the maximum time that operations in flight get after the peer has closed the
-/// connection, because the peer keeps its queue pair for the same time.
+/// messages. The peer uses the same time, so operations in flight also get this time after the peer
+/// has closed the connection.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Interval between two checks for the end of operations in flight. The task checks while the
-/// connection ends, and while a memory window is being bound for a lease that the application has
-/// dropped. Short, because the end of the connection waits for the check.
+/// Interval between two checks for the end of operations in flight. The control task checks
+/// while the connection ends, and while the device binds a memory window that the application no
+/// longer needs. Short, because the end of the connection waits for the check.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// State of the control task of a connection. The task answers requests for memory, ends expired
@@ -82,9 +82,9 @@ struct Lingering {
 }
 
 impl Lingering {
-    /// Extends the deadline of a dropped stream whenever the peer has received further bytes. As
-    /// after the close of a TCP socket, bytes that were written are still delivered. They are lost
-    /// if the peer receives no byte for [`RdmaBuilder::response_timeout`].
+    /// Extends the deadline of a dropped stream if the peer has received bytes since the last call.
+    /// As after the close of a TCP socket, bytes that were written are still delivered. They are
+    /// lost if the peer receives no byte for [`RdmaBuilder::response_timeout`].
     ///
     /// [`RdmaBuilder::response_timeout`]: crate::RdmaBuilder::response_timeout
     fn extend_while_read(&mut self) {
@@ -202,9 +202,9 @@ impl ControlTask {
         }
     }
 
-    /// Sends a probe (a message without a body) if the next probe is due and the link does not
-    /// detect by itself that the peer has failed. The connection ends if the peer does not
-    /// acknowledge the probe.
+    /// Sends a probe (a message without a body) if it is due. The connection ends if the peer does
+    /// not acknowledge the probe. Sends no probes over a TCP link, because the kernel detects that
+    /// such a peer has failed.
     fn probe(&mut self, connection: &Connection) {
         let now = Instant::now();
         if now >= self.next_probe && self.link.as_ref().is_some_and(Link::needs_probes) {
@@ -239,13 +239,13 @@ impl ControlTask {
         });
     }
 
-    /// Returns whether a connection that the application has dropped can be freed: it has failed,
-    /// for example because the peer has closed its end, or its deadline has passed. Shuts down this
-    /// side of the [`Link`] (for example the TCP connection) once the peer has received all
-    /// messages.
+    /// Returns whether a connection that the application has dropped can be freed: because its
+    /// deadline has passed, or because it has failed, for example after the peer has closed its
+    /// end. Once the peer has received all messages, also shuts down this side of the [`Link`] (for
+    /// example the TCP connection).
     ///
-    /// After that, the connection is still kept until the peer closes its end, so that the queue
-    /// pair acknowledges retransmissions of the peer's last messages.
+    /// The connection is then still kept until the peer closes its end, so that the queue pair
+    /// acknowledges retransmissions of the peer's last messages.
     async fn is_linger_over(&mut self) -> bool {
         let Some(lingering) = &mut self.lingering else {
             return false;
@@ -263,11 +263,11 @@ impl ControlTask {
     }
 
     /// Blocks the thread until the peer has received all messages of this end or has closed its
-    /// end. Used when the runtime has ended. Blocks at most until the deadline of a dropped
-    /// connection, or else for [`LINGER`].
+    /// end. Used when the runtime has ended, so that no task can wait. Blocks at most for
+    /// [`LINGER`], or until the deadline that was set when the application dropped the connection.
     fn block_until_delivered(&self, connection: &Connection) {
-        /// Time between two polls of the completion queue. Short compared with the time of an
-        /// acknowledgement over a network.
+        /// Time between two polls of the completion queue in the loop below. Short compared with
+        /// the time of an acknowledgement over a network.
         const PAUSE: Duration = Duration::from_micros(50);
         let deadline = match &self.lingering {
             Some(lingering) => lingering.deadline,
@@ -297,8 +297,8 @@ impl ControlTask {
 }
 
 impl Drop for ControlTask {
-    /// Ends the connection when the control task ends for any reason, and wakes the tasks that wait
-    /// for the connection, because no other task would wake them. If the runtime was dropped, first
+    /// Ends the connection when its control task ends for any reason, and wakes the tasks that wait
+    /// for the connection. If the connection is still open because the runtime was dropped, first
     /// blocks the thread for a limited time until the peer has received all messages.
     fn drop(&mut self) {
         let handed_over = self.dropped.try_recv().ok();
@@ -330,8 +330,8 @@ async fn until(time: Option<Instant>) {
     }
 }
 
-/// Waits until the peer closes `link` (the TCP or rdma_cm connection, or messages in place of it),
-/// and returns the reason. With `None`, never completes.
+/// Waits until the peer closes `link`, the means by which the peer reports that it closes the
+/// connection, and returns the reason. Never completes if the link is `None`.
 async fn wait_for_link_close(link: Option<&mut Link>) -> String {
     match link {
         Some(link) => link.wait_for_close().await,

@@ -8,9 +8,9 @@ use rdma_core::{AccessFlags, Buffer, ExposedMemory};
 
 use crate::memory::{LocalMr, PieceLender, RegionParts};
 
-/// Region of local memory that the peer may access. The region has a memory registration of its
-/// own, so that deregistration ends the peer's access. The other parts of the original buffer are
-/// kept, and joined with the region again when the access ends.
+/// Part of a local buffer that the peer may access. The part has its own memory registration, whose
+/// end also ends the peer's access. The other parts of the buffer are kept here, so that the whole
+/// buffer can be restored afterwards.
 #[derive(Debug)]
 pub(super) struct ExposedRegion {
     memory: ExposedMemory,
@@ -67,8 +67,9 @@ impl ExposedRegion {
     }
 }
 
-/// Splits `buffer` into the part before `range`, the part in `range`, and the part after `range`,
-/// so that the peer gets access only to the bytes in `range`.
+/// Splits `buffer` into three parts: before, in and after `range`. The first and the last part are
+/// `None` if they are empty. The middle part can then be registered separately, so that the peer
+/// can access only these bytes.
 pub(super) fn split_around(
     buffer: Buffer,
     range: Range<usize>,
@@ -90,8 +91,8 @@ pub(super) fn split_around(
     }
 }
 
-/// Joins the parts into which [`split_around`] has divided a buffer. Returns the region of the
-/// middle part, `memory`, in the whole buffer.
+/// Joins the three parts of a buffer that [`split_around`] has split. Returns a region that
+/// contains the bytes of the middle part, `memory`, and owns the whole buffer.
 pub(super) fn join_parts(
     lead: Option<Buffer>,
     memory: Buffer,

@@ -71,7 +71,8 @@ impl fmt::Debug for Handler {
 }
 
 impl Connection {
-    /// Sets the function that is called for each message that arrives in one piece, see
+    /// Sets the function that is called for each message of at most
+    /// [`RdmaBuilder::message_length`](crate::RdmaBuilder::message_length) bytes, see
     /// [`Rdma::handle_messages`](crate::Rdma::handle_messages). Fails if a function is already set.
     pub(crate) fn handle_messages(
         &self,
@@ -111,8 +112,8 @@ impl Connection {
     }
 
     /// Posts a message of the application without waiting. Returns `false`, and posts nothing, if
-    /// no credit or no room in the send queue is available. Fails for a message that does not fit
-    /// into one receive of the peer.
+    /// the peer has no free receive for the message, or the send queue is full. Fails for a message
+    /// that does not fit into one receive of the peer.
     pub(crate) fn try_post_message(&self, message: &impl LocalMrReadAccess) -> Result<bool> {
         if message.length() > self.peer_payload {
             let reason = format!(

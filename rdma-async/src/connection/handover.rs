@@ -85,9 +85,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Lends `region` to the peer for [`Rdma::reserve`](crate::Rdma::reserve), and waits until the
-    /// device permits the access. Sends no message to the peer. `reservation` is the state of the
-    /// reserve call, and gets the memory back if the peer returns or releases it.
+    /// Lends `region` to the peer for a call of [`Rdma::reserve`](crate::Rdma::reserve), and waits
+    /// until the device permits the access. Sends no message to the peer. `reservation` is the
+    /// state of that call. When the peer gives the memory back, the memory is stored there.
     pub(crate) async fn lend_for(
         &self,
         region: LocalMr,
@@ -128,8 +128,10 @@ impl Connection {
         })
     }
 
-    /// Returns a memory window that is not bound, for a new lease, with the number of times that
-    /// the window was bound before. Returns `None` if the device has no further windows.
+    /// Returns a memory window for lending memory to the peer. The window is not bound to memory.
+    /// The second value is the number of times that the window was bound before, because windows
+    /// are replaced after a maximum number of bindings. Returns `None` if the device has no further
+    /// windows.
     fn unbound_window(&self) -> Option<(MemoryWindow, u16)> {
         let window = self.windows.unbound_window(self.device.protection_domain());
         window
@@ -140,8 +142,9 @@ impl Connection {
     }
 
     /// Lends `region` to the peer with at most the access rights in `allowed`. Returns the id of
-    /// the lease and the address, length and key of the memory, or the region with an error.
-    /// `reservation` gets the memory back when the peer returns it.
+    /// the lease (the peer's permission to access the memory), and the address, length and key of
+    /// the memory. When the peer gives the memory back, it is stored in `reservation`. On an error,
+    /// returns `region`.
     pub(crate) fn lend_with(
         &self,
         region: LocalMr,
@@ -219,9 +222,10 @@ impl Connection {
         Some(ended)
     }
 
-    /// Begins to end a lease like [`Self::end_lease`]. The caller passes the returned value to
-    /// [`Self::finish_end`], which waits until the access of the peer has ended. Returns `None` if
-    /// the peer has already ended the lease.
+    /// Begins to end the peer's access to lent memory. The caller passes the returned value to
+    /// [`Self::finish_end`], which waits until the access has ended. `is_offered` is `true` if the
+    /// peer knows of the lease and must be notified. Returns `None` if the peer has already ended
+    /// the lease.
     pub(crate) fn begin_end_lease(&self, lease: u64, is_offered: bool) -> Option<EndedAccess> {
         let ended = self.begin_end(self.leases.remove(lease, is_offered)?.region);
         if is_offered {
@@ -230,8 +234,8 @@ impl Connection {
         Some(ended)
     }
 
-    /// Returns the number of revoked leases: this end has ended them, and the peer has not yet
-    /// returned or released the memory.
+    /// Returns the number of leases that this end has ended, and for which the peer has not yet
+    /// sent a message that gives the memory back.
     #[cfg(test)]
     pub(crate) fn revoked_leases(&self) -> usize {
         self.leases.revoked()
@@ -337,8 +341,9 @@ impl Drop for EndUnlessSent<'_> {
     }
 }
 
-/// Guard of an offer of reserved memory ([`Rdma::reserve`](crate::Rdma::reserve)). If the guard is
-/// dropped before the offer was sent, the reservation is reset to "not offered".
+/// Guard while this end offers reserved memory ([`Rdma::reserve`](crate::Rdma::reserve)) to the
+/// peer by a message. If the guard is dropped before the message was sent, the state of the memory
+/// changes back to "not offered".
 struct WithdrawUnlessSent<'c> {
     connection: &'c Connection,
     lease: u64,

@@ -25,8 +25,9 @@ pub(super) struct Leases {
     device: RdmaDevice,
 }
 
-/// Table of the leases of a connection by their ids, and of the ended leases that the peer has not
-/// yet returned or released.
+/// Table of the memory of this end that is lent to the peer on one connection. A lease is the
+/// peer's permission to access a region. The table also contains the ids of leases that this end
+/// has ended, until the peer confirms the end.
 #[derive(Debug, Default)]
 struct LeaseTable {
     leases: HashMap<u64, Lease, BuildHasherDefault<LeaseIdHasher>>,
@@ -67,7 +68,8 @@ impl Hasher for LeaseIdHasher {
 }
 
 impl LeaseTable {
-    /// Returns an id for a new lease, which no lease and no revoked lease uses.
+    /// Returns an id for a new lease (permission of the peer to access lent memory). No current
+    /// lease uses the id, and no ended lease whose end the peer has not yet confirmed.
     fn next_id(&mut self) -> u64 {
         loop {
             self.last_id = self.last_id.wrapping_add(1);
@@ -98,8 +100,9 @@ impl LeaseTable {
     }
 }
 
-/// Memory that is lent to the peer, with the charge or the reservation that must be updated when
-/// the lease ends.
+/// Region of memory that is lent to the peer, with two values that are updated when the peer gives
+/// the region back: the count of the peer's requested memory, and the state of the call of
+/// [`Rdma::reserve`](crate::Rdma::reserve).
 #[derive(Debug)]
 pub(super) struct Lease {
     pub(super) region: LentRegion,
@@ -110,8 +113,8 @@ pub(super) struct Lease {
     _observed: LentBytes,
 }
 
-/// Region of local memory that is lent to the peer, by one of two mechanisms. Boxed, because a
-/// region is moved several times while access begins and ends.
+/// Region of local memory that is lent to the peer, either by its own memory registration or by a
+/// memory window. Boxed, because a region is moved several times while access begins and ends.
 #[derive(Debug)]
 pub(super) enum LentRegion {
     /// Region with a registration of its own, whose key is valid for every peer of the device.
@@ -129,7 +132,8 @@ impl LentRegion {
     }
 
     /// Ends the peer's access to the region immediately, and returns the memory. Deregisters the
-    /// memory or deallocates its memory window, and does not need the send queue.
+    /// memory, or deallocates its memory window. Posts no request, so this works even if the
+    /// connection has failed.
     pub(super) fn end(self) -> Result<LocalMr, rdma_core::Error> {
         match self {
             Self::Registered(region) => region.end(),
@@ -138,8 +142,8 @@ impl LentRegion {
     }
 }
 
-/// Outcome of ending a lease because the peer has returned or released the memory: the new place of
-/// the memory.
+/// Result of a message by which the peer gives lent memory back. Determines the further use of the
+/// memory.
 #[derive(Debug)]
 pub(super) enum EndedLease {
     /// Memory that the application gets back, or the error of the deregistration, and the charge of
@@ -166,7 +170,8 @@ impl Leases {
         self.access
     }
 
-    /// Returns the amount of memory that is lent at the request of the peer.
+    /// Returns the number of bytes and the number of regions that are lent to the peer because the
+    /// peer has requested memory.
     pub(super) fn granted(&self) -> GrantedMemory {
         self.table.lock().requested
     }
@@ -193,8 +198,9 @@ impl Leases {
         self.table.lock().expiries.front().map(|&(end, _)| end)
     }
 
-    /// Sets the time `end` at which the lease `id` expires. Returns `true` if this is the only
-    /// expiry in the list. The control task must then begin to wait for it.
+    /// Sets the time `end` at which the lease `id` (permission of the peer to access lent memory)
+    /// expires. Returns `true` if no other lease had an expiry: the caller must then start the
+    /// timer for expiries.
     pub(super) fn set_expiry(&self, id: u64, end: Instant) -> bool {
         let table = &mut *self.table.lock();
         // Removes leases that ended before their expiry, so that the list stays short.
@@ -213,10 +219,10 @@ impl Leases {
         self.table.lock().leases.contains_key(&id)
     }
 
-    /// Lends a region to the peer. Returns the id of the lease and the address, length and key of
-    /// the memory, or the region with an error. `charge` counts memory that the peer has requested
-    /// towards the peer's limit. `reservation` gets the memory back if
-    /// [`Rdma::reserve`](crate::Rdma::reserve) has lent it.
+    /// Lends a region to the peer. Returns the id of the lease, and the address, length and key of
+    /// the memory. `charge` counts the region as held by the peer, if the peer has requested it.
+    /// `reservation` is the state of a call of [`Rdma::reserve`](crate::Rdma::reserve), if that
+    /// call lends the region. On an error, returns the region.
     pub(super) fn lend(
         &self,
         region: LocalMr,
@@ -243,9 +249,9 @@ impl Leases {
         Ok((self.insert(region, charge, reservation, device), remote))
     }
 
-    /// Adds a lease of `region`, which the peer can already access, to the table, and returns the
-    /// id of the lease. `charge` counts requested memory towards the peer's limit, and
-    /// `reservation` gets the memory back.
+    /// Records that the peer can access `region`, and returns the id of this lease. `charge` counts
+    /// the region as held by the peer, if the peer has requested it. `reservation` is the state of
+    /// a call of [`Rdma::reserve`](crate::Rdma::reserve), if that call lends the region.
     pub(super) fn insert(
         &self,
         region: LentRegion,
@@ -271,9 +277,10 @@ impl Leases {
         id
     }
 
-    /// Ends a lease because the peer returns or releases it, and returns the outcome. Returns
-    /// `None` for an id that the peer cannot know, which is a violation of the protocol. For memory
-    /// of [`Rdma::reserve`](crate::Rdma::reserve), calls `begin_end` to end the access.
+    /// Ends the lease `id` because the peer gives the memory back. Returns the further use of the
+    /// memory, or `None` for an id that the peer cannot know, which is a violation of the protocol.
+    /// For memory of [`Rdma::reserve`](crate::Rdma::reserve), calls `begin_end` to end the peer's
+    /// access.
     pub(super) fn end_by_peer(
         &self,
         id: u64,
@@ -315,9 +322,9 @@ impl Leases {
         self.table.lock().revoked.len()
     }
 
-    /// Removes a lease from the table, and returns it. The caller must end the access to its
-    /// region. `is_offered` states that the peer knows the id: the id is then kept until the peer
-    /// returns or releases the lease. Returns `None` if the peer has already ended the lease.
+    /// Removes a lease of the peer from the table, and returns it, so that the caller can end the
+    /// access to its region. Returns `None` if the peer has already ended the lease. If the peer
+    /// knows the id (`is_offered`), the id stays reserved until the peer confirms the end.
     pub(super) fn remove(&self, id: u64, is_offered: bool) -> Option<Lease> {
         let mut table = self.table.lock();
         let lease = table.remove(id)?;

@@ -27,15 +27,15 @@ pub(crate) enum Link {
     InBand(InBand),
 }
 
-/// State of a link without a TCP or rdma_cm connection: each end sends a control message on the
-/// RDMA connection to announce that it closes. The [`CloseNotice`] records that message of the
-/// peer.
+/// Record of the peer's close message, for a connection without a TCP or rdma_cm connection. Each
+/// end sends such a control message on the RDMA connection before it closes.
 #[derive(Debug)]
 pub(crate) struct InBand(Arc<CloseNotice>);
 
 impl Link {
-    /// Returns a link for a connection that has no TCP or rdma_cm connection: each end announces
-    /// its close by a control message on the RDMA connection itself.
+    /// Creates the means by which the two ends notice the close of a connection that has no TCP or
+    /// rdma_cm connection: each end announces its close by a control message on the RDMA
+    /// connection.
     pub(crate) fn in_band(connection: &Connection) -> Self {
         Self::InBand(InBand(Arc::clone(&connection.close_notice)))
     }
@@ -92,8 +92,9 @@ impl Link {
         !matches!(self, Self::Tcp(_))
     }
 
-    /// Returns whether the peer has not closed the link: the TCP or rdma_cm connection, or its
-    /// replacement by control messages. Does not wait, and does not need the runtime.
+    /// Returns whether the link is still open: the peer has not closed the TCP or rdma_cm
+    /// connection, or has sent no close message if there is no such connection. Does not wait, and
+    /// does not need the runtime.
     pub(super) fn is_open(&self) -> bool {
         match self {
             Self::Tcp(stream) => {

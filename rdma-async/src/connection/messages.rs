@@ -61,9 +61,9 @@ impl Connection {
     }
 
     /// Submits a message that fits into one receive of the peer. Returns the number of its request,
-    /// by which the caller can wait for its completion. Returns `None` if no credit (permission to
-    /// send) or no room in the send queue is available. `how` states whether a future waits, and
-    /// when the request is posted.
+    /// by which the caller can wait for its completion. Returns `None` if the peer has no free
+    /// receive for the message, or the send queue is full. `how` states whether the caller waits
+    /// for the request, and when the request is posted.
     pub(super) fn try_begin_send(
         &self,
         message: &impl LocalMrReadAccess,
@@ -176,9 +176,9 @@ impl Connection {
     }
 
     /// Submits a message of the kind `kind` to the send queue, and returns the number of its
-    /// request. The header also returns the peer's credits. `how` states whether a future waits for
-    /// the completion, and when the request is posted. On an error, `payload` is unchanged, so that
-    /// the caller can repeat the call.
+    /// request. The message header also reports how many further messages the peer may send. `how`
+    /// states whether the caller waits for the request, and when the request is posted. On an
+    /// error, `payload` is unchanged, so that the caller can try again.
     pub(super) fn submit_frame(
         &self,
         kind: Kind,
@@ -217,8 +217,8 @@ impl Connection {
     }
 
     /// Submits a message that is too long for inline data. Copies the header to registered memory.
-    /// The request holds `claim`, the right to the memory of the payload, until the send completes.
-    /// On an error, puts the claim back.
+    /// Moves the right to the payload's memory from `claim` into the request until the send
+    /// completes. On an error, moves it back to `claim`.
     fn submit_claimed(
         &self,
         push: Push,
@@ -264,8 +264,8 @@ impl Connection {
     }
 }
 
-/// Takes all credits that this end must return to the peer from `counter`, so that the header of a
-/// message can return them. Returns the number of credits, at most `u16::MAX`.
+/// Returns the number of credits (permissions to send) that the next message header must give to
+/// the peer, at most `u16::MAX`, and sets `counter`, which contains this number, to 0.
 fn take_owed(counter: &AtomicU32) -> u16 {
     if counter.load(Ordering::Relaxed) == 0 {
         return 0;

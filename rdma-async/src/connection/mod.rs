@@ -89,9 +89,9 @@ use crate::memory::{
 };
 use crate::shard::{BRIEF_POLL, Reservation, Shard};
 
-/// Number of polls of a connection's futures that count as one unit of tokio's cooperative budget,
-/// of which each task has 128. A poll of an operation takes less time than the work that one unit
-/// represents.
+/// Number of polls of a connection's futures that use up one unit of tokio's cooperative budget. A
+/// task may use 128 units before it must let other tasks run. A unit stands for more work than one
+/// such poll.
 const POLLS_PER_UNIT: u32 = 4;
 
 /// Receive depths: the number of messages of each class that an end accepts before it returns
@@ -397,9 +397,9 @@ impl Connection {
             }))
     }
 
-    /// Wakes all futures that wait for completions, after the connection has failed: the task that
-    /// polls no longer finds their completions. Requests in flight keep their memory until the
-    /// queue pair is destroyed.
+    /// Wakes all futures that wait for completions, because the connection has failed and the
+    /// polling task has stopped. Requests in flight keep their memory until the queue pair is
+    /// destroyed.
     pub(crate) fn end_waits(&self) {
         self.sender.end_waits();
     }
@@ -463,7 +463,8 @@ impl Connection {
     }
 
     /// Performs an RDMA write with the bytes of `local`, and waits until the write has completed.
-    /// `push` contains the remote address and key. Waits for room if the send queue is full.
+    /// `push` is the description of the write, with the remote address and key. Waits for room if
+    /// the send queue is full.
     pub(crate) async fn write(&self, local: &impl LocalMrReadAccess, push: Push) -> Result<()> {
         if local.length() > self.inline {
             return self
@@ -480,9 +481,9 @@ impl Connection {
         self.operation(number, None).await.map(drop)
     }
 
-    /// Performs an RDMA write with immediate data, with the bytes of `local`. `push` contains the
-    /// remote address and key, and the immediate data. First waits for a credit (permission to
-    /// send), because immediate data uses up a posted receive of the peer.
+    /// Performs an RDMA write with immediate data, with the bytes of `local`, and waits until the
+    /// write has completed. `push` contains the remote address and key, and the immediate data.
+    /// First waits until the peer has a free receive, because immediate data uses up a receive.
     pub(crate) async fn write_with_immediate(
         &self,
         local: &impl LocalMrReadAccess,
@@ -541,9 +542,9 @@ impl Connection {
         }
     }
 
-    /// Submits the operation `work`, whose request takes the memory out of `memory`. If the send
-    /// queue does not accept the request, puts the memory back into `memory`, so that the caller
-    /// can repeat the call.
+    /// Submits the operation `work` with `memory`, which the request holds until it completes. If
+    /// the send queue does not accept the request, leaves the memory in `memory`, so that the
+    /// caller can try again.
     #[inline]
     fn submit_or_restore(
         &self,
@@ -614,10 +615,9 @@ impl Connection {
         self.post_and_poll_briefly(attempt)
     }
 
-    /// Posts the staged requests (accepted, but not yet posted), and polls for a short time until
-    /// `attempt` returns a value. Returns `None` if no value was found in this time, or if
-    /// [`Shard::may_poll_briefly`] forbids the poll. The driver task, which otherwise posts the
-    /// requests, does not run during the poll.
+    /// Posts the requests that wait to be posted together, and polls for a short time until
+    /// `attempt` returns a value. Returns `None` if the time is over. Also returns `None`, without
+    /// polling, if [`Shard::may_poll_briefly`] returns `false`.
     pub(super) fn post_and_poll_briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
         if !self.shard.may_poll_briefly() {
             return None;
@@ -626,9 +626,9 @@ impl Connection {
         self.shard.poll_briefly(BRIEF_POLL, attempt)
     }
 
-    /// Polls for at most `limit` until `attempt` returns a value, after posting the staged
-    /// requests. Returns `None` if no value was found, or if [`Shard::is_lone_task`] forbids the
-    /// poll because polling could delay another task.
+    /// Posts the requests that wait to be posted together, and then polls for at most `limit` until
+    /// `attempt` returns a value. Returns `None` if no value was found. Also returns `None`,
+    /// without polling, if polling could delay another task than that of `cx`.
     pub(crate) fn poll_as_lone_task<T>(
         &self,
         cx: &Context<'_>,

@@ -58,9 +58,9 @@ impl Requests {
         Arc::new(Self { sender, device })
     }
 
-    /// Adds a request that a future waits for, as after its post to the device. `slot` is the place
-    /// for the result of an atomic operation. Returns the number of the request, or `None` if the
-    /// queue has no room.
+    /// Adds a request to the queue as if it had been posted to the device. A future waits for the
+    /// request. `slot` is the place for the result of an atomic operation. Returns the number of
+    /// the request, or `None` if the queue has no room.
     fn begin(&self, slot: Option<ResultSlot>) -> Option<u64> {
         let mut state = self.lock();
         state.has_room().then(|| {
@@ -69,17 +69,18 @@ impl Requests {
         })
     }
 
-    /// Adds the request of an atomic operation, for which a future waits. Returns the number of the
-    /// request, and the slot in which the result of the operation will be stored.
+    /// Adds the request of an atomic operation (such as fetch-and-add), for which a future waits.
+    /// Returns the number of the request, and the slot in which [`Self::complete`] stores the
+    /// result.
     fn begin_atomic(&self) -> (u64, ResultSlot) {
         let slot = self.results.reserve().expect("a slot is free");
         let number = self.begin(Some(slot)).expect("there is room");
         (number, slot)
     }
 
-    /// Ends the oldest request of the modelled send queue, as the polling thread does after a
-    /// completion. `is_success` is the outcome of the request. `value` is the result if the request
-    /// is an atomic operation.
+    /// Ends the oldest request of the send queue in the model, as the thread that polls for
+    /// completions does. `is_success` is the outcome of the request. `value` is its result if the
+    /// request is an atomic operation.
     fn complete(&self, is_success: bool, value: u64) {
         let mut wakes = Vec::new();
         let has_ended = self.end(is_success, |state| {
@@ -95,8 +96,9 @@ impl Requests {
         wakes.into_iter().for_each(Waker::wake);
     }
 
-    /// Polls the request `number` once, as its future does, and registers `waker` if the request
-    /// has not ended. Resolves to `true` if the request was successful.
+    /// Does the same as one poll of the future that waits for the request `number`. Returns `true`
+    /// if the request was successful, and `false` if it has failed. If the request has not ended,
+    /// registers `waker`, which is woken at its end.
     fn poll(&self, number: u64, waker: &Waker) -> Poll<bool> {
         if self.has_ended(number) || self.register(number, waker) {
             Poll::Ready(self.has_ended(number) && self.has_succeeded(number))
@@ -221,8 +223,9 @@ fn a_dropped_future_does_not_change_a_request_that_reuses_its_state() {
     });
 }
 
-/// Checks the reuse of a result slot whose first atomic operation is dropped and then completes:
-/// the next atomic operation takes the slot, and its future gets the right result.
+/// Checks that a result slot can be reused. The future of the first atomic operation is dropped,
+/// which frees its slot when the operation completes. The next operation gets the same slot, and
+/// its future must get its own result.
 #[test]
 fn a_result_slot_can_be_reused_while_its_first_request_completes() {
     loom::model(|| {

@@ -40,8 +40,9 @@ impl<'c> Operation<'c> {
         }
     }
 
-    /// Takes the result of the operation if the operation has ended, and frees its result slot.
-    /// Otherwise returns `None`.
+    /// Returns the result of the operation if the operation has ended, and frees its result slot.
+    /// The value is the result of an atomic operation, and 0 for other operations. Returns `None`
+    /// if the operation has not ended.
     #[inline]
     fn take(&mut self) -> Option<Result<u64>> {
         let sender = &self.connection.sender;
@@ -60,10 +61,10 @@ impl<'c> Operation<'c> {
         Some(outcome)
     }
 
-    /// Polls the completion queue for a short time. If the operation has not ended by then,
-    /// registers the task of `cx`, which is woken when the operation ends. Returns the result if
-    /// the operation has ended, or if the connection has failed and no longer waits for
-    /// completions.
+    /// Returns the result of the operation if it ends within a short poll of the completion queue,
+    /// or if the connection has failed. Otherwise registers the task of `cx`, which is woken when
+    /// the operation ends. The value is the result of an atomic operation, and 0 for other
+    /// operations.
     #[inline(never)]
     fn wait(&mut self, cx: &Context<'_>) -> Poll<Result<u64>> {
         let connection = self.connection;

@@ -13,9 +13,9 @@ use super::messages::Payload;
 use super::send_state::{AwaitedBy, NotAccepted, PostTime};
 use crate::error::Result;
 
-/// Maximum number of queued replies to the peer's requests for memory, which wait for credits
-/// (permissions to send). Bounds the memory that a peer can use: if more replies are queued, the
-/// connection ends.
+/// Maximum number of queued replies to a peer that requests memory of this end. Replies are queued
+/// while the peer accepts no further messages. The connection ends if more replies are queued, so
+/// that the peer cannot use up the memory of this end.
 const MAX_QUEUED_REPLIES: usize = 4096;
 
 /// Queue of control messages of a connection that wait for a credit (permission to send) or for
@@ -80,7 +80,8 @@ impl Outbox {
     }
 }
 
-/// Returns whether a message of the kind `kind` is a reply to a request of the peer for memory.
+/// Returns whether this end sends a message of the kind `kind` as the reply to a peer that has
+/// requested memory.
 fn is_reply(kind: Kind) -> bool {
     matches!(kind, Kind::Grant { .. } | Kind::Refuse { .. })
 }
@@ -105,9 +106,9 @@ impl Connection {
         self.flush_outbox();
     }
 
-    /// Queues a message that returns credits, if this end owes the peer at least half of its data
-    /// credits or control credits. A smaller number of credits waits for the header of the next
-    /// message.
+    /// Queues a message that returns credits (permissions to send) to the peer, if at least half of
+    /// all credits for data messages, or for control messages, must be returned. Fewer credits are
+    /// returned with the header of the next message.
     pub(super) fn return_credits(&self) {
         let own = self.settings.depths();
         let half = |owed: u32, depth: u16| owed * 2 >= u32::from(depth);
@@ -127,11 +128,11 @@ impl Connection {
         }
     }
 
-    /// Sends queued control messages in order, while credits and room in the send queue are
-    /// available.
+    /// Sends queued control messages in order, until the send queue is full or the peer accepts no
+    /// further control messages.
     ///
-    /// Must be called after control credits become available. The caller must not hold the lock of
-    /// the send queue.
+    /// Must be called when the peer accepts control messages again. The caller must not hold the
+    /// lock of the send queue.
     pub(super) fn flush_outbox(&self) {
         // Orders the caller's change before the check of the outbox. A thread that queues a message
         // checks for credits and room afterwards, so at least one of the two threads sees the
@@ -140,9 +141,9 @@ impl Connection {
         self.flush_outbox_into_room();
     }
 
-    /// Sends queued control messages in order, while credits and room in the send queue are
-    /// available. Has no memory fence, unlike [`Self::flush_outbox`]: the caller must have made the
-    /// room under the lock of the send queue.
+    /// Sends queued control messages like [`Self::flush_outbox`], but without a memory fence. The
+    /// caller must have made room in the send queue under the lock of the send queue: the lock
+    /// replaces the fence.
     #[inline]
     pub(super) fn flush_outbox_into_room(&self) {
         if self.outbox.has_messages.load(Ordering::Acquire)

@@ -25,9 +25,9 @@ use super::waiters::Waiters;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, claim_read};
 
-/// Length of one write to a stream, in bytes, from which bytes that do not fit into one message are
-/// written to the peer's [ring](super::ring) or sent by [rendezvous](super::rendezvous). Shorter
-/// writes are split into messages, because a rendezvous takes an additional round trip.
+/// Minimum length in bytes of a long write to a stream. The bytes of a long write are written to
+/// the peer's [ring](super::ring), or read by the peer ([rendezvous](super::rendezvous)). A shorter
+/// write is split into messages, because a rendezvous takes an additional round trip.
 pub(crate) const LONG_LEN: usize = 32 << 10;
 /// Maximum length, in bytes, of a piece (buffer with bytes of a stream) that is copied from a
 /// write. A longer write becomes several pieces, so that no large registered buffer is needed.
@@ -65,8 +65,8 @@ struct Pieces {
     end: StreamEnd,
 }
 
-/// State, at the writing end, of the empty message that marks the end of a stream: not requested,
-/// queued, or sent.
+/// State of the end of a stream, which its writer marks by an empty message: not requested, queued,
+/// or sent.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum StreamEnd {
     /// The stream accepts more bytes.
@@ -89,14 +89,13 @@ impl Outgoing {
         }
     }
 
-    /// Returns whether nothing of the stream waits to be sent: all accepted bytes, and the end of
-    /// the stream, were posted to the device.
+    /// Returns whether all accepted bytes of the stream, and the end of the stream if it was
+    /// requested, were posted to the device.
     pub(super) fn is_empty(&self) -> bool {
         !self.has_any.load(Ordering::Acquire)
     }
 
-    /// Returns the list of the tasks that wait until the stream accepts more bytes, for example to
-    /// wake them.
+    /// Returns the list of the tasks that wait until the stream accepts more bytes.
     pub(super) fn waiters(&self) -> &Waiters {
         &self.room
     }
@@ -238,8 +237,9 @@ impl Connection {
         self.post_staged();
     }
 
-    /// Returns the error that ended the connection, if accepted bytes of the stream were lost
-    /// because the connection ended before they were posted. Otherwise returns `None`.
+    /// Returns the error that ended the connection, if the connection ended before all bytes that
+    /// the stream had accepted were posted to the device. Otherwise returns `None`: no bytes were
+    /// lost before they were posted.
     pub(crate) fn lost_bytes(&self) -> Option<&Error> {
         let error = self.failure()?;
         let outgoing = self.outgoing();
@@ -265,11 +265,11 @@ impl Connection {
         })
     }
 
-    /// Posts the queued pieces of the stream while credits and room in the send queue are
-    /// available.
+    /// Posts the queued bytes of the stream, until the send queue is full or the peer accepts no
+    /// further messages.
     ///
-    /// Must be called after data credits or room in the send queue become available. The caller
-    /// must not hold the lock of the send queue.
+    /// Must be called when the send queue has room again, or the peer accepts messages again. The
+    /// caller must not hold the lock of the send queue.
     #[inline]
     pub(super) fn flush_outgoing(&self) {
         if let Some(outgoing) = self.outgoing.get() {
@@ -286,16 +286,17 @@ impl Connection {
         }
     }
 
-    /// Returns the buffer of outgoing bytes. Panics if the connection is not a stream.
+    /// Returns the buffer of outgoing bytes of the stream. Panics if the connection is used for
+    /// messages instead of a stream.
     fn outgoing(&self) -> &Outgoing {
         self.outgoing
             .get()
             .expect("called only after `begin_stream`")
     }
 
-    /// Returns whether the program can write more bytes to the stream. The sum of the bytes that
-    /// are not yet posted and the bytes in the peer's ring must be below the limit, and the ring
-    /// (if there is one) must have a free slot.
+    /// Returns whether the program can write more bytes to the stream: fewer bytes than the buffer
+    /// size are not yet posted or in the peer's ring (memory for long pieces of the stream). The
+    /// ring, if there is one, must also have a free slot.
     fn has_outgoing_room(&self) -> bool {
         let in_ring = match self.peer_ring.get() {
             Some(ring) if !ring.has_free() => return false,
@@ -305,8 +306,8 @@ impl Connection {
         self.unsent_bytes() + in_ring < self.outgoing().limit
     }
 
-    /// Sends the `len` bytes of `slices` as one message. Returns `false`, and sends nothing, if no
-    /// credit, no room in the send queue or no memory is available.
+    /// Sends the `len` bytes of `slices` as one message. Returns `false`, and sends nothing, if the
+    /// peer has no free receive for the message, the send queue is full, or no memory is available.
     fn try_send_bytes(&self, slices: &[IoSlice<'_>], len: usize) -> Result<bool> {
         if let [slice] = slices
             && HEADER_LEN + len <= self.inline
@@ -381,10 +382,10 @@ impl Connection {
         Ok(before - bytes.len())
     }
 
-    /// Sends all queued pieces of the stream, and then writes the first bytes of `bytes`, at most
-    /// [`SLOT_LEN`], into a free slot of the peer's ring. Returns the number of written bytes.
-    /// Returns 0 if there is no ring, no credit, no free slot, no room in the send queue or no
-    /// memory. An error ends the connection.
+    /// Sends all queued bytes of the stream, and then writes the first bytes of `bytes`, at most
+    /// [`SLOT_LEN`], into a free slot of the peer's ring. Returns the number of bytes written from
+    /// `bytes`, or 0 if this is not possible now, for example because the ring or the send queue is
+    /// full. An error ends the connection.
     fn write_to_ring(
         &self,
         outgoing: &Outgoing,
@@ -447,8 +448,8 @@ impl Connection {
         }
     }
 
-    /// Posts the queued pieces (buffers with bytes) of the stream while credits and room in the
-    /// send queue are available. Then posts the last piece, which may not be full, if a flush was
+    /// Posts the queued buffers of the stream, until the send queue is full or the peer accepts no
+    /// further messages. Then posts the last buffer, which may not be full, if a flush was
     /// requested, and the end of the stream.
     fn send_pieces(&self, outgoing: &Outgoing, pieces: &mut Pieces) -> Result<()> {
         let mut outcome = Ok(true);
@@ -509,8 +510,8 @@ impl Connection {
         self.try_submit(credit, Kind::Data, Payload::Nothing)
     }
 
-    /// Submits a message of the stream, and uses up `credit`, the permission to send. Returns
-    /// `false` if the send queue is full: dropping `credit` then makes it available again.
+    /// Submits a message of the stream. Returns `false` if the send queue is full. `credit`, the
+    /// permission to send one message, is used up only if the message is submitted.
     fn try_submit(&self, credit: Credit<'_>, kind: Kind, mut payload: Payload<'_>) -> Result<bool> {
         match self.submit_frame(kind, &mut payload, None, UNAWAITED) {
             Ok(_) => {

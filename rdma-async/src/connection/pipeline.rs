@@ -115,9 +115,9 @@ impl<'c> Pipeline<'c> {
         })
     }
 
-    /// Reads from the start of `remote` into all of `local` by RDMA. Resolves when the read is in
-    /// the send queue. `local` contains the bytes only after the read has completed, see
-    /// [`Self::finish`].
+    /// Submits an RDMA read from the start of `remote` into all of `local`, without waiting for the
+    /// read to complete. Waits only while the send queue is full. `local` contains the bytes once
+    /// [`Self::finish`] has returned.
     ///
     /// # Errors
     ///
@@ -186,9 +186,9 @@ impl<'c> Pipeline<'c> {
             .await
     }
 
-    /// Submits a request by calling `attempt`, which returns the number of the request, and adds
-    /// the number to the list of requests in flight. Repeats the call while requests of other tasks
-    /// fill the send queue.
+    /// Calls `attempt` until the send queue accepts the request. `attempt` returns the number of
+    /// the request, which is then added to the list of requests in flight. Waits between the calls
+    /// while the send queue is full.
     async fn submit(
         &mut self,
         mut attempt: impl FnMut() -> Result<u64, NotAccepted>,
@@ -204,8 +204,8 @@ impl<'c> Pipeline<'c> {
 }
 
 impl Connection {
-    /// Counts an operation against tokio's cooperative budget of the task. Lets other tasks run if
-    /// the budget is used up.
+    /// Counts an operation against the number of operations that tokio lets a task perform without
+    /// a pause (cooperative budget). If the number is used up, first lets other tasks run.
     #[inline]
     async fn charge(&self) {
         if self.count_poll() {

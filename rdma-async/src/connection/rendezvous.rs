@@ -187,8 +187,8 @@ impl Connection {
     }
 
     /// Receives a long message: reads it from the peer's memory, unless the read has already begun,
-    /// and notifies the peer. If the future is dropped, the next receive continues with this
-    /// message.
+    /// and notifies the peer. Returns the bytes of the message and its immediate data. If the
+    /// future is dropped, the next receive continues with this message.
     async fn receive_long(&self, message: IncomingMessage) -> Result<(LocalMr, Option<u32>)> {
         let mut current = RequeueOnDrop {
             connection: self,
@@ -300,9 +300,10 @@ impl Connection {
         }
     }
 
-    /// Begins to read a message like [`Self::begin_read`], but does not wait. Returns `None` if the
-    /// send queue is full or the read fails. The receive of this message later begins the read
-    /// again, and returns the error if there is one.
+    /// Begins to read a long message from the peer's memory, without waiting. Returns the number of
+    /// the request, and the region that the request writes to. Returns `None` if the send queue is
+    /// full or the read fails: the program's receive of this message then begins the read again and
+    /// reports the error.
     fn try_begin_read(&self, memory: RemoteMemory) -> Option<(u64, LocalMr)> {
         let mut region = self.memory_for(memory).ok()?;
         let claim = claim_write(&mut region).ok()?;

@@ -11,8 +11,8 @@ use super::frame::Refusal;
 use crate::error::{Error, Result};
 use crate::memory::RemoteMr;
 
-/// Reply of the peer to a message of this end: to a request for memory, or to the announcement of a
-/// long message, after the peer has read that message (rendezvous).
+/// Reply of the peer to a request of this end for memory, or notification that the peer has read a
+/// long message of this end.
 #[derive(Debug)]
 pub(super) enum Reply {
     /// Memory that the peer lends. Dropping the region releases the lease.
@@ -101,8 +101,8 @@ impl PendingReplies {
         self.lent.load(Ordering::Relaxed)
     }
 
-    /// Drops the memory of a long message, which ends the peer's access, and subtracts its length
-    /// from the lent bytes.
+    /// Ends the peer's access to the memory of a long message by dropping `lent`, and subtracts the
+    /// length from the count of bytes that the peer can access. Does nothing for `None`.
     fn unlend(&self, lent: Option<LentMemory>) {
         if let Some(lent) = lent {
             self.lent.fetch_sub(lent.len(), Ordering::Relaxed);

@@ -29,8 +29,8 @@ pub(super) struct ResultSlot(u8);
 
 #[cfg(all(test, loom_models))]
 impl ResultSlot {
-    /// The slot of [`Results`] with the index 0. The first reservation gets this slot if all slots
-    /// are free.
+    /// Place for the result of an atomic operation that [`Results::reserve`] returns first, if all
+    /// places are free.
     pub(super) const FIRST: Self = Self(0);
 }
 

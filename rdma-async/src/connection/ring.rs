@@ -22,9 +22,9 @@ use crate::error::Result;
 use crate::memory::{Charge, LocalMr, LocalMrWriteAccess, claim_read};
 use crate::observe::{LentBytes, report_failed_end};
 
-/// Length in bytes of one slot of a ring (the receiver's memory for long pieces of a stream), and
-/// thus the maximum length of a piece. Longer slots need fewer messages for a long write, and more
-/// memory.
+/// Length in bytes of one slot of a ring (the receiver's memory for long pieces of a stream). A
+/// piece is not longer than a slot. Longer slots would mean fewer messages for a long write, but
+/// more memory.
 pub(super) const SLOT_LEN: usize = 64 << 10;
 /// Number of slots of the ring that this end advertises, 1 MiB in total. The writer of the stream
 /// can fill this number of slots before the reader has read the first slot.
@@ -32,9 +32,9 @@ const SLOTS: usize = 16;
 /// Maximum number of slots of the peer's ring. A [`Kind::Returned`] message has one bit for each
 /// slot, 64 in total.
 const MAX_SLOTS: u64 = 64;
-/// Number of read slots at which this end notifies the peer that the slots are free again. A
-/// quarter of the ring: few messages, and the peer still has free slots meanwhile. The peer can
-/// request an earlier notification.
+/// Number of slots that the program has read when this end notifies the peer that they are free.
+/// With a quarter of the ring, few notifications are sent, and the peer still has free slots at
+/// that time. The peer can request an earlier notification.
 const RETURN_AT: u32 = SLOTS as u32 / 4;
 
 /// Ring that this end has advertised to the peer: memory, divided into slots, into which the peer
@@ -49,8 +49,8 @@ pub(super) struct OwnRing {
     _charge: Charge,
 }
 
-/// Slots of this end's ring that contain unread bytes or are not yet returned, as bit masks. The
-/// peer must not write to these slots.
+/// Slots of this end's ring that the peer must not write to, as bit masks: slots with unread bytes,
+/// and read slots of which this end has not yet notified the peer.
 #[derive(Debug, Default)]
 struct OwnSlots {
     /// Slots with pieces that the application has not read.
@@ -134,8 +134,8 @@ pub(super) struct PeerRing {
 
 impl PeerRing {
     /// Creates the state of the ring in `memory` of the peer, which consists of slots of
-    /// [`SLOT_LEN`] bytes. Returns `None` unless `memory` is exactly as long as 1 to [`MAX_SLOTS`]
-    /// slots.
+    /// [`SLOT_LEN`] bytes. Returns `None` if the length of `memory` is not a multiple of the slot
+    /// length, or not 1 to [`MAX_SLOTS`] slots.
     fn new(memory: RemoteMemory) -> Option<Self> {
         let count = memory.len / SLOT_LEN as u64;
         let is_valid =
@@ -236,8 +236,8 @@ impl Connection {
         }
     }
 
-    /// Returns whether this end has advertised a ring. Immediate data of the peer's RDMA writes
-    /// then announce pieces of a stream in the ring.
+    /// Returns whether this end has given the peer a ring, memory into which the peer writes pieces
+    /// of a stream. The immediate data of an RDMA write then announces such a piece.
     pub(super) fn has_own_ring(&self) -> bool {
         self.own_ring.get().is_some()
     }
@@ -262,9 +262,9 @@ impl Connection {
     }
 
     /// Writes a copy of `bytes`, at most [`SLOT_LEN`], into a free slot of the peer's ring. Returns
-    /// `false`, and writes nothing, if there is no credit, no free slot, no room in the send queue
-    /// or no memory. Calls `must_return` after it has taken a slot: with `true`, the peer returns
-    /// the slot as soon as the bytes were read.
+    /// `false`, and writes nothing, if this is not possible now, for example because the ring or
+    /// the send queue is full. Calls `must_return` after it has taken a slot. If that function
+    /// returns `true`, the peer must report at once when the bytes were read.
     pub(super) fn try_write_to_slot(
         &self,
         ring: &PeerRing,
@@ -342,9 +342,9 @@ impl Connection {
         Ok(region)
     }
 
-    /// Frees the slot of this end's ring that contains `piece`, bytes that the program has read.
-    /// Returns all read slots to the peer if there are [`RETURN_AT`] of them, or if the peer waits
-    /// for a slot.
+    /// Marks the slot of this end's ring that contained `piece` as read, because the program has
+    /// read the piece. Notifies the peer that all read slots are free again if there are
+    /// [`RETURN_AT`] of them, or if the peer waits for a slot.
     pub(crate) fn free_slot(&self, piece: RingPiece) {
         let Some(ring) = self.own_ring.get() else {
             return;

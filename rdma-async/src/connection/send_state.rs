@@ -19,9 +19,9 @@ use crate::error::{Error, Result};
 /// waiting for the end of the turn, one round of the driver task. Limits the delay of the first
 /// request.
 const MAX_STAGED: usize = 32;
-/// Number of bytes of the application's memory from which a request that is posted with others is
-/// signaled, so that its own completion releases the memory. The memory of a smaller request is
-/// released by the completion of a later request.
+/// Minimum length, in bytes, of the application's memory with which a request reports its own
+/// completion. The completion releases the memory. A smaller request that is posted together with
+/// others reports no completion: its memory is released by the completion of a later request.
 const SIGNALED_LEN: usize = 16 << 10;
 
 /// State of the caller of an accepted request: a future waits for the end of the request, or no
@@ -34,8 +34,8 @@ pub(super) enum AwaitedBy {
     Nothing,
 }
 
-/// Time at which an accepted request is posted to the device: now, or at the end of the turn (one
-/// round of the driver task), together with other requests.
+/// Time at which an accepted request is posted to the device: now, or together with other requests,
+/// after the driver task has run the futures that are ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PostTime {
     /// Immediately, after all requests that were staged earlier.
@@ -44,8 +44,8 @@ pub(super) enum PostTime {
     AtTurnEnd,
 }
 
-/// Mode of most operations: a future waits for the request. The request is posted immediately if no
-/// other request is in flight, and otherwise at the end of the turn, one round of the driver task.
+/// Mode of most operations: a future waits for the request, and the request is posted together with
+/// others ([`PostTime::AtTurnEnd`]).
 pub(super) const AWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Future, PostTime::AtTurnEnd);
 /// Mode of requests for which no future waits, so that a failure ends the connection. A request is
 /// posted immediately if no other request is in flight, and otherwise at the end of the turn, one
@@ -127,8 +127,8 @@ pub(super) struct SendState<Q = SendQueue<Memory>> {
     is_closed: bool,
 }
 
-/// Numbers of requests that have ended: since the connection was created, and by one completion,
-/// which can end several requests.
+/// Number of requests that have ended, in total and by the latest completion. One completion can
+/// end several requests.
 #[derive(Debug, Default)]
 pub(super) struct EndedCount {
     /// Number of requests that have ended since the connection was created.
@@ -152,8 +152,8 @@ impl Posted for SendQueue<Memory> {
 }
 
 impl<Q: Posted> SendState<Q> {
-    /// Creates the state of a send queue with `capacity` entries. At most `limit` accepted requests
-    /// may be unfinished at a time, even if the queue has more entries.
+    /// Creates the state of a send queue with `capacity` entries. Accepts at most `limit` requests
+    /// that have not ended, even if the queue has more entries.
     pub(super) fn new(queue: Q, capacity: usize, limit: usize) -> Self {
         let states = capacity.next_power_of_two();
         Self {
@@ -213,10 +213,10 @@ impl<Q: Posted> SendState<Q> {
         self.awaited > 0
     }
 
-    /// Assigns the next number to an accepted request, and records the state of the request.
-    /// `has_memory` states that the request holds memory, and `slot` is the place for the result of
-    /// an atomic operation. Returns the number, and whether the caller must ensure that the request
-    /// is posted.
+    /// Assigns the next number to an accepted request, and records its state. `has_memory` states
+    /// that the request holds memory, and `slot` is the place for the result of an atomic
+    /// operation. Returns the number. If `must_post` of the returned value is set, the caller must
+    /// arrange that the waiting requests are posted.
     #[inline]
     pub(super) fn count(
         &mut self,
@@ -238,8 +238,8 @@ impl<Q: Posted> SendState<Q> {
         }
     }
 
-    /// Returns whether [`MAX_STAGED`] requests are staged, so that they are posted without waiting
-    /// for the end of the turn.
+    /// Returns whether so many requests wait to be posted together ([`MAX_STAGED`]) that they must
+    /// be posted now.
     #[inline]
     pub(super) fn is_batch_full(&self) -> bool {
         self.staged.len() >= MAX_STAGED
@@ -288,8 +288,8 @@ impl<Q: Posted> SendState<Q> {
         self.request(self.ended).slot
     }
 
-    /// Returns whether at most one request has a waiting future, so that this future can poll for
-    /// its request without delaying another one.
+    /// Returns whether at most one future waits for a request. This future may then poll for
+    /// completions, because it delays no other future.
     pub(super) fn has_one_waiter(&self) -> bool {
         self.awaited <= 1
     }
@@ -333,8 +333,8 @@ impl<Q: Posted> SendState<Q> {
 }
 
 impl SendState {
-    /// Accepts a request whose data, the concatenated `pieces`, is copied: posts the request, or
-    /// stages it (keeps it for a later post together with other requests).
+    /// Accepts a request with a copy of its data, which is the concatenation of `pieces`. Posts the
+    /// request at once, or keeps it until it is posted together with other requests.
     #[inline]
     pub(super) fn accept_copied(
         &mut self,
@@ -387,8 +387,8 @@ impl SendState {
     }
 
     /// Accepts a request that binds or invalidates a memory window, and for which a future waits.
-    /// Posts the staged requests, then calls `begin` to create the request, and posts that request.
-    /// If the queue is full or closed, `begin` is not called.
+    /// First posts all requests that wait to be posted. Then calls `begin`, which creates the
+    /// request, and posts it. If the queue is full or closed, does not call `begin`.
     pub(super) fn accept_window(
         &mut self,
         begin: impl FnOnce() -> rdma_core::Result<SendRequest<()>>,
@@ -402,9 +402,9 @@ impl SendState {
         Ok(self.count(AwaitedBy::Future, false, None))
     }
 
-    /// Returns whether the next request must be posted now instead of staged: if no other request
-    /// is in flight, or if `posting` demands it. Posts the staged requests first, to keep the
-    /// order.
+    /// Decides if the next request is posted at once: if no other request is in flight, or if
+    /// `posting` is [`PostTime::Now`]. In the second case, posts all earlier requests, to keep the
+    /// order. Returns `false` if the request is to be posted later, together with others.
     #[inline]
     fn is_posted_now(&mut self, posting: PostTime) -> Result<bool, NotAccepted> {
         if self.is_idle() {
@@ -461,9 +461,9 @@ impl SendState {
         outcome
     }
 
-    /// Ends the requests that a completion reports: stores the results of atomic operations, adds
-    /// the wakers of futures to `wakes`, and passes the memory of each request to `recycle`, which
-    /// releases it. Returns the numbers of ended requests.
+    /// Ends the requests that a completion reports. Stores the results of atomic operations in
+    /// `results`, and adds the wakers of the waiting futures to `wakes`, for the caller to wake.
+    /// Passes the memory of each request to `recycle`. Returns how many requests have ended.
     #[inline]
     pub(super) fn complete(
         &mut self,
@@ -504,8 +504,8 @@ fn signaled_if<T>(signaled: bool, request: SendRequest<T>) -> SendRequest<T> {
     }
 }
 
-/// Returns the number of bytes of the application's memory that a request holds. Memory of this
-/// crate, the first part of [`Memory`], does not count.
+/// Returns the number of bytes of the application's memory that a request holds. Memory that this
+/// crate has allocated for the request is not counted.
 fn size_of_claim((_, claim): &Memory) -> usize {
     match claim {
         Some(Claim::Read(claim)) => claim.len(),

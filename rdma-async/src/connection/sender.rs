@@ -19,7 +19,7 @@ use super::work::{Memory, Push, Work};
 use crate::error::Result;
 
 /// Send queue of a connection, with the state of its requests, shared by futures and the polling
-/// thread. Only loom models use another type for `Q`.
+/// thread. `Q` is the queue of the device; tests use a model of the queue instead.
 #[derive(Debug)]
 pub(super) struct Sender<Q = SendQueue<Memory>> {
     state: Mutex<SendState<Q>>,
@@ -168,17 +168,17 @@ impl<Q: Posted> Sender<Q> {
         wakes.into_iter().for_each(Waker::wake);
     }
 
-    /// Registers `waker` for the request `number` and returns the result of [`Self::register`]. If
-    /// no other future waits for a request, registers nothing and returns `None`, because the
-    /// caller may then poll for its own request.
+    /// Registers `waker` like [`Self::register`], and returns the same value, if another future
+    /// also waits for a request. Otherwise registers nothing and returns `None`: the caller may
+    /// then poll for completions itself.
     pub(super) fn register_unless_alone(&self, number: u64, waker: &Waker) -> Option<bool> {
         let state = self.lock();
         (!state.has_one_waiter()).then(|| self.register_in(state, number, waker))
     }
 
     /// Registers `waker`, which is woken when the request `number` ends. Returns `true` if the
-    /// future of the request must not wait: the request has ended, or no task polls for its
-    /// completion any more.
+    /// future must not wait, because the request has ended or because completions are no longer
+    /// polled.
     pub(super) fn register(&self, number: u64, waker: &Waker) -> bool {
         self.register_in(self.lock(), number, waker)
     }
@@ -209,9 +209,9 @@ impl<Q: Posted> Sender<Q> {
         }
     }
 
-    /// Locks the state of the send queue, calls `end` to mark requests as ended, and then stores
-    /// their number for the futures. `is_success` states whether the last of these requests was
-    /// successful. Returns whether any request has ended.
+    /// Calls `end`, which marks requests as ended, under the lock of the send queue. Then updates
+    /// the number of ended requests, by which futures notice the end. `is_success` is the outcome
+    /// of the last of these requests. Returns whether any request has ended.
     #[inline]
     pub(super) fn end(
         &self,
@@ -233,9 +233,10 @@ impl<Q: Posted> Sender<Q> {
         true
     }
 
-    /// Stores `error` as the failure of the request that has ended last, according to the counts in
-    /// `ended`. Does nothing if an earlier request of the connection has failed, or if the request
-    /// was flushed.
+    /// Stores `error` as the reason of the first failure of the connection. The error belongs to
+    /// the last request that the completion has ended; `ended` contains the number of that request.
+    /// Does nothing if a failure is already stored, or if the request was only flushed after an
+    /// earlier failure.
     #[cold]
     fn note_failure(&self, ended: &EndedCount, error: &WorkError) {
         if ended.newly_ended > 0 && error.status != WorkStatus::Flushed {
@@ -273,8 +274,9 @@ impl Connection {
     }
 
     /// Submits the operation `work` to the send queue. The request holds `memory` until it
-    /// completes. Returns the number of the request, or the memory if the request is not accepted.
-    /// `slot` is the place for the result of an atomic operation.
+    /// completes. Returns the number of the request. If the queue is full or the device refuses the
+    /// request, returns the reason and the memory. `slot` is the place for the result of an atomic
+    /// operation.
     #[inline(never)]
     pub(super) fn submit_held(
         &self,
@@ -300,8 +302,9 @@ impl Connection {
         Ok(number)
     }
 
-    /// Ends the connection if the send queue is closed because the device has refused staged
-    /// requests (accepted earlier, but posted only now). No completion will end these requests.
+    /// Ends the connection if its send queue is closed. The queue is closed when the device refuses
+    /// requests that were accepted earlier. These requests will never complete, so their futures
+    /// would wait forever.
     #[cold]
     pub(super) fn fail_if_closed(
         &self,
@@ -315,9 +318,9 @@ impl Connection {
         }
     }
 
-    /// Schedules the staged requests (accepted, but not yet posted) to be posted at the end of the
-    /// current turn (round) of the driver task. Posts them immediately if
-    /// [`SendState::is_batch_full`] returns `true` or the driver sleeps.
+    /// Arranges that the driver task posts the waiting requests together, after it has run the
+    /// futures that are ready. Posts them immediately if there are too many of them, or if the
+    /// driver task sleeps.
     #[inline(never)]
     fn schedule_post(&self, mut state: MutexGuard<'_, SendState>) {
         let waits = !state.is_batch_full() && self.shard.post_at_turn_end(self);
@@ -414,9 +417,9 @@ impl Connection {
         self.sender.room.wake_without_fence();
     }
 
-    /// Releases the memory of a completed request. Returns memory of this crate (a message header,
-    /// or the result of an atomic operation) to the pool, and drops the claim, so that the
-    /// application may use its memory again.
+    /// Releases the memory of a completed request. Returns memory that this crate has allocated
+    /// (for a message header, or the result of an atomic operation) to the pool. The application
+    /// may then use its own memory again.
     pub(super) fn recycle(&self, (own, _claim): Memory) {
         if let Some(own) = own
             && let Ok(piece) = own.into_shared()

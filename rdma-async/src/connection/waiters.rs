@@ -15,7 +15,8 @@ pub(super) struct Waiters {
 }
 
 impl Waiters {
-    /// Wakes all waiting tasks. Each woken task then repeats its attempt, such as taking a credit.
+    /// Wakes all waiting tasks. Each woken task then tries again, for example to find room in the
+    /// send queue.
     pub(super) fn wake(&self) {
         // Orders the caller's change before the read of the count. A task increments the count
         // before its last attempt, so either this thread sees the task or the task sees the change.
@@ -26,7 +27,8 @@ impl Waiters {
     }
 
     /// Wakes all waiting tasks like [`Self::wake`], but without a memory fence. The caller must
-    /// have made its change under a lock that every waiting task takes when it repeats its attempt.
+    /// have made its change under a lock. A waiting task must take the same lock when it tries
+    /// again.
     #[inline]
     pub(super) fn wake_without_fence(&self) {
         // The lock orders both sides, because a task increments the count before its attempt takes

@@ -53,9 +53,9 @@ impl WindowedRegion {
         self.lease.len()
     }
 
-    /// Deallocates the window to end the peer's access, and returns the memory. Returns this value
-    /// on an error, which is [`VerbsError::InUse`] while a request is binding or invalidating the
-    /// window.
+    /// Ends the peer's access by deallocating the memory window, and returns the memory. On an
+    /// error, returns the region, too. The error is [`VerbsError::InUse`] while a request is
+    /// binding or invalidating the window.
     pub(super) fn end(self) -> Result<LocalMr, NotEnded> {
         let Self {
             lease,
@@ -89,10 +89,9 @@ pub(super) struct NotEnded {
 }
 
 impl NotEnded {
-    /// Returns the region if the error is [`VerbsError::InUse`]: a request is binding or
-    /// invalidating the memory window, so the access can only be ended later. After any other
-    /// error, reports the error and returns `None`. The memory is then not freed, because the
-    /// device may still access it.
+    /// Returns the region if its access can be ended later: the error is [`VerbsError::InUse`],
+    /// because a request is binding or invalidating the memory window. Otherwise reports the error
+    /// and returns `None`. The memory is then not freed, because the device may still access it.
     fn into_region_in_use(self, device: &RdmaDevice) -> Option<Box<WindowedRegion>> {
         match self.error {
             VerbsError::InUse { .. } => Some(self.region),
@@ -175,9 +174,9 @@ impl Windows {
         }
     }
 
-    /// Ends the peer's access to a region, unless the access has already ended, and returns the
-    /// memory. Keeps the window for later leases if a request has ended the access. Returns the
-    /// region and the error if the device fails.
+    /// Ends the peer's access to a region, if it has not yet ended, and returns the memory. If the
+    /// window was unbound by a request, the window is kept for later use, and otherwise
+    /// deallocated. On an error of the device, returns the region.
     fn end(&self, region: WindowedRegion) -> Result<LocalMr, NotEnded> {
         let WindowedRegion {
             lease,
@@ -212,9 +211,9 @@ impl Windows {
         }
     }
 
-    /// Ends the access to regions whose future was dropped while a request was binding or
-    /// invalidating their window. Returns the memory to its pool if the request has completed.
-    /// Returns whether any such region is left.
+    /// Ends the peer's access to regions for which no future waits any longer. Their futures were
+    /// dropped while a request was binding or invalidating the memory window. The memory returns to
+    /// its pool. Returns whether such a request is still in flight, so that its region is left.
     pub(super) fn end_abandoned(&self) -> bool {
         let abandoned = mem::take(&mut *self.abandoned.lock());
         for region in abandoned {
@@ -235,8 +234,9 @@ impl Drop for Windows {
     }
 }
 
-/// Region of local memory, while a request binds or invalidates its memory window. If this value is
-/// dropped, the memory returns to the pool of the device as soon as the request has completed.
+/// Region of local memory while a request binds or invalidates its memory window. If this value is
+/// dropped, the region is kept until the request has completed, and its memory then returns to the
+/// pool of the device.
 #[derive(Debug)]
 pub(crate) struct PendingWindow {
     /// `None` only within `end`, `into_region` and `drop`.
@@ -320,8 +320,8 @@ impl Connection {
     }
 
     /// Begins to end the access of the peer to a region. If the send queue is empty, submits a
-    /// request that invalidates the memory window. Otherwise ends the access at once, because
-    /// earlier requests could delay the invalidation.
+    /// request that invalidates the memory window, and returns [`EndedAccess::Ending`]. Otherwise
+    /// ends the access at once, because earlier requests could delay the invalidation.
     pub(super) fn begin_end(&self, region: LentRegion) -> EndedAccess {
         let region = match region {
             LentRegion::Windowed(region) if self.failure().is_none() => region,
@@ -337,8 +337,9 @@ impl Connection {
         }
     }
 
-    /// Ends the peer's access to regions whose future was dropped while a request was binding or
-    /// invalidating the window. Returns whether such a request is still in flight.
+    /// Ends the peer's access to regions for which no future waits any longer. Their futures were
+    /// dropped while a request was binding or invalidating the memory window. Returns whether such
+    /// a request is still in flight.
     pub(super) fn end_abandoned_windows(&self) -> bool {
         self.windows.end_abandoned() && {
             self.shard.poll();

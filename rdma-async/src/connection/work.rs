@@ -3,8 +3,9 @@
 use rdma_core::memory::{Claim, WriteClaim};
 use rdma_core::{RemoteMemory, SendRequest};
 
-/// Memory that a request holds until it completes: first, memory of this crate (the header of a
-/// message, or the result of an atomic operation), and second, memory of the application.
+/// Memory that a request holds until it completes. The first part is memory that this crate has
+/// allocated, for a message header or the result of an atomic operation. The second part is memory
+/// of the application. A part is `None` if the request has no such memory.
 pub(crate) type Memory = (Option<WriteClaim>, Option<Claim>);
 
 /// An operation that transfers local data to the peer: a send or an RDMA write.

@@ -182,9 +182,10 @@ impl DatagramSocket {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for more bytes than [`Self::max_len`], [`Error::Verbs`] if an
-    /// operation is writing to the message, [`Error::Work`] if the device cannot send the datagram.
-    /// After [`Error::Work`], all operations of the socket fail.
+    /// [`Error::InvalidArgument`] for more bytes than [`Self::max_len`]. [`Error::Verbs`] if
+    /// another operation, such as an RDMA read, is writing to the memory of `message`.
+    /// [`Error::Work`] if the device cannot send the datagram; all operations of the socket then
+    /// fail.
     #[doc(alias = "IBV_WR_SEND")]
     pub async fn send_to(
         &self,

@@ -278,9 +278,9 @@ impl Inner {
         });
     }
 
-    /// Posts a datagram to the device. Returns the number of datagrams that the socket has posted
-    /// so far, including this datagram: the datagram is sent once as many have completed. Returns
-    /// `None` if the send queue is full.
+    /// Posts a datagram to the device. Returns its number: the number of datagrams that the socket
+    /// has posted so far, including this datagram. Datagrams complete in order. Returns `None` if
+    /// the send queue is full.
     fn post(
         &mut self,
         message: &mut Option<ReadClaim>,

@@ -108,8 +108,9 @@ impl LocalEnd {
 }
 
 impl ReservedRoom {
-    /// Creates the connection. `queue_pair` is connected to a peer with the limits `peer`, and
-    /// `address` is the address of the peer's host.
+    /// Creates the connection, with the device, the settings and the resources that were reserved
+    /// for it. `queue_pair` is connected to a peer with the limits `peer`, and `address` is the
+    /// address of the peer's host.
     pub(crate) fn into_connection(
         self,
         queue_pair: QueuePair,

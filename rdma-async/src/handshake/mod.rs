@@ -60,8 +60,7 @@ pub(crate) async fn connect(
 
 /// Performs the handshake of the accepting end over the TCP connection `stream`, and returns the
 /// new connection. Fails if the handshake exceeds its time limit, or if the listener ends the
-/// handshake. The peer then gets a rejection with the reason, except if this end has already sent
-/// its reply and waits for [`READY`].
+/// handshake. The peer then gets the reason, except if this end has already sent its reply.
 pub(crate) async fn accept(
     template: Template,
     mut stream: TcpStream,
@@ -150,10 +149,9 @@ fn configure(stream: &TcpStream, keep_alive: Duration) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
-/// Creates the queue pair of this end with the device and the settings in `template`. Uses the GID
-/// of the local IP address of the TCP connection, from which the peer is reachable. If the device
-/// has this GID, RDMA packets take the route of the TCP connection, whose MTU then limits the path
-/// MTU.
+/// Creates the queue pair of this end with the device and the settings in `template`. Uses the port
+/// address (GID) with the local IP address of the TCP connection. If the device has this GID, RDMA
+/// packets take the route of the TCP connection, so the MTU of that route limits the path MTU.
 fn prepare(template: Template, stream: &TcpStream) -> Result<LocalEnd, PrepareError> {
     let tcp = stream.local_addr().map_err(PrepareError::Tcp)?;
     let choice = AddressChoice {
@@ -168,8 +166,8 @@ fn prepare(template: Template, stream: &TcpStream) -> Result<LocalEnd, PrepareEr
     Ok(local)
 }
 
-/// Reason why the queue pair of this end could not be created: an error of the TCP connection or of
-/// the device.
+/// Reason why the queue pair of this end could not be created: the local address of the TCP
+/// connection could not be determined, or the device has failed.
 enum PrepareError {
     Tcp(io::Error),
     Device(Error),

@@ -189,8 +189,9 @@ impl Location {
         }
     }
 
-    /// Returns the address and length of the memory of `region`. The region keeps its own clone of
-    /// the owner. If the clone has copied the bytes, its address differs from that of the original.
+    /// Returns the address and length of the memory of `region`. The region has its own clone of
+    /// the program's value. The address differs from that of the value if cloning copies the bytes,
+    /// as for a `Vec`.
     fn of_region(region: &SharedLocalMr) -> Self {
         let bytes = region.as_slice();
         Self {

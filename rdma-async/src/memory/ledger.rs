@@ -8,8 +8,7 @@ use parking_lot::Mutex;
 
 /// Amount of memory that a peer has [requested](crate::Rdma::request_remote_mr) from this end and
 /// not yet returned. [`RdmaDevice::granted_memory`](crate::RdmaDevice::granted_memory) also counts
-/// memory that the peer has returned and that the program has not yet
-/// [received](crate::Rdma::receive_local_mr).
+/// returned memory, until the program [receives](crate::Rdma::receive_local_mr) it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GrantedMemory {
@@ -34,9 +33,9 @@ struct Accounts {
     pool_bytes: usize,
 }
 
-/// Sizes in bytes of a region that a peer has requested: the size that counts towards the limit of
-/// the peer, and the memory of the device's pool, which is allocated in larger units and counts
-/// towards the limit of all peers.
+/// Two sizes in bytes of a region that a peer has requested. The first counts towards the limit of
+/// the peer. The second is the memory that the region uses in the device's pool, and counts towards
+/// the limit of all peers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Amount {
     /// Number of bytes that count towards the limit of the peer.
@@ -45,8 +44,8 @@ pub(crate) struct Amount {
     pub(crate) pool_bytes: usize,
 }
 
-/// The limit for which a peer's request for memory is refused, with its number of bytes: the limit
-/// of this peer, or the limit of all peers together.
+/// Limit that a peer's request for memory would exceed, in bytes: the limit of this peer, or the
+/// limit of all peers together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exceeded {
     /// Limit of one peer.
@@ -56,7 +55,8 @@ pub(crate) enum Exceeded {
 }
 
 impl Ledger {
-    /// Returns the amount of memory that a peer holds on all its connections.
+    /// Returns the amount of memory that a peer has requested and not yet returned, over all its
+    /// connections.
     pub(crate) fn granted(&self, peer: IpAddr) -> GrantedMemory {
         let accounts = self.accounts.lock();
         let granted = accounts.peers.get(&peer.to_canonical());

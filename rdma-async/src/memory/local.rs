@@ -48,9 +48,9 @@ impl LocalMr {
             .expect("only `drop` and `into_parts` take the memory")
     }
 
-    /// Decomposes the region into its registered buffer, its range in this buffer, and the part of
-    /// the pool (lender) to which the buffer returns. Returns the region, with an error, while an
-    /// operation is using it.
+    /// Splits this value into the registered buffer, the range of the region in the buffer, and the
+    /// lender to which the buffer returns (`None` for memory of the program). While an operation is
+    /// using the region, returns the region and an error.
     pub(crate) fn into_parts(mut self) -> Result<RegionParts, (Self, VerbsError)> {
         let memory = self
             .memory
@@ -178,8 +178,9 @@ impl LocalMr {
         }
     }
 
-    /// Deregisters memory of the program, and returns the owner that the program
-    /// [registered](crate::RdmaDevice::register).
+    /// Deregisters memory of the program. Returns the value that owns the memory, such as a
+    /// `Vec<u8>`, which the program has passed to
+    /// [`RdmaDevice::register`](crate::RdmaDevice::register).
     ///
     /// ```
     /// use rdma_async::{LocalMrWriteAccess, RdmaDevice};
@@ -304,8 +305,8 @@ impl RegionParts {
         self.buffer.access().contains(AccessFlags::WINDOW_BIND)
     }
 
-    /// Converts the parts back to a region, for example because the region could not be joined with
-    /// another.
+    /// Creates a region from the parts of a region, for example because it could not be joined with
+    /// another region.
     pub(crate) fn into_region(self) -> LocalMr {
         LocalMr::new(SharedBuffer::new(self.buffer), self.range, self.lender)
     }
@@ -345,15 +346,15 @@ pub(super) fn subrange(whole: &Range<usize>, part: &Range<usize>) -> Option<Rang
 pub(crate) mod sealed {
     use super::{Range, SharedBuffer};
 
-    /// Access for this crate to the registered buffer behind a region or slice, and to the range of
-    /// the buffer that the region or slice contains. Not exported, so that other crates cannot
-    /// implement the public traits.
+    /// Returns the registered buffer of a local region or slice, and the range of the buffer that
+    /// the region or slice contains. Not exported, so that other crates cannot implement the public
+    /// traits that require this trait.
     pub trait RegionAccess {
         fn buffer_and_range(&self) -> (&SharedBuffer, Range<usize>);
     }
 
-    /// Exclusive access for this crate to the registered buffer behind a region or slice, for
-    /// operations that write to the memory. The counterpart of [`RegionAccess`].
+    /// Returns the registered buffer like [`RegionAccess`], with exclusive access, for operations
+    /// that write to the memory.
     pub trait RegionAccessMut: RegionAccess {
         fn buffer_and_range_mut(&mut self) -> (&mut SharedBuffer, Range<usize>);
     }
@@ -429,9 +430,8 @@ pub(crate) fn claim_read(memory: &(impl LocalMrReadAccess + ?Sized)) -> Result<R
     Ok(memory.try_read(range)?)
 }
 
-/// Claims memory for an operation that writes to it, such as an RDMA read: until the claim is
-/// dropped, the program can neither read nor write the memory. Fails if an operation is using the
-/// memory.
+/// Claims memory for an operation that writes to it, such as an RDMA read. Until the claim is
+/// dropped, accesses of the program to the memory fail. Fails if an operation is using the memory.
 pub(crate) fn claim_write(memory: &mut (impl LocalMrWriteAccess + ?Sized)) -> Result<WriteClaim> {
     let (memory, range) = memory.buffer_and_range_mut();
     Ok(memory.try_write(range)?)

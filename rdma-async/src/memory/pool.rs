@@ -12,8 +12,8 @@ use rdma_core::{AccessFlags, Buffer, Context, ProtectionDomain};
 use super::usage::{KeptBytes, PoolOptions, PoolStatistics, UNIT, Usage};
 use crate::error::{Error, Result};
 
-/// Size in bytes of the smallest piece of memory that the pool gives out for a region and keeps for
-/// reuse.
+/// Size in bytes of the smallest piece of memory of the pool. Smaller regions get a piece of this
+/// size.
 const MIN_PIECE: usize = UNIT;
 /// Size, in bytes, of the largest piece of memory that the pool keeps for reuse. Larger memory is
 /// registered separately, and freed when its region is dropped.
@@ -21,8 +21,8 @@ const MAX_PIECE: usize = 64 << 20;
 /// Approximate number of bytes that are registered with one call and split into pieces. Registering
 /// several small pieces with one call takes less time.
 const CHUNK: usize = 64 << 10;
-/// Approximate number of bytes that are registered with one call if the memory is in huge pages.
-/// Equal to the usual size of a huge page.
+/// Approximate number of bytes that the pool registers with one call if the memory is in huge
+/// pages, to be split into pieces. Equal to the usual size of a huge page.
 const HUGE_CHUNK: usize = 2 << 20;
 /// Approximate number of bytes of unused memory pieces of each size that a pool keeps registered,
 /// unless the program has set watermarks. The pool frees further pieces. At least 4 and at most
@@ -81,9 +81,9 @@ impl Pool {
         self.sizes.iter().map(kept).sum()
     }
 
-    /// Frees unused pieces of registered memory until the pool keeps at most `target` bytes, and
-    /// returns the number of freed bytes. Frees large pieces first. Frees a piece that is larger
-    /// than the remaining excess only if smaller pieces do not suffice.
+    /// Frees unused pieces of registered memory until the pool keeps at most `target` bytes.
+    /// Returns the number of freed bytes. Frees large pieces first, but frees more bytes than
+    /// necessary only if the smaller pieces do not suffice.
     pub(crate) fn trim(&self, target: usize) -> usize {
         for lender in &self.sizes {
             lender.collect_claimed();
@@ -139,7 +139,8 @@ impl Pool {
     }
 
     /// Takes memory with the size and alignment of `layout` from the pool, after waiting until the
-    /// limit of the pool allows it. Returns the same values as [`Self::take`].
+    /// limit of the pool allows it. Returns the memory and its lender, the part of the pool to
+    /// which the caller must return the memory.
     pub(crate) async fn take_when_free(
         &self,
         layout: Layout,
@@ -150,8 +151,8 @@ impl Pool {
     }
 
     /// Takes memory from `lender`, the part of the pool for one size. The caller must already have
-    /// counted the memory in the pool's [`Usage`]. If no memory can be registered, subtracts the
-    /// memory again.
+    /// counted the memory in the pool's [`Usage`]. If no memory can be registered, subtracts its
+    /// size from that count.
     fn lend(
         &self,
         lender: &Arc<PieceLender>,
@@ -195,8 +196,8 @@ impl Pool {
     }
 }
 
-/// Source of pieces of registered memory, all of one size. Lends pieces, and keeps returned pieces
-/// registered for their next use.
+/// Part of a pool that allocates and registers memory for regions, in pieces of one size. Keeps the
+/// pieces of dropped regions registered for their next use.
 #[derive(Debug)]
 pub(crate) struct PieceLender {
     domain: ProtectionDomain,
@@ -256,9 +257,9 @@ impl PieceLender {
         Some(piece)
     }
 
-    /// Takes back memory of a dropped region, and keeps the memory for its next use. Frees memory
-    /// that is only a part of a piece. Trims the pool if the kept memory exceeds the high
-    /// watermark.
+    /// Takes back the memory of a dropped region, and keeps it for its next use. Frees the memory
+    /// instead if the region was split, so that the memory is not a whole piece. Frees further kept
+    /// memory if it now exceeds the high watermark.
     pub(crate) fn put_back(&self, piece: SharedBuffer) {
         if let Some(usage) = &self.usage {
             usage.release(piece.len());
@@ -271,7 +272,9 @@ impl PieceLender {
         }
     }
 
-    /// Keeps a returned piece for its next use, or frees memory that the lender cannot keep.
+    /// Keeps the memory of a dropped region for its next use. Frees the memory instead if its
+    /// length is not the size of these pieces, or if another thread is just ending the last
+    /// operation on it.
     fn keep_or_free(&self, piece: SharedBuffer) {
         if piece.len() != self.size {
             return;
@@ -285,8 +288,9 @@ impl PieceLender {
         // The piece is then freed.
     }
 
-    /// Keeps a piece of registered memory for its next use. In a pool without watermarks, frees the
-    /// piece instead if the maximum number of pieces of this size is already kept.
+    /// Keeps a piece of registered memory for its next use. Frees the piece instead if the maximum
+    /// number of pieces of this size is already kept. A pool for which the program has set
+    /// watermarks has no such maximum.
     #[inline]
     fn keep(&self, piece: SharedBuffer) {
         let mut kept = self.kept.lock();
@@ -316,8 +320,8 @@ impl PieceLender {
         bytes
     }
 
-    /// Checks the pieces of memory that were returned while operations were still using them. Keeps
-    /// the pieces whose operations have completed, so that the pool can give them out again.
+    /// Examines the pieces of memory that were returned while operations were still using them. If
+    /// these operations have completed, keeps the pieces for their next use.
     fn collect_claimed(&self) {
         let claimed = std::mem::take(&mut *self.claimed.lock());
         for piece in claimed {

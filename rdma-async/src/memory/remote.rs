@@ -47,8 +47,8 @@ impl RemoteMr {
         }
     }
 
-    /// Returns the region with the flag `ended`, which the connection sets when the peer revokes
-    /// the lease, and which [`Self::has_ended`] returns.
+    /// Adds `ended` to this region. The connection sets this flag when the peer ends the access to
+    /// the memory, and [`Self::has_ended`] returns its value.
     pub(crate) fn with_end_flag(mut self, ended: Arc<AtomicBool>) -> Self {
         self.ended = Some(ended);
         self
@@ -95,8 +95,9 @@ impl RemoteMr {
             .map(|(lease, _)| *lease)
     }
 
-    /// Drops the region without a message to the peer, because the caller has sent a message that
-    /// returns the memory. Also removes the lease from the connection's table of leases.
+    /// Drops this region without notifying the peer, because the caller has already sent a message
+    /// that gives the memory back. Also removes the region from the connection's table of memory
+    /// that the peer has lent.
     pub(crate) fn forget_lease(mut self) {
         if let Some((lease, connection)) = self.lease.take()
             && let Some(connection) = connection.upgrade()
@@ -220,7 +221,8 @@ pub trait RemoteMrReadAccess: sealed::Sealed {
     /// the memory contains these values.
     fn memory(&self) -> RemoteMemory;
 
-    /// Returns whether the peer has ended the lease of the memory, so that operations on it fail.
+    /// Returns whether the peer has ended the access of this end to the memory, so that operations
+    /// on it fail.
     fn lease_has_ended(&self) -> bool;
 }
 

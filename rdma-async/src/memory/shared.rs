@@ -7,9 +7,9 @@ use rdma_core::memory::{SharedBuffer, SharedFrozenBuffer};
 use super::local::{LocalMrReadAccess, sealed, subrange};
 use crate::error::{Error, Result};
 
-/// Registered memory of the program that neither the program nor an operation can write, created by
-/// [`RdmaDevice::register_shared`] or by a [`RegistrationCache`]. Clones and parts share the
-/// memory.
+/// Registered memory of the program that never changes, created by [`RdmaDevice::register_shared`]
+/// or by a [`RegistrationCache`]. Neither the program nor an operation can write to it. Clones and
+/// parts share the memory.
 ///
 /// Operations take the region by reference, as the source of sends and writes. The memory is
 /// deregistered when the last clone has been dropped and the last operation on it has completed.

@@ -25,9 +25,9 @@ pub struct PoolOptions {
 
 impl PoolOptions {
     /// Sets the maximum number of bytes of local memory regions that exist at the same time. The
-    /// size of a region of up to 64 MiB is rounded up to a power of two. Memory of dropped regions
-    /// that stays registered, and the receives of connections, do not count. By default there is no
-    /// limit.
+    /// size of a region of up to 64 MiB is rounded up to a power of two. Only regions count that
+    /// the program or a peer holds: memory that the pool keeps after a region was dropped, and the
+    /// receives of connections, do not. By default there is no limit.
     ///
     /// The regions that peers have [requested](crate::Rdma::request_remote_mr) and hold use at most
     /// three quarters of the limit. The rest remains for the program, even if hostile peers request
@@ -37,10 +37,10 @@ impl PoolOptions {
         self
     }
 
-    /// Sets the watermarks, in bytes, of the memory of dropped regions that stays registered for
-    /// its next use. When a dropped region makes the kept memory exceed `high`, the pool frees kept
-    /// memory until it does not exceed `low`. By default there are no watermarks, and the pool
-    /// keeps about 64 MiB of regions of each size.
+    /// Sets the watermarks, in bytes, of the memory that stays registered after its region was
+    /// dropped. When this memory exceeds `high`, the pool frees memory until at most `low` bytes
+    /// are left. By default there are no watermarks, and the pool keeps about 64 MiB of regions of
+    /// each size.
     ///
     /// Large regions are freed first. Regions of less than 64 KiB, or of less than 2 MiB in huge
     /// pages, share registrations, each of which ends when all its regions are freed. `high` should
@@ -140,8 +140,8 @@ impl Usage {
         }
     }
 
-    /// Returns the maximum number of bytes that all peers together may use at their request: three
-    /// quarters of the pool's limit. Returns `None` if the pool has no limit.
+    /// Returns the maximum number of bytes of the regions that all peers together may request and
+    /// hold: three quarters of the pool's limit. Returns `None` if the pool has no limit.
     pub(super) fn limit_of_peers(&self) -> Option<usize> {
         let limit = self.limit.as_ref()?.bytes;
         Some(limit - limit / 4)
@@ -173,7 +173,8 @@ impl Usage {
         Ok(())
     }
 
-    /// Adds `bytes` to the bytes in use, and updates the statistic of their highest number.
+    /// Adds `bytes` to the number of bytes of regions that exist, and updates the maximum of this
+    /// number for the statistics.
     fn count(&self, bytes: usize) {
         let in_use = self.in_use.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.observed.add(bytes);
@@ -231,9 +232,9 @@ impl KeptBytes {
         }
     }
 
-    /// Adds `bytes`, the length of memory that was returned to the pool, to the count of kept
-    /// (unused) bytes. Called before other threads can take the memory, because taking the memory
-    /// subtracts the same number.
+    /// Adds `bytes`, the length of memory that was returned to the pool, to the number of kept
+    /// (unused) bytes. Must be called before the memory is in the pool: a thread that takes it from
+    /// the pool subtracts the same number.
     pub(super) fn add(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }

@@ -37,7 +37,7 @@ struct OperationMetrics {
 }
 
 impl Metrics {
-    /// Creates the handles for the device with the name `device`. The metrics go to the recorder
+    /// Creates the metrics of the device with the name `device`. They are recorded by the recorder
     /// that is installed at this time.
     pub(crate) fn of(device: &str) -> Self {
         describe();

@@ -80,8 +80,8 @@ pub(super) enum Outcome {
 }
 
 /// Guard that measures an operation in progress, and records its outcome and duration in metrics
-/// and trace events. If the guard is dropped without [`Self::end`], the outcome is that the future
-/// of the operation was dropped.
+/// and trace events. If the guard is dropped without a call of [`Self::end`], it records that the
+/// operation was dropped before it completed.
 #[derive(Debug)]
 pub(crate) struct Observed<'c> {
     connection: &'c Connection,
@@ -106,8 +106,9 @@ impl<'c> Observed<'c> {
         }
     }
 
-    /// Ends this guard without recording an outcome of its operation. Returns the time at which the
-    /// operation began, from which the caller later creates a guard again.
+    /// Ends this guard without recording an outcome, because the operation continues. Returns the
+    /// time at which the operation began. From this time, the caller creates a new guard when the
+    /// operation ends.
     fn into_begun(mut self) -> Instant {
         self.has_ended = true;
         self.begun
@@ -189,8 +190,8 @@ impl ObservedPolls {
         }
     }
 
-    /// Records that the program polls an operation on `connection`. The first poll starts the
-    /// measured duration of the operation.
+    /// Records that the program polls an operation on `connection`. The duration of the operation
+    /// is measured from its first poll.
     pub(crate) fn poll(&mut self, connection: &Connection) {
         let kind = self.kind;
         self.begun

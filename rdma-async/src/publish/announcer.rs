@@ -58,10 +58,9 @@ impl Announcer {
     /// the value is dropped. `immediate` is the immediate data of the notification, for example to
     /// distinguish several values.
     ///
-    /// A notification needs a credit, as a message does. Changes during the wait for a credit share
-    /// one notification: at most one notification waits, and the last change is always announced.
-    /// The first notification is sent immediately, because the value may have changed before this
-    /// call.
+    /// A notification waits until the peer has a free receive, as a message does. Changes during
+    /// this wait share one notification, and the last change is always announced. The first
+    /// notification is sent immediately, because the value may have changed before this call.
     ///
     /// # Errors
     ///

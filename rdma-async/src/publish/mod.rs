@@ -48,9 +48,9 @@ const HEADER_LEN: usize = 32;
 /// Length of the headers of all slots, in bytes, and thus the offset of the first value in the
 /// published memory.
 const HEADERS_LEN: usize = SLOTS * HEADER_LEN;
-/// Maximum length of the published memory, in bytes, that a reader reads completely by one request,
-/// which takes one round trip. Of longer memory, a reader reads the headers first, and then only
-/// the newest value.
+/// Maximum length of a published memory region, in bytes, that a reader reads completely by one
+/// request, which takes one round trip. From a longer region, a reader first reads the headers of
+/// the stored values, and then only the newest value.
 const MAX_SINGLE_READ_LEN: usize = 2048;
 /// Time limit of a reader that finds no complete value because the owner writes continually. Far
 /// longer than a read, so that only a constantly overwritten value exceeds it.
@@ -161,7 +161,8 @@ impl Published {
         Ok(self.version)
     }
 
-    /// Writes a value, and then its header, to the slot in which values of this version are stored.
+    /// Writes a value, and then its header, to one of the slots of the published memory. `version`,
+    /// the number of the value, determines the slot.
     fn write(&mut self, version: u64, value: &[u8]) -> Result<()> {
         let slot = slot_of(version);
         // A reader that reads a partly written value finds a wrong checksum.
@@ -321,9 +322,9 @@ impl<'c> PublishedReader<'c> {
             }))
     }
 
-    /// Reads the newest published value once, with its header. Returns `false` if the value does
-    /// not match the header, because the owner has overwritten the value during the read. The
-    /// caller then reads again.
+    /// Reads the newest published value and its header once, into local memory of the reader.
+    /// Returns `false` if the value does not match the header, because the owner has overwritten
+    /// the value during the read. The caller then reads again.
     async fn try_read(&mut self) -> Result<bool> {
         if self.local.length() <= MAX_SINGLE_READ_LEN {
             self.rdma.read(&mut self.local, &self.remote).await?;

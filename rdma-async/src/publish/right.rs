@@ -12,8 +12,8 @@ use super::Published;
 use crate::error::Result;
 
 /// Memory keys of the readers that the owner of a published value has admitted one by one. Each key
-/// belongs to one [`ReaderRight`], and is found by the number of that right. Also contains the
-/// number that was used last.
+/// has the number of its [`ReaderRight`]. Also contains the number of the last right, so that every
+/// right gets a new number.
 #[derive(Debug, Default)]
 pub(super) struct Rights {
     grants: Mutex<(u64, HashMap<u64, ExposedGrant>)>,
@@ -38,8 +38,8 @@ impl fmt::Debug for ReaderRight {
 
 impl Published {
     /// Admits one reader of this published value: registers the memory once more, and returns the
-    /// access right of that reader. If the owner keeps [`Self::token`], the key for all readers,
-    /// secret, the owner can end the access of each reader separately.
+    /// access right of that reader. The owner can end the access of each reader separately. For
+    /// this, the owner must not give [`Self::token`], the key for all readers, to any reader.
     ///
     /// ```
     /// use rdma_async::{PublishedReader, RdmaBuilder};
@@ -100,9 +100,9 @@ impl ReaderRight {
         }
     }
 
-    /// Removes the memory key of this reader from the published value. Dropping the returned key
-    /// ends the reader's access. Returns `None` if the value was dropped, which has ended the
-    /// access of all readers.
+    /// Removes the memory key with which this reader reads the published value, and returns the
+    /// key. The reader's access ends when the key is dropped. Returns `None` if the published value
+    /// was dropped, which has ended the access of all readers.
     fn take(&self) -> Option<ExposedGrant> {
         let rights = self.rights.upgrade()?;
         let mut grants = rights.grants.lock();

@@ -42,8 +42,8 @@ impl Backoff {
         self
     }
 
-    /// Sets the time after which no further attempt begins, or `None` for no limit. The default is
-    /// 60 s. The duration of an attempt is limited by
+    /// Sets the time after which no further attempt to connect begins, or `None` for no limit. The
+    /// default is 60 s. The duration of a single attempt is limited by
     /// [`RdmaBuilder::connect_timeout`](crate::RdmaBuilder::connect_timeout).
     pub fn limit(mut self, limit: Option<Duration>) -> Self {
         self.limit = limit;
@@ -62,8 +62,8 @@ impl Backoff {
         }
     }
 
-    /// Begins a sequence of pauses between attempts to connect, without the time limit. Used for
-    /// connections that are kept open forever.
+    /// Begins a sequence of growing pauses between attempts to connect. Ignores the
+    /// [limit](Self::limit) of the total time. Used for connections that are kept open forever.
     pub(super) fn begin_unlimited(&self) -> Pauses {
         Pauses {
             end: None,
@@ -84,8 +84,8 @@ pub(super) struct Pauses {
 }
 
 impl Pauses {
-    /// Makes the next pause between attempts to connect the first, shortest pause again, because a
-    /// connection was established.
+    /// Resets the pauses between attempts to connect, because a connection was established: the
+    /// next pause is the shortest again.
     pub(super) fn reset(&mut self) {
         self.next = self.backoff.first;
     }

@@ -93,8 +93,8 @@ impl<C: Connector> Reconnect<C> {
         }
     }
 
-    /// Returns the number of connections to the peer that are open now. Each path to the peer, over
-    /// which one connector connects, has at most one connection.
+    /// Returns the number of connections to the peer that are open now: at most one for each
+    /// connector.
     pub fn open_connections(&self) -> usize {
         self.paths.iter().filter_map(Path::open).count()
     }
@@ -105,14 +105,14 @@ impl<C: Connector> Reconnect<C> {
         self.paths.iter().map(Path::made).sum()
     }
 
-    /// Returns an open connection. With several paths (connectors), successive calls return the
-    /// connections of different paths in turn. If no connection is open, tries all paths in order
-    /// until an attempt succeeds, and pauses between these rounds ([`Backoff`]).
+    /// Returns an open connection. With several connectors, successive calls return the connections
+    /// of different connectors in turn. If no connection is open, tries the connectors in order
+    /// until one connects. If all fail, tries again after a pause ([`Backoff`]).
     ///
     /// # Errors
     ///
     /// The error of the last attempt if no attempt has succeeded within [`Backoff::limit`].
-    /// [`Error::InvalidArgument`] of an attempt is returned without further attempts.
+    /// [`Error::InvalidArgument`] of an attempt is returned at once.
     pub async fn connection(&self) -> Result<Arc<Rdma>> {
         if let Some(open) = self.next_open() {
             return Ok(open);
@@ -158,12 +158,13 @@ impl<C: Connector> Reconnect<C> {
         .await
     }
 
-    /// Performs any number of idempotent operations, such as reads. If the connection ends, repeats
-    /// all operations on another connection.
+    /// Performs idempotent operations, such as reads, on a connection. `operations` may perform
+    /// several of them. If the connection ends, calls `operations` again with another connection,
+    /// until the time limit of the [`Backoff`].
     ///
     /// # Errors
     ///
-    /// The error of an operation on a connection that has not ended, and the errors of
+    /// The error of `operations` if the connection is still open, and the errors of
     /// [`Self::connection`].
     pub async fn perform_idempotent<T, F>(&self, operations: impl Fn(Arc<Rdma>) -> F) -> Result<T>
     where

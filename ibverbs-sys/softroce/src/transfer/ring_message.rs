@@ -94,8 +94,8 @@ impl PayloadForm {
 }
 
 impl PartFlags {
-    /// Flags of a message that is sent as a single part and does not invalidate a memory key of the
-    /// peer.
+    /// Flags of a message that is sent as a single part: first and last part in one, without a
+    /// memory key that the message invalidates.
     const WHOLE: Self = Self {
         starts: true,
         ends: true,
@@ -150,19 +150,21 @@ const SEGMENT: usize = 16;
 /// ring. By default, the methods fail, as for a peer whose memory is not accessible. `H` is the
 /// [`Host`] of the local queue pair.
 pub(crate) trait PeerMemory<H> {
-    /// Writes the bytes of a write request from memory of this process to memory of the peer.
-    /// Returns `None` if the request must be sent as packets instead, as the default implementation
-    /// does.
+    /// Writes the bytes of a write request from memory of this process directly to memory of the
+    /// peer. `_host` is the [`Host`] of this process. Returns `None` if the peer's memory cannot be
+    /// written, as the default implementation always does. The request must then be sent as
+    /// packets.
     fn write(&mut self, _request: &SendRequest, _host: &H) -> Option<()> {
         None
     }
 
-    /// Copies the segments `_from` of the peer's memory to the receive memory `_to` of this
-    /// process, from byte `_offset` of the message on. The default implementation always fails.
+    /// Copies the bytes of a message from the segments `_from` of the peer's memory to the receive
+    /// memory `_to` of this process. `_offset` is the offset of the bytes within the message, and
+    /// `_host` is the [`Host`] of this process. The default implementation always fails.
     ///
     /// # Errors
     /// [`CopyError::Local`] if `_to` cannot be written, and [`CopyError::Peer`] if the peer's
-    /// memory cannot be read, so that the peer must send the bytes.
+    /// memory cannot be read. In the second case, the peer must send the bytes.
     fn fetch(
         &mut self,
         _from: &[Segment],
@@ -189,9 +191,9 @@ pub(crate) trait PeerMemory<H> {
 impl<H> PeerMemory<H> for () {}
 
 impl RingMessage<'_> {
-    /// Returns the length in bytes of a packet with the content of this ring message, for the
-    /// traffic counters. The packet has a base transport header. After it follows an
-    /// acknowledgement, or the message with its immediate data, padded to a multiple of four bytes.
+    /// Returns the length in bytes that this ring message would have as a packet, for the traffic
+    /// counters. The packet would contain a base transport header (12 bytes), and then either an
+    /// acknowledgement or the message with its immediate data, padded to a multiple of four bytes.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         12 + self.message.as_ref().map_or(4, |message| {
@@ -209,9 +211,9 @@ impl RingMessage<'_> {
 
 impl MessagePart<'_> {
     /// Returns whether the receiver must acknowledge this message without a delay, because the
-    /// sender may be waiting for the acknowledgement. This is the case for a long message that the
-    /// receiver copies from the sender's memory, and for a message that the sender has written to
-    /// the receiver's memory.
+    /// sender may be waiting. After a part of a long message, the sender waits before it sends
+    /// further parts. After a write to the receiver's memory, the sender waits before it writes
+    /// again.
     #[inline]
     pub(crate) fn holds_up_sender(&self) -> bool {
         match self.form {
@@ -221,8 +223,8 @@ impl MessagePart<'_> {
         }
     }
 
-    /// Returns the length in bytes of the message or part. The payload may be shorter, because some
-    /// payloads contain only the place of the bytes.
+    /// Returns the length in bytes of the message or part. The payload may be shorter: instead of
+    /// the bytes, it may contain only their length or their address.
     pub(crate) fn length(&self) -> u32 {
         match self.form {
             PayloadForm::Whole => self.payload.len() as u32,
@@ -239,8 +241,9 @@ impl MessagePart<'_> {
         }
     }
 
-    /// Returns the address and the key of the receiver's memory in the payload of a
-    /// [`PayloadForm::Write`]. Returns `None` if the payload is too short.
+    /// Returns the address and the key of the receiver's memory to which the bytes must be copied.
+    /// The payload must have the form [`PayloadForm::Write`]. Returns `None` if the payload is too
+    /// short.
     fn remote(&self) -> Option<Remote> {
         let (key, address) = self.payload.get(4..)?.split_first_chunk()?;
         Some(Remote {
@@ -250,13 +253,13 @@ impl MessagePart<'_> {
     }
 }
 
-/// Sends the next message, or part of a message, of the queue pair through the shared ring,
-/// together with the pending acknowledgement. Sends the acknowledgement alone if no message can be
-/// sent.
+/// Sends the next message, or part of a message, of the queue pair through the shared ring. The
+/// pending acknowledgement is sent together with the message, or alone if no message can be sent.
 ///
-/// Calls `send` to put the [`RingMessage`] into the ring, together with bytes of the message that
-/// must be copied to chunks (data blocks) of the ring. `now` returns the time, and may be
-/// imprecise: some milliseconds later than the present.
+/// Calls `send` to put the [`RingMessage`] into the ring. Bytes that do not fit into the ring
+/// message are passed to `send` as a [`ChunkedRange`]. `now` returns the time, and may return a
+/// time some milliseconds late. The result states if a message or acknowledgement was sent, and if
+/// not, the reason.
 pub(crate) fn poll<H: TransferHost>(
     queue_pair: &mut QueuePair,
     now: impl FnOnce() -> Time,
@@ -309,8 +312,8 @@ fn acknowledge<H>(
     Polled::Sent
 }
 
-/// Content of a ring message that the program's thread sends while it posts the message, before the
-/// message is in the send queue. The content is in a slot (one cache line) of the shared ring.
+/// Content of a ring message for a message that the posting thread sends at once, without first
+/// adding it to the send queue. The content is in a slot (one cache line) of the shared ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SlotContent<'a> {
     /// All bytes of a send, at most [`MAX_SLOT_BYTES`].
@@ -327,9 +330,10 @@ pub(crate) enum SlotContent<'a> {
     Written,
 }
 
-/// Creates the [`RingMessage`] for a message that the program's thread sends while it posts the
-/// message. `content` is the content of the ring message, and `room` a buffer for its payload.
-/// After the ring message is in the ring, the caller must call [`sent`].
+/// Creates the [`RingMessage`] for a message that the posting thread sends at once, without first
+/// adding it to the send queue. `content` is the content of the ring message, and `room` a buffer
+/// for its payload. The caller must put the ring message into the ring, and then call [`sent`],
+/// which adds the message to the send queue.
 ///
 /// [`may_post_sent`](QueuePair::may_post_sent) must have returned `true`. For
 /// [`SlotContent::Segments`], `data` must have at most [`SEGMENTS`] segments.
@@ -372,8 +376,9 @@ pub(crate) fn posted<'a>(
     to_peer(queue_pair, Some(message))
 }
 
-/// Creates a [`RingMessage`] to the connected peer. The ring message contains `message`, if there
-/// is one, and the pending acknowledgement of the queue pair, if there is one.
+/// Creates a [`RingMessage`] from the queue pair to its connected peer. The ring message contains
+/// `message`, if it is `Some`, and acknowledges the received messages that the queue pair has not
+/// yet acknowledged.
 #[inline(always)]
 fn to_peer<'a>(queue_pair: &QueuePair, message: Option<MessagePart<'a>>) -> RingMessage<'a> {
     let attributes = queue_pair.attributes();
@@ -385,10 +390,10 @@ fn to_peer<'a>(queue_pair: &QueuePair, message: Option<MessagePart<'a>>) -> Ring
     }
 }
 
-/// Adds a message to the send queue, after its [ring message](posted) has been put into the shared
-/// ring. The message completes when the peer acknowledges it. The caller must then
-/// [set](QueuePair::arm) the timeout of the response. `message`, `data` and `content` are the same
-/// as in the call of [`posted`].
+/// Adds to the send queue a message that the caller has put into the shared ring. [`posted`]
+/// created its ring message; `message`, `data` and `content` must be the same as in that call. The
+/// message completes when the peer acknowledges it. The caller must then [set](QueuePair::arm) the
+/// timeout of the acknowledgement.
 #[inline(always)]
 pub(crate) fn sent(
     queue_pair: &mut QueuePair,
@@ -405,11 +410,10 @@ pub(crate) fn sent(
     queue_pair.post_sent(message, data, length, offered);
 }
 
-/// Receives a message or acknowledgement from the shared ring, as [`QueuePair::receive`] receives
-/// packets. The caller must have checked that the ring message came from the peer's address. `now`
-/// returns the time, and may be imprecise, because only the timeout of the next response depends on
-/// it. Returns the [`Volume`] of the received data, which is zero if the message is not the next
-/// one expected.
+/// Receives a message or an acknowledgement from the shared ring. The caller must have checked that
+/// the ring message came from the peer's address. `now` returns the time, and may return a time
+/// some milliseconds late. Returns the amount of received data, which is zero if the message is not
+/// the next one expected.
 #[inline]
 pub(crate) fn receive<H: Host>(
     queue_pair: &mut QueuePair,
@@ -583,9 +587,9 @@ fn poll_message<H: TransferHost>(
     Polled::Sent
 }
 
-/// Fails the next request to be sent, whose position is `upcoming`, with the status `status`. Its
-/// connection fails, too. Before this, sends the pending acknowledgement, because the peer's
-/// messages were received.
+/// Sends the pending acknowledgement of received messages, and then fails the next request, whose
+/// position is `upcoming`, with the status `status`. The connection fails, too. If the shared ring
+/// has no room for the acknowledgement, returns [`Polled::Full`] and does not fail the request.
 fn fail<H: TransferHost>(
     queue_pair: &mut QueuePair,
     upcoming: &Upcoming,
@@ -659,8 +663,8 @@ fn put_bytes(
 
 /// Prepares the next part of a send whose bytes the peer process will copy from the memory of this
 /// process. Writes the addresses, lengths and keys of the part's memory segments to `room`, the
-/// payload of a slot (one cache line of the shared ring). Not more than two parts of the maximum
-/// length may be unacknowledged at a time.
+/// payload of the ring message. Returns [`PreparedPart::Wait`] if too many parts are
+/// unacknowledged.
 fn describe(
     queue_pair: &QueuePair,
     request: &SendRequest,
@@ -715,9 +719,9 @@ fn describe(
     })
 }
 
-/// Prepares the next part of a send, or a whole write with immediate data, to be copied to chunks
-/// (data blocks) of the shared ring. Writes the length of the bytes to `room`, the payload of a
-/// slot (one cache line of the ring), and for a write also its target memory.
+/// Prepares the next part of a send, or a whole write with immediate data, whose bytes are to be
+/// copied to chunks (data blocks) of the shared ring. Writes the length to `room`, the payload of
+/// the ring message. For a write, also writes the address and the key of the target memory.
 fn portion<'a>(
     queue_pair: &'a QueuePair,
     request: &'a SendRequest,
@@ -762,8 +766,9 @@ fn part_of(request: &SendRequest, starts: bool, ends: bool) -> (PartFlags, Optio
     (part, immediate.filter(|_| ends))
 }
 
-/// Prepares a write with immediate data: writes its bytes to memory of the peer, and its length to
-/// `room`, the payload of a slot (one cache line of the ring).
+/// Writes the bytes of a write with immediate data to memory of the peer, and prepares the ring
+/// message that reports the write. Writes the length of the bytes to `room`, the payload of the
+/// ring message.
 fn write<H: Host>(
     request: &SendRequest,
     upcoming: &Upcoming,
@@ -794,9 +799,9 @@ fn immediate(request: &SendRequest) -> Option<[u8; 4]> {
     }
 }
 
-/// Encodes the payload of a slot (one cache line of the shared ring) into `room`: the length of a
-/// message or part, and for a write also `remote`, its target memory. Returns the encoded length in
-/// bytes.
+/// Encodes the payload of a ring message into `room`: the length in bytes of a message or of a part
+/// of it, and for a write also the key and the address of the target memory (`remote`). Returns the
+/// length of the payload in bytes.
 #[inline]
 fn put_length(length: u32, remote: Option<Remote>, room: &mut [u8; MAX_SLOT_BYTES]) -> usize {
     room[..4].copy_from_slice(&length.to_ne_bytes());

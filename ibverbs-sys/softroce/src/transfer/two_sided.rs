@@ -7,8 +7,8 @@ use crate::proto::{CopyError, Data, Host, Memory, Remote, Segment, Sink, Source}
 
 use super::PeerMemory;
 
-/// [`Source`] from which a receiver copies the bytes of a short message: the message is in a slot
-/// (one cache line) of the shared ring.
+/// Bytes of a short message, which are in the shared ring itself. As a [`Source`], copies them to
+/// the memory of the receive.
 #[derive(Debug)]
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
@@ -37,8 +37,8 @@ impl<H, P: PeerMemory<H>> Source<H> for Chunks<'_, P> {
     }
 }
 
-/// [`Source`] for a write with immediate data whose bytes the sender has already written to the
-/// receiver's memory. So nothing is copied when the receive completes.
+/// [`Source`] that copies nothing: the sender of a write with immediate data has already written
+/// the bytes to the receiver's memory.
 #[derive(Debug)]
 pub(super) struct AlreadyWritten;
 

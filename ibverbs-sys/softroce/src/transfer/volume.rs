@@ -59,8 +59,8 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// Adds a message, or part of a message, that was sent through the shared ring, to the counters
-    /// for its way of transfer.
+    /// Counts a message, or part of a message, that was sent through the shared ring. The
+    /// [form](PayloadForm) of its payload selects the counter.
     pub(crate) fn add(&mut self, message: &MessagePart<'_>) {
         let length = message.length();
         match message.form {

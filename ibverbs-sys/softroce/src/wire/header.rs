@@ -142,7 +142,7 @@ pub struct Header {
     pub invalidate: Option<u32>,
 }
 
-/// A packet, from BTH to the end of its payload, without pad and ICRC.
+/// A packet without its last bytes, the pad and the checksum (ICRC).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
     /// Transport headers.
@@ -202,8 +202,9 @@ impl Syndrome {
         }
     }
 
-    /// Encodes this syndrome (the code by which a responder accepts or refuses a packet) as the
-    /// first byte of an [`Aeth`].
+    /// Encodes this syndrome as the first byte of an [`Aeth`] (acknowledgement header). The upper
+    /// bits are the kind of the syndrome, and the lower five bits its value: credits, timer or
+    /// reason.
     pub const fn to_byte(self) -> u8 {
         match self {
             Self::Ack { credits } => credits & 0x1f,
@@ -514,7 +515,8 @@ impl<'a> Packet<'a> {
         Ok(Self { header, payload })
     }
 
-    /// Appends the packet from BTH to pad to `out`. The caller appends the ICRC.
+    /// Appends the transport headers, the payload and the pad bytes of this packet to `out`. The
+    /// caller appends the checksum (ICRC).
     pub fn emit(&self, out: &mut Vec<u8>) {
         self.header.emit(out);
         out.extend_from_slice(self.payload);

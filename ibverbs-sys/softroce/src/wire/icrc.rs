@@ -16,9 +16,9 @@ use crc32fast::Hasher;
 /// route header there; a RoCE packet has none.
 const SEED: u32 = 0x2144_df1c;
 
-/// Length in bytes of the base transport header (BTH), which is copied in order to mask bits that
-/// the ICRC does not cover. The length of the remaining bytes is often a multiple of sixteen, for
-/// which the CRC is fastest.
+/// Length in bytes of the base transport header (BTH), which is copied to mask bits that the ICRC
+/// (invariant CRC) does not cover. Only the BTH is copied, because the remaining bytes are then
+/// often a multiple of 16 bytes, for which the CRC is fastest.
 const MASKED_BYTES: usize = 12;
 
 /// Intermediate ICRC over the headers before the BTH, from which [`finish`](Self::finish) computes
@@ -28,7 +28,8 @@ const MASKED_BYTES: usize = 12;
 pub struct PartialIcrc(u32);
 
 impl PartialIcrc {
-    /// Creates the intermediate ICRC of a packet over IPv4 from its IP header and its UDP header.
+    /// Begins the calculation of the ICRC (invariant CRC) of a packet over IPv4, with its IP header
+    /// `header` and its UDP header `udp`. [`Self::finish`] adds the rest of the packet.
     pub fn ipv4(header: &[u8; 20], udp: &[u8; 8]) -> Self {
         let mut covered = [0; 20 + 8];
         covered[..20].copy_from_slice(header);
@@ -38,8 +39,8 @@ impl PartialIcrc {
         Self::with(&mut covered, udp)
     }
 
-    /// Creates the state of the ICRC of a packet over IPv6 after its first two headers: the IP
-    /// header `header` and the UDP header `udp`.
+    /// Begins the calculation of the ICRC (invariant CRC) of a packet over IPv6, with its IP header
+    /// `header` and its UDP header `udp`. [`Self::finish`] adds the rest of the packet.
     pub fn ipv6(header: &[u8; 40], udp: &[u8; 8]) -> Self {
         let mut covered = [0; 40 + 8];
         covered[..40].copy_from_slice(header);
@@ -59,8 +60,8 @@ impl PartialIcrc {
         Self(hasher.finalize())
     }
 
-    /// Completes the ICRC and returns it. `transport` contains the bytes of the packet that follow
-    /// the UDP header, without the ICRC: from the base transport header (BTH) to the pad.
+    /// Returns the ICRC (invariant CRC) of the packet whose IP and UDP headers are already included
+    /// in this value. `transport` contains the bytes between the UDP header and the ICRC.
     pub fn finish(self, transport: &[u8]) -> u32 {
         let mut hasher = Hasher::new_with_initial(self.0);
         if let Some((head, tail)) = transport.split_first_chunk::<MASKED_BYTES>() {
@@ -76,15 +77,15 @@ impl PartialIcrc {
     }
 }
 
-/// Returns the base transport header (BTH) in the form that the ICRC covers: the congestion bits
-/// (FECN, BECN) and the adjacent reserved bits are ones.
+/// Returns the base transport header (BTH) in the form that the ICRC (invariant CRC) covers: the
+/// congestion bits and the reserved bits beside them are set to 1, because routers may change them.
 fn masked(mut head: [u8; MASKED_BYTES]) -> [u8; MASKED_BYTES] {
     head[4] = 0xff;
     head
 }
 
-/// Returns the ICRC of a packet over IPv4 with the IP header `header` and the UDP header `udp`.
-/// `transport` has the bytes from BTH to pad.
+/// Returns the invariant CRC (ICRC) of a packet over IPv4 with the IP header `header` and the UDP
+/// header `udp`. `transport` contains the bytes between the UDP header and the ICRC.
 pub fn ipv4(header: &[u8; 20], udp: &[u8; 8], transport: &[u8]) -> u32 {
     PartialIcrc::ipv4(header, udp).finish(transport)
 }
@@ -102,9 +103,9 @@ pub fn split(datagram: &[u8]) -> Option<(&[u8], u32)> {
     Some((transport, u32::from_le_bytes(*icrc)))
 }
 
-/// Returns whether `received` is the ICRC of a packet over IPv4 for at least one identification
-/// (field of the IP header). A UDP socket does not report this field, although the ICRC covers it.
-/// This is not a full check: 2^16 of 2^32 wrong values pass.
+/// Returns whether `received` is the invariant CRC (ICRC) of an IPv4 packet for at least one value
+/// of the identification field in the IP header. The ICRC covers this field, but a UDP socket does
+/// not report its value. This is not a full check: 2^16 of 2^32 wrong values pass.
 pub fn explained_by_identification(
     header: &[u8; 20],
     udp: &[u8; 8],
@@ -114,10 +115,9 @@ pub fn explained_by_identification(
     identification(header, udp, transport, received).is_some()
 }
 
-/// Makes the same check as [`explained_by_identification`], for a caller that has calculated the
-/// ICRC for some identification (field of the IP header). `difference` is the exclusive or of the
-/// received and the calculated ICRC. `transport` is the number of bytes between the UDP header and
-/// the ICRC.
+/// Returns whether a wrong identification field in the IPv4 header can be the only reason why a
+/// received and a calculated ICRC (invariant CRC) differ. `difference` is the exclusive or of the
+/// two ICRCs. `transport` is the number of bytes between the UDP header and the ICRC.
 pub fn is_identification(difference: u32, transport: usize) -> bool {
     unshift(difference, bytes_after_identification(transport)) & 0xffff == 0
 }
@@ -132,10 +132,10 @@ pub fn of_identification(identification: u16, transport: usize) -> u32 {
     shift(bytes, bytes_after_identification(transport))
 }
 
-/// Returns the changes of a packet's ICRC, as [`of_identification`] returns them, for the 16
-/// identifications in which a single bit is 1, beginning with the lowest bit. The exclusive or of
-/// some of them gives the change for any identification. `transport` is the number of bytes between
-/// the UDP header and the ICRC.
+/// Returns 16 values, one for each bit of the identification field in the IPv4 header, beginning
+/// with the lowest bit. If only this bit of a packet changes, its ICRC (invariant CRC) changes by
+/// an exclusive or with the value. `transport` is the number of bytes between the UDP header and
+/// the ICRC.
 pub fn of_identification_bits(transport: usize) -> [u32; 16] {
     // The value 1 in the order of bits of a CRC.
     let factor = shift(1 << 31, bytes_after_identification(transport));
@@ -145,21 +145,22 @@ pub fn of_identification_bits(transport: usize) -> [u32; 16] {
     })
 }
 
-/// Returns the number of bytes that follow the identification in the calculation of the ICRC over
-/// IPv4: the rest of the IP header, the UDP header, the `transport` bytes of the packet, and four
-/// zero bytes that a CRC appends to every message.
+/// Returns the number of bytes that follow the identification field of the IPv4 header in the
+/// calculation of the ICRC (invariant CRC). These are the rest of the IP header, the UDP header,
+/// `transport` further bytes of the packet, and four zero bytes, because a CRC is the remainder of
+/// the message with 32 zero bits appended.
 fn bytes_after_identification(transport: usize) -> usize {
     (20 - 6) + 8 + transport + 4
 }
 
-/// Returns the identification (field of the IPv4 header) with which the packet's ICRC would be
-/// `received`, or `None` if no identification gives this ICRC. The result does not depend on the
+/// Finds the value of the identification field in the IPv4 header for which the packet's ICRC
+/// (invariant CRC) is `received`. Returns `None` if no value gives this ICRC. Ignores the
 /// identification in `header`.
 ///
-/// A CRC is linear: if two messages differ in two bytes only, the difference of their CRCs is these
-/// bytes times a power of x, modulo the CRC polynomial. The power depends on the number of bytes
-/// that follow. Dividing by it gives the two bytes, if the quotient has a degree below 16.
-/// Otherwise the messages differ elsewhere, too.
+/// A CRC is linear: a change of two bytes changes the CRC by these two bytes times a power of x,
+/// modulo the CRC polynomial. The power depends only on the number of bytes that follow. So the
+/// difference of the CRCs divided by the power gives the two bytes. If the quotient has more than
+/// 16 bits, other bytes differ, too.
 fn identification(
     header: &[u8; 20],
     udp: &[u8; 8],
@@ -181,8 +182,9 @@ fn identification(
 /// The CRC polynomial in reflected bit order: bit 31 is x^0 and bit 0 is x^31; x^32 is omitted.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// Powers of x by which [`unshift`] divides a CRC: the element with the index `i` is x^-(8 * 2^i)
-/// modulo the CRC polynomial, which undoes the effect of 2^i zero bytes.
+/// Table for [`unshift`], which removes the effect of zero bytes at the end of a message from its
+/// CRC. Multiplication by the element `i` removes 2^i zero bytes: the element is x^-(8 * 2^i),
+/// modulo the CRC polynomial.
 const UNSHIFTS: [u32; 32] = {
     let mut powers = [0; 32];
     let mut power = 1 << 31;
@@ -200,8 +202,9 @@ const UNSHIFTS: [u32; 32] = {
     powers
 };
 
-/// Powers of x by which [`shift`] multiplies a CRC: the element with the index `i` is x^(8 * 2^i)
-/// modulo the CRC polynomial, the effect of 2^i zero bytes.
+/// Table for [`shift`], which adds the effect of zero bytes at the end of a message to its CRC.
+/// Multiplication by the element `i` adds 2^i zero bytes: the element is x^(8 * 2^i), modulo the
+/// CRC polynomial.
 const SHIFTS: [u32; 32] = {
     let mut powers = [0; 32];
     // x^8
@@ -215,8 +218,8 @@ const SHIFTS: [u32; 32] = {
     powers
 };
 
-/// Multiplies `value` by x^(8 * bytes), modulo the polynomial of Ethernet's CRC-32. A CRC changes
-/// in this way, apart from its inversions, when `bytes` zero bytes are appended to the message.
+/// Adds the effect of `bytes` zero bytes at the end of a message to `value`, a difference of two
+/// CRC-32 values: multiplies by x^(8 * bytes), modulo the CRC polynomial.
 fn shift(value: u32, bytes: usize) -> u32 {
     by_powers(&SHIFTS, value, bytes)
 }
@@ -257,9 +260,8 @@ const fn multiply_by_x(value: u32) -> u32 {
     }
 }
 
-/// Returns `value` divided by x, modulo the CRC polynomial: the inverse of `multiply_by_x`. That
-/// function sets the top bit only if it subtracts the polynomial, so the top bit tells which case
-/// to undo.
+/// Returns `value` divided by x, modulo the CRC polynomial. Undoes `multiply_by_x`, which subtracts
+/// the polynomial exactly if the top bit of its result is set.
 const fn divide_by_x(value: u32) -> u32 {
     if value & 1 << 31 != 0 {
         (value ^ POLYNOMIAL) << 1 | 1
@@ -345,12 +347,14 @@ mod tests {
     const CONNECT_X: &str = "45c2003c 718c4000 40119161 0a001101 0a001201 000012b7 00280000
         8100ffff 40000118 00000000 00000000 00000000 00000000 00000000 82fd002a";
 
-    /// A recorded packet with a known ICRC, for the tests: a send over an unreliable connection,
-    /// with two pad bytes and a UDP checksum. Its IP header has the identification 0x0478.
+    /// Recorded packet with a correct ICRC (invariant CRC): a send over an unreliable connection,
+    /// with two pad bytes and a UDP checksum. The tests expect the identification 0x0478 of its IP
+    /// header.
     const UC_SEND: &str = "45010040 04784000 4011b4d5 c0a80007 c0a80007 c00012b7 002caca2
         2460ffff 000000d3 00cf1710 4630818b e28935d9 0e9a9550 5401be88 5e500000 78f353f3";
 
-    /// The last packet of a send over IPv6, with an ICRC that scapy has computed.
+    /// Packet over IPv6, the last packet of a send. Its ICRC (invariant CRC) was calculated with
+    /// scapy, and is the expected value in the test.
     const IPV6_SEND: &str = "62b12345 00201121 fd000000 00000000 00000000 00000001
         fd000000 00000000 00000000 00000002 c82212b7 00200000
         0240ffff 00000011 80123456 736f6674 726f6365 173dcb2d";

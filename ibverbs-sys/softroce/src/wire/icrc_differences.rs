@@ -7,9 +7,9 @@
 
 use super::icrc;
 
-/// Cache for checks and changes of ICRCs over IPv4. Stores by how much each bit of the
-/// identification (field of the IP header) changes the ICRC, for the last two packet lengths that
-/// occurred twice in a row. Packets of these lengths are then handled in less time.
+/// Cache for two packet lengths that accelerates checks and changes of ICRCs (invariant CRCs) over
+/// IPv4. For each bit of the identification field in the IP header, stores the change of the ICRC
+/// when this bit changes. A length is added when two uncached packets in a row have it.
 #[derive(Clone, Debug, Default)]
 pub struct IcrcDifferences {
     known: [Option<LengthDifferences>; 2],
@@ -20,8 +20,8 @@ pub struct IcrcDifferences {
     missed: usize,
 }
 
-/// The changes of a packet's ICRC by each bit of the identification in the IPv4 header, for one
-/// packet length.
+/// Changes of the ICRC (invariant CRC) of packets with one length, each for a change of a single
+/// bit of the identification field in the IPv4 header.
 #[derive(Clone, Copy, Debug)]
 struct LengthDifferences {
     /// Length of the packet in bytes from BTH to pad.
@@ -45,10 +45,10 @@ impl IcrcDifferences {
         }
     }
 
-    /// Returns whether a received ICRC is valid for at least one identification (field of the IPv4
-    /// header), which a receiver does not know. `difference` is the exclusive or of the received
-    /// ICRC and of the ICRC that was calculated with any identification. `transport` is the number
-    /// of bytes between the UDP header and the ICRC.
+    /// Returns whether a wrong identification field in the IPv4 header can be the only reason why a
+    /// received and a calculated ICRC (invariant CRC) differ. A receiver does not know this field.
+    /// `difference` is the exclusive or of the two ICRCs. `transport` is the number of bytes
+    /// between the UDP header and the ICRC.
     pub fn is_explained(&mut self, difference: u32, transport: usize) -> bool {
         match self.of(transport) {
             Some(differences) => differences.contain(difference),

@@ -168,8 +168,8 @@ impl Headers {
         self.begin_icrc().finish(transport)
     }
 
-    /// Returns the intermediate ICRC over these headers, from which the ICRC of a packet is
-    /// computed.
+    /// Begins the calculation of a packet's ICRC (invariant CRC) with these IP and UDP headers.
+    /// [`PartialIcrc::finish`](icrc::PartialIcrc::finish) adds the rest of the packet.
     pub fn begin_icrc(&self) -> icrc::PartialIcrc {
         match self {
             Self::V4 { ip, udp } => icrc::PartialIcrc::ipv4(ip, udp),

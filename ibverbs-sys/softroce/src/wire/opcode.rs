@@ -339,8 +339,8 @@ impl Opcode {
         matches!(self.operation, Operation::Flush)
     }
 
-    /// Returns whether a packet with this opcode has a FETH (flush extended transport header),
-    /// which flushes have (IBTA annex A19).
+    /// Returns whether a packet with this opcode has a flush extended transport header (FETH). Only
+    /// flush requests have this header (IBTA annex A19).
     pub const fn has_feth(self) -> bool {
         self.is_flush()
     }

@@ -29,10 +29,10 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Creates the longest [`Run`] (packets of a message that are handled in one step) that begins
-    /// with the first packet of `datagrams`, which have `stride` bytes each. `first` is the first
-    /// packet in parsed form. The run ends before a packet that does not continue it, or whose
-    /// datagram `is_right` rejects, for example because of a wrong ICRC.
+    /// Collects as many packets as possible into a [`Run`], a group of packets that are handled in
+    /// one step. `datagrams` contains received datagrams of `stride` bytes each, and `first` is the
+    /// first packet, already parsed. The run ends before a packet that does not continue the
+    /// message, or whose datagram `is_right` rejects, for example because of a wrong checksum.
     pub fn gather(
         first: Packet<'a>,
         datagrams: &'a [u8],
@@ -64,7 +64,7 @@ impl<'a> Run<'a> {
         run
     }
 
-    /// Returns the first packet of the run, in parsed form.
+    /// Returns the first of these packets, in parsed form.
     pub fn first(&self) -> &Packet<'a> {
         &self.first
     }
@@ -74,7 +74,7 @@ impl<'a> Run<'a> {
         self.count
     }
 
-    /// Returns whether at least one packet of the run requests an acknowledgement.
+    /// Returns whether at least one of these packets requests an acknowledgement.
     pub fn acknowledge(&self) -> bool {
         self.acknowledge
     }
@@ -96,7 +96,7 @@ impl<'a> Run<'a> {
         std::iter::once(first.payload).chain(others)
     }
 
-    /// Returns the packets that are handled in one step, in parsed form and in order.
+    /// Returns all packets of this run, in parsed form and in order.
     pub fn packets(&self) -> impl Iterator<Item = Packet<'a>> {
         let Self {
             first,
@@ -123,7 +123,8 @@ const SEQUENCE_MASK: u32 = 0xff_ffff;
 /// request bit.
 const FLAGS_OFFSET: usize = 8;
 
-/// Acknowledgement request bit of a BTH, in the byte before the sequence number.
+/// Bit by which a packet requests an acknowledgement. The bit is in the byte before the sequence
+/// number of the base transport header (BTH).
 const ACKNOWLEDGE: u8 = 0x80;
 
 /// Sets the acknowledgement request bit in the BTH of the encoded packet `packet`.
@@ -131,9 +132,9 @@ pub(crate) fn request_acknowledgement(packet: &mut [u8]) {
     packet[FLAGS_OFFSET] |= ACKNOWLEDGE;
 }
 
-/// Returns the acknowledgement request bit and the sequence number of `packet` if it can be handled
-/// in one step with a first packet that has the BTH (base transport header) `head`. Returns `None`
-/// if another field of its BTH differs.
+/// Returns whether `packet` requests an acknowledgement, and its sequence number, if the packet can
+/// be handled together with a first packet. `head` is the base transport header (BTH) of the first
+/// packet. Returns `None` if the BTHs differ in other fields than these two.
 fn continues_run(head: &[u8; BASE], packet: &[u8]) -> Option<(bool, u32)> {
     let bth = packet.first_chunk::<BASE>()?;
     let [flags, sequence @ ..] = *bth.last_chunk::<4>()?;
@@ -154,9 +155,9 @@ mod tests {
     const PAYLOAD: usize = 64;
     const STRIDE: usize = BASE + PAYLOAD + 4;
 
-    /// Returns the bytes of datagrams that contain packets with the given operations, sequence
-    /// numbers and acknowledgement requests. In place of the ICRC, each has four bytes with the
-    /// index of the packet.
+    /// Returns datagrams for the tests. Each element of `packets` is the operation of a packet, its
+    /// sequence number, and its acknowledgement request. Instead of a checksum, each datagram ends
+    /// with the index of the packet in four bytes.
     fn datagrams(packets: &[(Operation, u32, bool)]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (place, &(operation, sequence, acknowledge)) in packets.iter().enumerate() {

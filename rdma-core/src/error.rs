@@ -339,7 +339,7 @@ impl fmt::Display for Errno {
     }
 }
 
-/// A part of the message of [`Error::NoDevice`]: the libraries in which no device was found.
+/// The part of the message of [`Error::NoDevice`] that says where no device was found.
 const NO_DEVICE_CAUSE: &str = if cfg!(feature = "softroce") {
     "neither libibverbs nor softroce lists a device"
 } else {
@@ -465,8 +465,9 @@ fn instead_text(device: Option<&str>) -> String {
     })
 }
 
-/// Returns a hint that softroce needs a Cargo feature, if `name` is a softroce device and the
-/// program was built without that feature. Returns an empty text otherwise.
+/// Returns a hint for the message about a missing device: softroce devices need a Cargo feature.
+/// Returns an empty text if `name` is no softroce device, or if the program was built with that
+/// feature.
 fn unlinked_text(name: &str) -> &'static str {
     if name.contains("softroce") && !cfg!(feature = "softroce") {
         "; the device softroce0 needs the feature `softroce` of rdma-core, rdma-async or rdma-rpc"

@@ -42,7 +42,7 @@ impl DeviceClock {
         self.context.handle().query_clock()
     }
 
-    /// Returns the frequency of the clock in kHz.
+    /// Returns the frequency of the device's clock in kHz.
     pub fn kilohertz(&self) -> u64 {
         self.kilohertz
     }
@@ -58,8 +58,9 @@ impl DeviceClock {
         duration(ticks, self.kilohertz)
     }
 
-    /// Returns the time between two clock readings or timestamps. The result is correct even if the
-    /// clock has wrapped around once in between.
+    /// Returns the time from `earlier` to `later`: two readings of the device's clock, or
+    /// timestamps of completions, in clock ticks. The result is correct even if the clock has
+    /// wrapped around once in between.
     pub fn between(&self, earlier: u64, later: u64) -> Duration {
         self.duration(later.wrapping_sub(earlier) & self.mask)
     }

@@ -103,7 +103,7 @@ pub struct TagMatchingCapabilities {
     pub max_elements: u32,
 }
 
-/// The limits of completion event moderation, which combines the events of several completions.
+/// The limits of completion event moderation, by which one event reports several completions.
 #[doc(alias = "ibv_cq_moderation_caps")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -114,8 +114,8 @@ pub struct ModerationCapabilities {
     pub max_period: Duration,
 }
 
-/// The operand sizes with which the device can issue atomic operations over PCI, which are atomic
-/// with regard to processors.
+/// The operand sizes for which the device can issue atomic operations over PCI. Such an operation
+/// is also atomic with regard to accesses of processors.
 #[doc(alias = "ibv_pci_atomic_caps")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]

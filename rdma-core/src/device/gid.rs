@@ -18,7 +18,7 @@ impl Gid {
         Ipv6Addr::from(self.0)
     }
 
-    /// Returns the IPv4 address, if the GID is an IPv6-mapped IPv4 address.
+    /// Returns the IPv4 address if the GID is an IPv4-mapped IPv6 address, and `None` otherwise.
     pub fn to_ipv4(self) -> Option<Ipv4Addr> {
         self.to_ipv6().to_ipv4_mapped()
     }

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-/// The speed class of one lane of a link (IBTA 14.2.5.6, `LinkSpeedActive` and
-/// `LinkSpeedExtActive`).
+/// The data rate of one lane of a link (IBTA 14.2.5.6, `LinkSpeedActive` and `LinkSpeedExtActive`).
 #[doc(alias = "active_speed")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -110,7 +109,7 @@ impl LinkWidth {
         }
     }
 
-    /// Returns the number of lanes, or `None` if the value is unknown.
+    /// Returns the number of lanes of a link with this width, or `None` if the width is unknown.
     pub fn lanes(self) -> Option<u32> {
         Some(match self {
             Self::X1 => 1,

@@ -23,13 +23,14 @@ impl PartitionKey {
         self.0 & 0x8000 != 0
     }
 
-    /// Returns whether the key is invalid, as in an empty table entry (IBTA 10.9.1.2).
+    /// Returns whether the partition key is invalid: its lower 15 bits are 0, as in an empty table
+    /// entry (IBTA 10.9.1.2).
     pub fn is_invalid(self) -> bool {
         self.base() == 0
     }
 
-    /// Returns whether a member with this key and a member with the key `other` can communicate
-    /// (IBTA 10.9.3).
+    /// Returns whether a member with this partition key and a member with the partition key `other`
+    /// can communicate (IBTA 10.9.3).
     pub fn matches(self, other: Self) -> bool {
         !self.is_invalid()
             && self.base() == other.base()

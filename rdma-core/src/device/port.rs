@@ -32,8 +32,8 @@ impl PortAttributes {
         Self { number, raw, speed }
     }
 
-    /// Returns these attributes with another link speed, for a link whose speed does not fit into
-    /// the C struct.
+    /// Returns these attributes with another link speed. Used for a speed whose code is too large
+    /// for the field of the C struct.
     pub(crate) fn with_speed(self, speed: LinkSpeed) -> Self {
         Self { speed, ..self }
     }
@@ -75,12 +75,14 @@ impl PortAttributes {
         Some(self.width().lanes()? * self.speed.megabits_per_second()?)
     }
 
-    /// Returns the maximum MTU that the port supports.
+    /// Returns the maximum MTU that the port supports, or `None` if the device reports an unknown
+    /// value.
     pub fn max_mtu(&self) -> Option<Mtu> {
         Mtu::from_raw(self.raw.max_mtu)
     }
 
-    /// Returns the active MTU, the upper limit of the path MTU.
+    /// Returns the active MTU, the upper limit of the path MTU; `None` if the device reports an
+    /// unknown value.
     pub fn active_mtu(&self) -> Option<Mtu> {
         Mtu::from_raw(self.raw.active_mtu)
     }
@@ -149,7 +151,8 @@ impl PortAttributes {
         self.raw.init_type_reply
     }
 
-    /// Returns the number of virtual lanes for data, at most 15.
+    /// Returns the number of virtual lanes for data, at most 15; `None` if the device reports an
+    /// unknown value.
     pub fn virtual_lanes(&self) -> Option<u8> {
         Some(match self.raw.max_vl_num {
             lanes @ 1..=4 => 1 << (lanes - 1),

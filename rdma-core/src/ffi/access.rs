@@ -74,9 +74,9 @@ pub(super) unsafe fn copy_in(from: &[u8], to: *mut u8) {
 }
 
 /// Copies `len` bytes by the processor's string instruction, which copies long ranges in whole
-/// cache lines. Miri does not execute instructions of the processor. The compiler assumes nothing
-/// about the accesses of an assembly block, so the instruction may access memory that another
-/// thread or a device writes at the same time.
+/// cache lines. Another thread or a device may write to the memory meanwhile: the compiler assumes
+/// nothing about the accesses of an assembly block. Not compiled for Miri, which cannot execute
+/// assembly.
 ///
 /// # Safety
 ///

@@ -75,7 +75,7 @@ impl Allocation {
     }
 
     /// Allocates `len` zeroed bytes from the allocator of `domain`'s device. The memory is aligned
-    /// to `align` bytes, at least to a page. The device may refuse for reasons other than the size.
+    /// to `align` bytes, at least to a page. Returns the error of the device if the device refuses.
     pub(crate) fn of_device(
         domain: &Arc<ProtectionDomainHandle>,
         len: usize,
@@ -106,8 +106,8 @@ impl Allocation {
         Self::mapped(len, align, page, libc::MAP_HUGETLB | size)
     }
 
-    /// Maps `len` zeroed bytes, and advises the kernel to use transparent huge pages of `page`
-    /// bytes.
+    /// Maps `len` zeroed bytes, aligned to the larger of `align` and `page`. Advises the kernel to
+    /// use transparent huge pages of `page` bytes.
     pub(crate) fn transparent(len: usize, align: usize, page: usize) -> Result<Self> {
         let memory = Self::mapped(len, align.max(page), PAGE, 0)?;
         let Source::Mapping(start, mapped) = memory.source else {
@@ -122,8 +122,8 @@ impl Allocation {
         Ok(memory)
     }
 
-    /// Maps `len` bytes, rounded up to whole pages of `page` bytes, aligned to `align` bytes.
-    /// `flags` are additional flags of `mmap`.
+    /// Maps `len` bytes of new anonymous memory, rounded up to whole pages of `page` bytes, and
+    /// aligned to `align` bytes. `flags` are additional flags of `mmap`.
     fn mapped(len: usize, align: usize, page: usize, flags: i32) -> Result<Self> {
         refuse_nothing(len)?;
         let slack = align.saturating_sub(page);
@@ -230,7 +230,7 @@ impl Allocation {
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// Returns the address and the length of the memory, without borrowing the bytes.
+    /// Returns a pointer to all bytes of this allocation, without borrowing the bytes.
     pub(super) fn span(&self) -> NonNull<[u8]> {
         NonNull::slice_from_raw_parts(self.start, self.len)
     }

@@ -31,8 +31,8 @@ pub(crate) unsafe trait Linked: Sized + 'static {
     /// `this` must be valid for writes of a request; the request need not be initialised.
     unsafe fn link(this: *mut Self, next: *mut Self);
 
-    /// Returns the thread-local variable in which this thread keeps unused memory for requests of
-    /// this type.
+    /// Returns the thread-local variable in which a thread keeps unused memory, which its later
+    /// batches of requests of this type reuse.
     fn spare() -> &'static LocalKey<Cell<SpareMemory<Self>>>;
 }
 
@@ -131,8 +131,10 @@ impl<W> Drop for BatchMemory<W> {
     }
 }
 
-/// The two unused memories that a thread keeps for its next batches, so that a batch need not
-/// allocate; the most recently used first.
+/// Up to two unused blocks of memory that a thread keeps for its next batches, so that a batch need
+/// not allocate. `W` is the C struct of a request.
+///
+/// The most recently used block is the first.
 pub(crate) struct SpareMemory<W> {
     first: BatchMemory<W>,
     second: BatchMemory<W>,
@@ -144,8 +146,8 @@ impl<W> SpareMemory<W> {
         second: BatchMemory::NONE,
     };
 
-    /// Removes and returns one of the two kept memories. Prefers one with room for `requests` and
-    /// `elements`, but may return a smaller one, so the caller must check the size.
+    /// Removes and returns one of the two unused blocks of memory. Prefers a block with room for
+    /// `requests` and `elements`, but may return a smaller one, so the caller must check the size.
     #[inline]
     fn take(&mut self, requests: usize, elements: usize) -> BatchMemory<W> {
         if self.first.has(requests, elements) {
@@ -155,8 +157,8 @@ impl<W> SpareMemory<W> {
         }
     }
 
-    /// Keeps unused memory for a later batch of this thread. Of the two memories that were kept
-    /// before, keeps only the larger one.
+    /// Keeps the unused memory `places` for a later batch of this thread. Of the two blocks kept
+    /// until now, only the larger one remains.
     #[inline]
     fn keep(&mut self, places: BatchMemory<W>) {
         let last = mem::replace(&mut self.first, places);
@@ -190,17 +192,17 @@ unsafe impl<W: Linked> Send for BatchStorage<W> {}
 unsafe impl<W: Linked> Sync for BatchStorage<W> {}
 
 impl<W: Linked> BatchStorage<W> {
-    /// The batch storage of a queue on which no batch is under construction: no memory is assigned
-    /// to it.
+    /// Batch storage without memory: its initial state, and its state while no batch is being
+    /// built.
     pub(super) const CLOSED: Self = Self {
         places: BatchMemory::NONE,
         capacity: 0,
         width: 0,
     };
 
-    /// Assigns memory for `capacity` requests of at most `width` elements each. Reuses memory of a
-    /// leaked batch, or unused memory of this thread, if that memory is large enough. Otherwise
-    /// allocates memory.
+    /// Assigns memory for `capacity` requests of at most `width` elements each. Reuses the memory
+    /// that the storage still has from a leaked batch, or unused memory of this thread, if large
+    /// enough. Otherwise allocates memory.
     #[inline]
     pub(super) fn open(&mut self, capacity: usize, width: usize) {
         let width = MAX_ELEMENTS.min(width);
@@ -240,8 +242,8 @@ impl<W: Linked> BatchStorage<W> {
         self.capacity
     }
 
-    /// Returns the uninitialised memory for the request at `index` and for its scatter/gather
-    /// elements, which the caller fills in.
+    /// Returns the uninitialised memory for the request at `index`, and the uninitialised memory
+    /// for its scatter/gather elements. The caller fills in both.
     ///
     /// # Panics
     ///
@@ -291,9 +293,9 @@ impl<W: Linked> BatchStorage<W> {
     }
 }
 
-/// Returns how many requests of a list the device accepted before the request that it refused. The
-/// list has `count` requests, from index `first` on. `bad` is the index of the first request that
-/// was not posted.
+/// Returns how many requests of a list were posted. The list has `count` requests, from index
+/// `first` on. `bad` is the index of the first request that was not posted. If `bad` is not in the
+/// list, returns `count`, because each request may have been posted.
 #[cold]
 pub(super) fn posted_before(bad: Option<usize>, first: usize, count: usize) -> usize {
     match bad {

@@ -126,7 +126,7 @@ impl<'a> BorrowedMut<'a> {
         self.lkey
     }
 
-    /// Borrows the same bytes for a shorter time, during which `self` cannot be used.
+    /// Borrows the same bytes again. `self` cannot be used until the returned borrow ends.
     pub(crate) fn reborrow(&mut self) -> BorrowedMut<'_> {
         let (address, lkey) = (self.address, self.lkey);
         BorrowedMut::new(self.bytes_mut(), address, lkey)

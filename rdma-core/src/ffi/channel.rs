@@ -90,8 +90,8 @@ impl ChannelHandle {
         *self.queues.lock() -= 1;
     }
 
-    /// If exactly one completion queue is attached, reads and discards all pending events, and
-    /// returns `true`. Otherwise only returns `false`.
+    /// If exactly one completion queue is attached, so that all events are for this queue, reads
+    /// and discards all pending events and returns `true`. Otherwise only returns `false`.
     pub(crate) fn drain_alone(&self) -> Result<bool> {
         let queues = self.queues.lock();
         let is_alone = *queues == 1;

@@ -195,9 +195,9 @@ impl CompletionQueueHandle {
         unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), limit, room.as_mut_ptr().cast()) }
     }
 
-    /// Polls the device on the simple path: only if the queue has no channel, and the stash
-    /// contains no completions and is not in use. Returns an empty slice in all other cases, and if
-    /// polling fails.
+    /// Polls the device only if the queue is a plain one without a channel, and if its
+    /// [stash](super::stash::Stash) (completions stored for later polls) is empty and not in use.
+    /// Returns an empty slice in all other cases, and if polling fails.
     ///
     /// The caller must not wait for notifications, and must pass completions of requests other than
     /// its own to [`Self::deliver`].
@@ -234,9 +234,9 @@ impl CompletionQueueHandle {
         self.deliver_awaited(room, count)
     }
 
-    /// Delivers completions that other threads wait for to these threads, and returns the remaining
-    /// completions. The first `count` elements of `room` are the polled completions. Polls again if
-    /// no completion remains.
+    /// Delivers each completion that another thread awaits to that thread, and returns the
+    /// remaining completions. The first `count` elements of `room` are the polled completions.
+    /// Polls again if no completion remains.
     #[cold]
     fn deliver_awaited<'r>(
         &self,
@@ -287,8 +287,8 @@ impl CompletionQueueHandle {
         count
     }
 
-    /// Delivers completions that other threads wait for to these threads. Moves the remaining
-    /// completions to the front of `completions`, and returns their number.
+    /// Delivers each completion that another thread awaits to that thread. Moves the remaining
+    /// completions to the front of `completions`, and returns the number of remaining completions.
     fn retain_own(&self, completions: &mut [WorkCompletion]) -> usize {
         let mut kept = 0;
         for index in 0..completions.len() {
@@ -302,9 +302,9 @@ impl CompletionQueueHandle {
         kept
     }
 
-    /// Polls up to `room.len()` completions whose ids the function `mine` accepts, and returns
-    /// their number. Delivers each other completion to the thread that waits for it, or puts it
-    /// back. `mine` must not poll this queue.
+    /// Polls up to `room.len()` completions whose ids the function `mine` accepts into `room`, and
+    /// returns their number. Any other completion is delivered to the thread that waits for it, or
+    /// put back. `mine` must not poll this queue.
     pub(crate) fn poll_for(
         &self,
         room: &mut [WorkCompletion],
@@ -466,8 +466,8 @@ impl CompletionQueueHandle {
     }
 }
 
-/// Number of completions that one call polls while a thread searches for the completions that it
-/// waits for.
+/// Maximum number of completions that a thread takes from the device at once while it searches for
+/// its own completions.
 pub(super) const BATCH: usize = 16;
 
 impl Drop for CompletionQueueHandle {

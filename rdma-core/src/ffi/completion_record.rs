@@ -12,8 +12,8 @@ pub(crate) struct CompletionRecord {
     pub(crate) details: CompletionDetails,
 }
 
-/// The fields that an extended completion has in addition to a plain one. `None` if the queue was
-/// created without the field.
+/// The fields that an extended completion has in addition to a plain one. A field is `None` if the
+/// queue was created without the field.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CompletionDetails {
     pub(crate) source_lid: Option<u32>,
@@ -49,7 +49,7 @@ pub(crate) fn raw_invalidated_key(completion: &sys::ibv_wc) -> u32 {
     unsafe { completion.__bindgen_anon_1.invalidated_rkey }
 }
 
-/// Returns a completion with all fields zero, for memory that a poll will fill.
+/// Returns a completion with all fields zero, which a poll will overwrite.
 pub(crate) fn empty_completion() -> sys::ibv_wc {
     // SAFETY: all-zero bytes are a valid value of this plain C struct.
     unsafe { std::mem::zeroed() }

@@ -64,8 +64,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Advances to the next completion. Returns `false` if no completion is left, and in all later
-    /// calls. Completions that other threads wait for are delivered to these threads and skipped.
+    /// Advances to the next completion. Returns `false` if no completion is left; all later calls
+    /// then return `false`, too. Completions that other threads wait for are delivered to these
+    /// threads and skipped.
     pub(crate) fn advance(&mut self) -> Result<bool> {
         while self.step()? {
             if !self.queue.stash().deliver(self.id(), || self.record()) {
@@ -75,7 +76,7 @@ impl<'a> Session<'a> {
         Ok(false)
     }
 
-    /// Advances to the next completion, even if another thread waits for this completion. Returns
+    /// Advances this session to the next completion, and delivers nothing to other threads. Returns
     /// `false` if no completion is left.
     fn step(&mut self) -> Result<bool> {
         self.current = self.put_back.pop_front();
@@ -181,16 +182,16 @@ macro_rules! field {
 
 /// Methods for the fields that every completion has.
 impl Session<'_> {
-    /// Returns the queue if the current completion is an entry of the device. Returns `None` if it
-    /// is a copy that was put back.
+    /// Returns the queue if the current completion is an entry of the device. Returns `None` if
+    /// the completion is a copy that an earlier poll has stored, or if no completion is current.
     #[inline]
     fn live(&self) -> Option<*mut sys::ibv_cq_ex> {
         (self.phase == Phase::Within && self.current.is_none()).then(|| self.raw())
     }
 
-    /// Returns a field of the current completion: calls `recorded` if the completion is a copy that
-    /// was put back, or `live` if it is an entry of the device. Without a current completion,
-    /// returns the field of a completion with all fields zero.
+    /// Returns a field of the current completion. Calls `live` if the completion is an entry of the
+    /// device, or `recorded` if it is a copy that an earlier poll has stored. Without a current
+    /// completion, returns the field of a completion with all fields zero.
     #[inline]
     fn read<T>(
         &self,

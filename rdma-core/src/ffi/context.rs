@@ -115,8 +115,8 @@ impl ContextHandle {
         &self.leases
     }
 
-    /// Returns the cell that stores the result of the test whether the device checks the bounds of
-    /// windows of type `kind`. Empty before the test.
+    /// Returns the cell that stores whether the device checks the bounds of windows of type `kind`.
+    /// The cell is empty until a test has found this out.
     pub(crate) fn window_bounds(&self, kind: WindowType) -> &OnceLock<bool> {
         match kind {
             WindowType::One => &self.window_bounds[0],
@@ -124,8 +124,8 @@ impl ContextHandle {
         }
     }
 
-    /// Returns the cell that stores the result of the test whether a window of type 2 is usable only
-    /// through the queue pair that has bound the window. Empty before the test.
+    /// Returns the cell that stores whether only the queue pair that has bound a window of type 2
+    /// can use the window. The cell is empty until a test has found this out.
     pub(crate) fn window_owner(&self) -> &OnceLock<bool> {
         &self.window_owner
     }

@@ -18,13 +18,13 @@ use crate::address::AddressVector;
 use crate::error::{Error, Result};
 use crate::queue_pair::{Modification, QueuePairState, Transport, modify};
 
-/// Maximum wait for the completion of a marker (a request without memory) before another marker is
-/// posted. Short, because a concurrent poll may have taken the first completion.
+/// Time after which another marker (a request without memory) is posted if no marker has completed.
+/// Short, because another thread that polls the queue may have taken the completion.
 const MARKER_WAIT: Duration = Duration::from_millis(10);
 
-/// Maximum wait for the completions of the remaining markers (requests without memory, posted to
-/// detect that the queue is empty), from the post of the last one, after one marker has completed.
-/// The wait is limited because a concurrent poll may have taken a completion.
+/// Maximum wait for the completions of the remaining markers (requests without memory) after one
+/// marker has completed. Counts from the post of the last marker. The wait is limited because
+/// another thread that polls the queue may have taken a completion.
 const REMAINING_WAIT: Duration = Duration::from_millis(100);
 
 /// Maximum number of polls in a row, each of up to a batch of completions, before the thread waits.
@@ -60,14 +60,15 @@ impl<'a> Markers<'a> {
         self.awaited.inbox().len() as u64
     }
 
-    /// Returns whether at least one marker has completed, which proves that the queue is flushed.
+    /// Returns whether at least one marker (a request without memory) has completed, which proves
+    /// that the work queue is flushed.
     fn is_flushed(&self) -> bool {
         self.seen() > 0
     }
 
-    /// Polls, and returns whether the wait for this work queue is over: at least one marker has
-    /// completed, and either all markers have, or [`REMAINING_WAIT`] has passed (other threads may
-    /// have taken the other completions).
+    /// Polls, and returns whether the wait for this work queue is over. At least one marker (a
+    /// request without memory) must have completed, and either all markers have, or
+    /// [`REMAINING_WAIT`] has passed.
     fn is_over(&self) -> Result<bool> {
         let is_over = || {
             let waited = self.posted.map(|posted| posted.elapsed());
@@ -162,8 +163,9 @@ impl QueuePairHandle {
         outcome
     }
 
-    /// Posts a marker to each work queue on which no marker has completed yet, unless the last
-    /// marker was posted less than [`MARKER_WAIT`] ago.
+    /// Posts a marker (a request without memory) to each work queue on which no marker has
+    /// completed yet. Does nothing for a queue whose last marker was posted less than
+    /// [`MARKER_WAIT`] ago.
     fn mark(
         &self,
         destination: Option<&AddressHandleOwner>,
@@ -220,7 +222,8 @@ impl QueuePairHandle {
     }
 }
 
-/// Replaces each of the two work queues by `None` if the wait for its markers is over.
+/// Sets each of the two values to `None` if the wait for the markers (requests without memory) of
+/// its work queue is over.
 fn remove_flushed(sides: [&mut Option<Markers<'_>>; 2]) -> Result<()> {
     for side in sides {
         if let Some(marked) = side

@@ -15,8 +15,7 @@ use crate::error::{Error, Result};
 /// each post places an array of this size on the stack.
 pub(crate) const MAX_ELEMENTS: usize = 16;
 
-/// Maximum number of bytes of a message (IBTA volume 1, 9.7.2). Drivers count these bytes in 32
-/// bits.
+/// Maximum number of bytes of a message (IBTA volume 1, 9.7.2).
 const MAX_MESSAGE: u64 = 1 << 31;
 
 /// The local key of a registration, and the identity of its context (open device): another context
@@ -79,8 +78,8 @@ pub(crate) struct ElementList {
 }
 
 impl ElementList {
-    /// Creates an empty list in `room`. Memory must be registered with `context`; if `context` is
-    /// `None`, with any context.
+    /// Creates an empty list of scatter/gather elements in `room`. The memory of the elements must
+    /// be registered with `context`; if `context` is `None`, with any context.
     ///
     /// # Safety
     ///
@@ -104,8 +103,9 @@ impl ElementList {
         }
     }
 
-    /// Creates an empty list in `room` that [`Self::fits`] can check. `context` is the address that
-    /// [`context_id`] returns for the context with which memory must be registered.
+    /// Creates an empty list of scatter/gather elements, stored in `room`, that [`Self::fits`] can
+    /// check. `context` is the [`context_id`] of the context with which the memory must be
+    /// registered.
     ///
     /// # Safety
     ///
@@ -124,13 +124,14 @@ impl ElementList {
         }
     }
 
-    /// Marks the addresses as not readable by this process, so that the data is not sent inline.
+    /// Marks the memory of the elements as not readable by this process, so that the data is not
+    /// sent inline.
     #[inline]
     pub(crate) fn forbid_inline(&mut self) {
         self.is_mapped = false;
     }
 
-    /// Returns whether this process can copy the bytes from the addresses in the elements.
+    /// Returns whether this process can read the memory of the list's elements at their addresses.
     #[inline]
     pub(super) fn is_mapped(&self) -> bool {
         self.is_mapped
@@ -159,8 +160,8 @@ impl ElementList {
         self.push_bytes(address, len, key.number);
     }
 
-    /// Adds an element whose key was already checked, or does not matter because the bytes will be
-    /// copied inline.
+    /// Adds an element, without a check of the key `lkey`. The caller has checked the key already,
+    /// or the bytes are sent inline, which needs no key.
     #[inline]
     pub(crate) fn push_bytes(&mut self, address: u64, len: usize, lkey: u32) {
         if self.is_strict {
@@ -211,8 +212,8 @@ impl ElementList {
         self.rejected == 0 && (self.len <= 1 || (self.len <= limit && self.bytes <= MAX_MESSAGE))
     }
 
-    /// Returns an error if the device cannot accept the list. `limit` is the queue's maximum number
-    /// of elements.
+    /// Returns an error if the device cannot accept the list of elements. `limit` is the queue's
+    /// maximum number of elements.
     #[inline]
     pub(super) fn checked(&self, limit: u32) -> Result<()> {
         if self.is_foreign && self.context != 0 {

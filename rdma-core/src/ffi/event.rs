@@ -103,8 +103,8 @@ unsafe fn about(event: &sys::ibv_async_event) -> u64 {
     }
 }
 
-/// The value of `IBV_EVENT_DEVICE_SPEED_CHANGE` in newer headers. The event reports that the speed
-/// of a port changed.
+/// The kind of an event that reports a change of a port's speed: `IBV_EVENT_DEVICE_SPEED_CHANGE`,
+/// which the headers of the bindings lack.
 pub(crate) const DEVICE_SPEED_CHANGE: Kind = Kind(20);
 
 /// Waits until `fd` is readable, or until `deadline` has passed. Returns whether it is readable.

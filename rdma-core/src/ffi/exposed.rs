@@ -39,12 +39,13 @@ impl Exposed {
         &self.memory
     }
 
-    /// Returns the range of registered memory, whose bytes must not be borrowed.
+    /// Returns the range of registered memory. No code may borrow its bytes, because peers may
+    /// access them at any time.
     pub(crate) fn span(&self) -> &Span {
         self.memory.span()
     }
 
-    /// Returns the address of the first byte, as requests of peers and of this process use it.
+    /// Returns the address that requests use for the first byte of the memory.
     #[inline]
     pub(crate) fn address(&self) -> u64 {
         let start = self.memory.span().start();

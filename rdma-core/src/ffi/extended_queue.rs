@@ -22,7 +22,7 @@ use super::protection_domain::ProtectionDomainHandle;
 use crate::completion::{CompletionFields, WorkCompletion};
 use crate::error::{Errno, Error, Result};
 
-/// The parameters of a new extended completion queue, except the context in which it is created.
+/// The parameters of a new extended completion queue (`ibv_create_cq_ex`).
 #[derive(Debug)]
 pub(crate) struct ExtendedSettings {
     pub(crate) entries: u32,
@@ -35,11 +35,10 @@ pub(crate) struct ExtendedSettings {
 
 /// The additional state of a completion queue that is extended.
 ///
-/// Between `ibv_start_poll` and `ibv_end_poll` a driver may hold a lock of its own. Polling and
-/// resizing the queue, and resetting or destroying a queue pair that uses it, take the same lock,
-/// and would deadlock on the iterating thread. This struct therefore records which thread is
-/// iterating. On that thread the crate refuses these calls, and defers the destruction of a queue
-/// pair.
+/// Between `ibv_start_poll` and `ibv_end_poll` a driver may hold a lock of its own. Polling or
+/// resizing the queue, or resetting or destroying its queue pairs, takes the same lock, and would
+/// deadlock on the iterating thread. Therefore this struct records which thread is iterating. On
+/// that thread the crate refuses such calls, except that it delays the destruction of a queue pair.
 pub(crate) struct Extension {
     raw: NonNull<sys::ibv_cq_ex>,
     fields: CompletionFields,
@@ -70,7 +69,8 @@ pub(crate) enum Holder {
     Verb,
 }
 
-/// The bit of [`Extension::holder`] that says that the thread holds the right as [`Holder::Verb`].
+/// The bit of [`Extension::holder`] that is set for [`Holder::Verb`]: the thread iterates only for
+/// a short time.
 const VERB_BIT: usize = 1;
 
 /// Returns a number that identifies the current thread among all running threads: an even number
@@ -167,8 +167,8 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// Begins an iteration over the entries of an extended queue, between whose steps the program's
-    /// code runs.
+    /// Begins an iteration of the program over the completions of an extended queue. Fails if the
+    /// queue is a plain one.
     pub(crate) fn session(&self) -> Result<Session<'_>> {
         match self.extension() {
             Some(extension) => extension.session(self, Holder::Program),
@@ -187,9 +187,9 @@ impl CompletionQueueHandle {
             .is_some_and(|extension| extension.is_held_here())
     }
 
-    /// Runs `work`, for example the destruction of a queue pair, when the current thread no longer
-    /// iterates over the completions of this queue: immediately if it is not iterating, and
-    /// otherwise after the iteration has released the driver's lock, which `work` would wait for.
+    /// Runs `work` when the current thread is not iterating over the completions of this queue:
+    /// immediately, or after the iteration has ended. For example, the destruction of a queue pair
+    /// waits for a lock that the driver may hold during an iteration.
     pub(crate) fn run_after_poll(&self, work: impl FnOnce() + Send + 'static) {
         match self.extension() {
             Some(extension) if extension.is_held_here() => {
@@ -259,8 +259,8 @@ impl Extension {
         Ok(Session::new(queue, held, put_back))
     }
 
-    /// Polls completions of an extended queue into `room`, as `ibv_poll_cq` does on a plain queue,
-    /// and returns their number.
+    /// Polls completions of this extended queue into `room`, and returns their number. Replaces
+    /// `ibv_poll_cq`, which works only on a plain queue.
     pub(super) fn poll(
         &self,
         queue: &CompletionQueueHandle,
@@ -287,9 +287,9 @@ impl Extension {
         Ok(room.len())
     }
 
-    /// Calls `take` with each completion that was put back earlier, and with up to
-    /// [`BATCH`](super::completion_queue::BATCH) completions of the device. Puts back each
-    /// completion for which `take` returns `false`.
+    /// Calls `take` with each completion that an earlier poll has stored, and with up to
+    /// [`BATCH`](super::completion_queue::BATCH) completions of the device. Stores each completion
+    /// for which `take` returns `false` for later polls.
     pub(super) fn sort(
         &self,
         queue: &CompletionQueueHandle,

@@ -30,8 +30,8 @@ impl Context {
         (number >= 0).then(|| unsafe { BorrowedFd::borrow_raw(number) })
     }
 
-    /// Opens the device again, as a context that shares the objects of this context: each context
-    /// can [import](Self::import_protection_domain) the objects of the other context. Asynchronous
+    /// Opens the device again, as a context that shares objects with this context: each context can
+    /// [import](Self::import_protection_domain) the objects of the other one. The asynchronous
     /// events of an object arrive at the context that created the object.
     ///
     /// # Errors
@@ -155,12 +155,12 @@ impl ProtectionDomain {
         unsafe { (*self.as_raw()).handle }
     }
 
-    /// Imports a memory region by its [handle](Buffer::object_handle). The region must belong to
-    /// the context of this domain or to a context that shares the objects of that context. The
-    /// result has the length and the keys of the region. `first` is the address that requests use
-    /// for the first byte, and `access` the access flags of the region; the library reports
-    /// neither. The region is deregistered when the original value is dropped. `keep` is dropped
-    /// after the result.
+    /// Imports a memory region by its [handle](Buffer::object_handle), with the same length and
+    /// keys. The region must belong to the context of this domain or to a context that shares
+    /// objects with that context. The region is deregistered when the original value is dropped.
+    ///
+    /// `first` is the address that requests use for the first byte, and `access` the access flags
+    /// of the region; the library does not report them. `keep` is dropped after the result.
     ///
     /// # Errors
     ///

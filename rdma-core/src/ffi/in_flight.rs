@@ -40,8 +40,8 @@ impl<T> InFlightRequest<T> {
     }
 }
 
-/// The requests in flight of a queue. Each request uses a slot (a place in a fixed table) from the
-/// reservation to the release of the slot.
+/// The requests in flight of a queue. Each request uses a slot: a place in a fixed table, reserved
+/// before the request is posted and released after the request has completed.
 pub(crate) struct Slots<T: Send + 'static> {
     queue_pair: Arc<QueuePairHandle>,
     table: SlotTable<InFlightRequest<T>>,
@@ -143,8 +143,9 @@ impl<T: Send + 'static> Slots<T> {
         self.table.cancel(reserved);
     }
 
-    /// Begins posting a send request whose completion will also complete earlier unsignaled
-    /// requests. The returned value contains the id of the last of these requests.
+    /// Begins posting a send request whose completion will also complete the earlier unsignaled
+    /// requests. The result contains the id of the last of these, and says whether the request must
+    /// be signaled. This may be required even if `is_signaled` is `false`.
     #[inline]
     fn chain(&self, is_signaled: bool) -> ChainedRequest<'_> {
         if is_signaled {
@@ -155,8 +156,8 @@ impl<T: Send + 'static> Slots<T> {
     }
 
     /// Begins posting a request that the program made unsignaled. The request becomes signaled if
-    /// unsignaled requests already use half of the slots: if they used all slots, no completion
-    /// would ever free a slot. The queues of a queue pair share this limit.
+    /// unsignaled requests already use half of the slots, because only the completion of a signaled
+    /// request frees their slots. The queues of a queue pair share this limit.
     #[cold]
     fn chain_unsignaled(&self) -> ChainedRequest<'_> {
         // A table has at most 2^16 slots.
@@ -209,8 +210,9 @@ impl<T: Send + 'static> Slots<T> {
         Err(self.withdraw(reserved, self.queue_pair.post_send_error(errno)))
     }
 
-    /// Posts a signaled datagram on the fast path, or any other request on [the general
-    /// path](Self::post_any).
+    /// Posts a datagram in the slot `reserved`. Signaled datagrams can be posted with few, inlined
+    /// checks; all other requests are posted by [`Self::post_any`]. On failure returns the error
+    /// and the memory.
     #[inline]
     fn post_datagram(&self, reserved: Reserved, request: SendRequest<T>) -> Result<(), (Error, T)>
     where
@@ -234,8 +236,8 @@ impl<T: Send + 'static> Slots<T> {
         Err(self.withdraw(reserved, self.queue_pair.post_send_error(errno)))
     }
 
-    /// Fills in `wr` for a request or datagram on the fast path. Returns `false` if the request
-    /// needs the full checks of [`describe_send`].
+    /// Fills in `wr` for a request or datagram after few, inlined checks. Returns `false` if the
+    /// request needs the full checks of [`describe_send`].
     #[inline]
     pub(super) fn describe_fast_path(
         &self,
@@ -452,9 +454,9 @@ impl<T: Send + 'static> Slots<T> {
         })
     }
 
-    /// Takes the memory of the request with the id `id`. Returns it with the index of the slot,
-    /// which stays in use until [`Self::release`]; the memory is `None` for an inline request.
-    /// Returns `None` if no request with this id is in flight.
+    /// Takes the memory of the request with the id `id`, which has ended with `outcome`. Returns
+    /// the index of the request's slot, which stays in use until [`Self::release`], and the memory
+    /// (`None` for an inline request). Returns `None` if no request with this id is in flight.
     #[inline]
     pub(crate) fn complete(&self, id: u64, outcome: Outcome) -> Option<(u32, Option<T>)> {
         let (index, InFlightRequest { mut held, .. }) = self.table.complete(id)?;
@@ -462,8 +464,9 @@ impl<T: Send + 'static> Slots<T> {
         Some((index, held.memory))
     }
 
-    /// Returns an iterator that takes the memory of the request with this id, and of the earlier
-    /// unsignaled requests that its completion also completes.
+    /// Returns an iterator that takes the memory of the request with this id, which has ended with
+    /// `outcome`, and then the memory of the earlier unsignaled requests that the same completion
+    /// completes.
     #[inline]
     pub(crate) fn complete_all(&self, id: u64, outcome: Outcome) -> CompletedRun<'_, T> {
         CompletedRun {
@@ -482,9 +485,9 @@ impl<T: Send + 'static> Slots<T> {
     }
 }
 
-/// An iterator over the slots (places in the table) and the memory of a completed request and of
-/// the unsignaled requests that it also completes, the latest first. Dropping it frees the
-/// remaining slots and drops their memory.
+/// An iterator over a completed request and the unsignaled requests that it also completes, the
+/// latest first. Each item is the slot (place in the table) and the memory of a request. Dropping
+/// the iterator frees the remaining slots and drops their memory.
 pub(crate) struct CompletedRun<'a, T: Send + 'static> {
     slots: &'a Slots<T>,
     /// Id of the request that the iterator returns next; 0 if no request is left.

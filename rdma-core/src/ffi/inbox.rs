@@ -7,8 +7,9 @@ use parking_lot::Mutex;
 
 use super::request_id::{block_of, next_block};
 
-/// The completions that one thread (the waiter) waits for and that other threads have polled. A
-/// completion belongs to the waiter if its id is in one of the waiter's blocks of ids.
+/// The completions that one thread (the waiter) waits for and that other threads have polled. The
+/// ids of the waiter's requests are from blocks of 2^24 consecutive ids, which only this waiter
+/// uses.
 ///
 /// A waiter registers its inbox with the [stash](super::stash::Stash) of each queue on which its
 /// requests complete. A thread that polls such a queue then stores the completions of these
@@ -29,7 +30,8 @@ struct Inner<T> {
 }
 
 impl<T> Inbox<T> {
-    /// Creates an inbox with a new block of ids. Returns the inbox, and the first id of the block.
+    /// Creates an inbox: a store for the completions of one waiting thread, whose requests take
+    /// their ids from a new block of 2^24 ids. Returns the inbox, and the first id of the block.
     pub(super) fn new() -> (Self, u64) {
         let inbox = Self {
             len: AtomicUsize::new(0),
@@ -42,15 +44,16 @@ impl<T> Inbox<T> {
         (inbox, id)
     }
 
-    /// Assigns another block of request ids to the waiter, and returns the first id of the block.
+    /// Assigns another block of 2^24 request ids to the thread that waits on this inbox, and
+    /// returns the first id of the block.
     pub(super) fn next_block(&self) -> u64 {
         let id = next_block();
         self.inner.lock().blocks.push(block_of(id));
         id
     }
 
-    /// Returns whether `id` belongs to the waiter of this inbox. If so, stores the completion that
-    /// the function `completion` returns.
+    /// Returns whether the completion of request `id` is for the thread that waits on this inbox.
+    /// If so, stores the completion that the function `completion` returns.
     pub(super) fn put(&self, id: u64, completion: impl FnOnce() -> T) -> bool {
         let mut inner = self.inner.lock();
         let is_for_this = inner.blocks.contains(&block_of(id));

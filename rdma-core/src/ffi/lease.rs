@@ -48,10 +48,9 @@ impl fmt::Debug for Lease {
 }
 
 impl Lease {
-    /// Creates a lease without a binding: peers get access to the memory of `span` only when a
-    /// later bind request binds `window`, with the rights `access`. `window` and `span` must belong
-    /// to the same protection domain. `access` must contain remote rights, and may contain
-    /// `ZERO_BASED`.
+    /// Creates a lease of the memory of `span`, which peers cannot access yet. A later bind request
+    /// of `window` grants them the rights `access`. `window` and `span` must belong to the same
+    /// protection domain. `access` must contain remote rights, and may contain `ZERO_BASED`.
     pub(crate) fn new(window: WindowHandle, span: Span, access: AccessFlags) -> Arc<Self> {
         let key = window.key();
         Arc::new(Self {
@@ -100,9 +99,9 @@ impl Lease {
         self.begin(Phase::Free)
     }
 
-    /// Begins to end the binding of the window, which ends the access of peers. Returns the change
-    /// of the window, which the caller must add to a send request and post. Returns `None` unless
-    /// the state of the lease is `Bound` (peers have access).
+    /// Begins to end the access of peers. Returns the end of the window's binding as a
+    /// [`WindowChange`], which the caller must add to a send request and post. Returns `None`
+    /// unless the state of the lease is `Bound` (peers have access).
     pub(crate) fn unbind(self: &Arc<Self>) -> Option<WindowChange> {
         self.begin(Phase::Bound)
     }
@@ -193,9 +192,8 @@ fn index_of(key: u32) -> u32 {
     key & !0xff
 }
 
-/// The change that a bind or invalidate request makes to a memory window. The slot of the request
-/// keeps this value until the request has completed, and so keeps the lease, its window and its
-/// memory alive.
+/// The change that a bind or invalidate request makes to a memory window. This value is stored
+/// until the request has completed, and keeps the window and its memory alive.
 #[derive(Debug)]
 pub(crate) struct WindowChange {
     lease: Arc<Lease>,
@@ -215,9 +213,9 @@ impl WindowChange {
     }
 
     /// Returns an error if a request of `queue_pair` cannot bind or invalidate the window, because
-    /// the window belongs to another protection domain. Also records how often the queue pair was
-    /// restarted, for [`Self::inferred`], so it must be called just before the request is filled
-    /// in.
+    /// the window belongs to another protection domain. Must be called just before the request is
+    /// filled in: the number of restarts of the queue pair, which [`Self::inferred`] needs, is
+    /// stored here.
     pub(crate) fn check(&self, queue_pair: &QueuePairHandle) -> Result<()> {
         if self.lease.window.domain().is_same(queue_pair.domain()) {
             let beginnings = queue_pair.beginnings();
@@ -244,7 +242,7 @@ impl WindowChange {
         self.lease.window.kind() == WindowType::One
     }
 
-    /// Fills in the fields of the send request `wr` that carry out the change.
+    /// Fills in the fields of the send request `wr` for this bind or invalidation of the window.
     pub(super) fn describe(&self, wr: &mut sys::ibv_send_wr) {
         let lease = &*self.lease;
         self.is_described.store(true, Ordering::Relaxed);
@@ -270,7 +268,8 @@ impl WindowChange {
         };
     }
 
-    /// Records the outcome of the request, and changes the state of the lease accordingly.
+    /// Records the outcome of the bind or invalidate request. The lease then has the state that
+    /// this outcome implies, or an unknown state if the request failed.
     pub(crate) fn settle(mut self, outcome: Outcome) {
         let mut after = self.during;
         after.phase = match (outcome, self.during.phase) {
@@ -287,8 +286,8 @@ impl WindowChange {
         self.finish(after);
     }
 
-    /// Sets the state of the lease to `after`, the state after the request, unless a peer has
-    /// invalidated the window meanwhile.
+    /// Sets the state of the lease to `after` when the bind or invalidate request has ended. Does
+    /// nothing if a peer has invalidated the window meanwhile.
     fn finish(&mut self, after: State) {
         if self.during != after {
             self.lease.change(self.during, after);
@@ -298,8 +297,9 @@ impl WindowChange {
 }
 
 impl Drop for WindowChange {
-    /// Handles a change whose outcome was never recorded, because the queue of the request was
-    /// dropped. If the request may have been posted, the state of the lease becomes unknown.
+    /// Handles a bind or invalidate request whose outcome was never recorded, because the queue to
+    /// which the request was posted was dropped. If the request may have been posted, the state of
+    /// the lease becomes unknown.
     fn drop(&mut self) {
         if matches!(self.during.phase, Phase::Binding | Phase::Ending) {
             let mut after = self.before;
@@ -321,8 +321,8 @@ mod tests {
     use crate::ffi::ProtectionDomainHandle;
     use crate::memory::Buffer;
 
-    /// Returns a lease without a binding. No request is posted: the tests report the outcomes
-    /// themselves.
+    /// Returns a lease (memory with a memory window) that peers cannot access. No request is posted
+    /// in these tests: each test passes the outcome of the request to the lease.
     fn lease() -> Arc<Lease> {
         let context = Context::open("softroce0").unwrap();
         let domain = context.protection_domain().unwrap();
@@ -383,9 +383,9 @@ mod tests {
         assert_eq!(domain.context().leases().doubts(key), 0);
     }
 
-    /// Checks that an invalidation reported through one protection domain affects leases in another
-    /// domain of the context. A shared receive queue may belong to another domain than the queue
-    /// pair that takes receives from it.
+    /// Checks that an invalidated window key that is reported in one protection domain ends a lease
+    /// in another domain of the same context. The two domains differ if a queue pair takes receives
+    /// from a shared receive queue of another domain.
     #[test]
     fn a_key_is_in_doubt_in_every_domain_of_its_context() {
         let lease = lease();

@@ -87,9 +87,9 @@ fn a_message_ends_a_binding_whose_request_completes() {
     });
 }
 
-/// Checks that the next lease in a slot finds the number of late completions to ignore that the
-/// lease before it has left, even if another thread creates the next lease. The device may assign
-/// the number of a freed window to any thread, so only the slot orders the two leases.
+/// Checks that a late completion for an earlier lease does not end the next lease in the same slot,
+/// even if another thread creates the next lease. The device may assign the number of a freed
+/// window to any thread, so only the slot orders the two leases.
 #[test]
 fn the_next_lease_sees_earlier_doubts() {
     loom::model(|| {

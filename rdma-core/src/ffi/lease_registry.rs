@@ -8,12 +8,11 @@ use std::sync::{Arc, OnceLock};
 use super::lease_slot::Slot;
 use super::lease_state::{Phase, State};
 
-/// The leases of a context, indexed by window number: the upper 24 bits of a window's key, which
-/// never change.
+/// The leases (memory that peers access through a window) of a context, indexed by window number:
+/// the upper 24 bits of a window's key, which never change.
 ///
-/// The registry belongs to a context and not to a protection domain. A message ends leases in the
-/// domain of the queue pair that received it, but the receive may come from a shared receive queue
-/// of another domain.
+/// The registry belongs to a context, because the receive of a message that ends a lease may come
+/// from a shared receive queue of another protection domain.
 ///
 /// The registry is a table with three levels, one for each byte of a window number. A new lease
 /// allocates the parts of the table that it needs, and they stay until the context is closed.
@@ -30,8 +29,8 @@ type InnerLevel = Box<Level<Arc<Slots>>>;
 /// window number.
 struct Level<T>([OnceLock<T>; 256]);
 
-/// The slots (states of leases) for 256 consecutive window numbers, which form the last level of
-/// the table.
+/// The last level of the table: the states of the leases whose window numbers differ only in the
+/// lowest byte.
 struct Slots([Slot; 256]);
 
 impl<T> Default for Level<T> {
@@ -47,8 +46,8 @@ impl Default for Slots {
 }
 
 impl Leases {
-    /// Adds a lease whose window has the key `key`, in the phase [`Phase::Free`]: no peer has
-    /// access yet. Returns the slot that the lease occupies.
+    /// Adds a lease, whose memory window has the key `key`, in the phase [`Phase::Free`]: no peer
+    /// has access yet. Returns the place of the lease's state in this table.
     pub(super) fn add(&self, key: u32) -> OccupiedSlot {
         let [high, middle, low, tag] = indices_of(key);
         let root = self.root.get_or_init(Box::default);
@@ -64,7 +63,8 @@ impl Leases {
     }
 
     /// Records that a peer's message has invalidated the window key `key`, which ends the lease
-    /// with this key. Must be called exactly once per message.
+    /// with this key. Must be called once for each such message: a second call could end a later
+    /// lease.
     pub(super) fn ended_by_peer(&self, key: u32) {
         if let Some(slot) = self.find(key) {
             slot.ended_by_peer(key as u8);
@@ -77,15 +77,16 @@ impl Leases {
         Some(&level.0[middle].get()?.0[low])
     }
 
-    /// Makes the registry ignore one later completion that reports the key `key` as invalidated.
-    /// Called when a lease ends although a peer may have invalidated its key before: that
-    /// completion could otherwise end a later lease with the same key.
+    /// Ignores one later report that a peer has invalidated the key `key`. Used when a lease has
+    /// ended although such a report may still arrive, which could otherwise end a later lease with
+    /// this key.
     #[cfg(test)]
     pub(super) fn doubt(&self, key: u32) {
         self.find(key).unwrap().doubt(key as u8);
     }
 
-    /// Returns how many later completions that report the key `key` as invalidated will be ignored.
+    /// Returns how many later reports of an invalidated key `key` will be ignored, because they
+    /// belong to earlier leases.
     #[cfg(test)]
     pub(super) fn doubts(&self, key: u32) -> u8 {
         self.find(key).map_or(0, |slot| slot.doubts(key as u8))
@@ -119,7 +120,8 @@ impl OccupiedSlot {
     }
 
     /// Puts the lease into its slot again, in the state `state`. Used if the window could not be
-    /// freed: it then keeps its number, so no other lease has taken the slot.
+    /// freed. No other lease can be in the slot, because the window still has the number of the
+    /// slot.
     pub(super) fn retake(&mut self, state: State) {
         self.take(state.phase, state.tag);
     }
@@ -247,8 +249,8 @@ mod tests {
         assert_eq!(place.state().phase, Phase::Free);
     }
 
-    /// Checks that no invalidation is lost while several threads create leases with close and
-    /// distant numbers and report messages for all of them.
+    /// Checks that no invalidation is lost while several threads create leases. The window numbers
+    /// are partly adjacent and partly far apart, and each lease is invalidated by a peer.
     #[test]
     fn concurrent_leases_lose_no_invalidation() {
         const THREADS: u32 = 3;

@@ -12,15 +12,14 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
 use super::lease_state::{Phase, State};
 
-/// The state of the lease whose window has a certain number, and the number of late completions to
+/// The state of the lease whose window has a certain number, and the numbers of late completions to
 /// ignore.
 ///
-/// A completion that reports an invalidated key may be processed late, when the device has already
-/// assigned the key to another window. If a lease ends in another way although a peer may also have
-/// invalidated its key, the key is in doubt, and one later completion that reports the key is
-/// ignored. Doubts are counted, one for each such lease. A doubt remains when another window gets
-/// the number or when the window gets another key: a late completion could otherwise end the wrong
-/// lease.
+/// A completion that reports an invalidated key may be processed late, when another window already
+/// has this key. Such a completion must not end the lease of that window. Therefore, if a lease
+/// ends while a completion for its key may still arrive, its key is in doubt: one later completion
+/// that reports the key is ignored. Doubts are counted, and remain when another lease uses the
+/// slot.
 #[derive(Default)]
 pub(super) struct Slot {
     /// Set while a lease uses the slot. While it is not set, the phase in `state` is
@@ -32,13 +31,15 @@ pub(super) struct Slot {
     doubts: OnceLock<Box<Doubts>>,
 }
 
-/// Numbers of late completions to ignore, indexed by the low byte of the key. A count that has
-/// reached [`u8::MAX`] stays there, and completions with that key are ignored for ever.
+/// For each low byte of a window key, how many completions that report the key as invalidated must
+/// be ignored, because they belong to leases that have ended. A count that has reached [`u8::MAX`]
+/// stays there, and completions with that key are ignored for ever.
 type Doubts = [AtomicU8; 256];
 
 impl Slot {
-    /// Begins a lease in this slot, in the phase `phase`. `tag` is the low byte of the window's
-    /// key. Returns `false`, and changes nothing, if another lease uses the slot.
+    /// Begins a lease of memory in this slot, with the access of peers as in `phase`. `tag` is the
+    /// low byte of the window's key. Returns `false`, and changes nothing, if another lease uses
+    /// the slot.
     pub(super) fn take(&self, phase: Phase, tag: u8) -> bool {
         if self.is_taken.swap(true, Ordering::Acquire) {
             return false;
@@ -54,8 +55,8 @@ impl Slot {
         true
     }
 
-    /// Ends the lease that uses the slot, and returns its last state. During the call, only
-    /// messages of peers may change that state.
+    /// Ends the lease that uses the slot, and returns its last state. Another thread may meanwhile
+    /// report a peer's invalidation, but must not change the state in any other way.
     pub(super) fn vacate(&self) -> State {
         let end = loop {
             let before = self.state();
@@ -87,8 +88,8 @@ impl Slot {
             .is_ok()
     }
 
-    /// Records that a peer's message has invalidated the key with the low byte `tag`. Must be
-    /// called exactly once per message.
+    /// Records that a peer's message has invalidated the window key whose low byte is `tag`. Must
+    /// be called once for each such message: a second call could end a later lease.
     pub(super) fn ended_by_peer(&self, tag: u8) {
         // The state must be read before the doubts. Then the doubts of all earlier leases are
         // visible, and if the lease ends after this line, the state is no longer the one read here.
@@ -113,8 +114,8 @@ impl Slot {
         }
     }
 
-    /// Makes the slot ignore one more later completion that reports the key with the low byte `tag`
-    /// as invalidated, because it belongs to a lease that has ended.
+    /// Increments the number of completions to ignore for the window key with the low byte `tag`.
+    /// Such a completion reports the key as invalidated, but belongs to a lease that has ended.
     pub(super) fn doubt(&self, tag: u8) {
         let doubts = self
             .doubts
@@ -126,8 +127,8 @@ impl Slot {
     }
 
     /// Returns whether a completion that reports the key with the low byte `tag` must be ignored.
-    /// If so, reduces the number of completions to ignore by one, unless it has reached
-    /// [`u8::MAX`].
+    /// If so, decrements the number of completions to ignore. The number [`u8::MAX`] may be too
+    /// small, so it stays and every further completion is ignored.
     fn withdraw(&self, tag: u8) -> bool {
         let Some(doubts) = self.doubts.get() else {
             return false;
@@ -143,8 +144,8 @@ impl Slot {
         }
     }
 
-    /// Returns how many later completions that report the key with the low byte `tag` will be
-    /// ignored.
+    /// Returns how many completions with the key whose low byte is `tag` will be ignored, because
+    /// they belong to leases that have ended.
     #[cfg(test)]
     pub(super) fn doubts(&self, tag: u8) -> u8 {
         let doubts = self.doubts.get();
@@ -229,9 +230,9 @@ mod tests {
         assert_eq!(slot.doubts(TAG), u8::MAX);
     }
 
-    /// Runs many rounds. In each, one thread reports a message of a peer while the owner of the
-    /// lease runs `meanwhile`, both after varying delays. Asserts that `judge` returns `true` after
-    /// every round.
+    /// Runs many rounds, each with a new lease in the phase `begin`. One thread reports that a peer
+    /// has invalidated the key, while another thread runs `meanwhile`, both after varying delays.
+    /// Asserts that `judge` accepts the slot after every round.
     fn race(begin: Phase, meanwhile: impl Fn(&Slot), judge: impl Fn(&Slot) -> bool) {
         let slot = Slot::default();
         let (begun, told) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -275,9 +276,9 @@ mod tests {
         assert_eq!(wrong, 0, "of {ROUNDS} rounds");
     }
 
-    /// Checks a message that is reported while its lease ends and another lease takes the same key.
-    /// The message must either end the first lease or count as a late completion to ignore, and
-    /// must not end the second lease.
+    /// Checks that a peer's invalidation of a key does not end the next lease with the same key, if
+    /// reported at the moment when the first lease ends. Afterwards no further completion is
+    /// ignored.
     #[test]
     fn a_message_never_ends_the_next_lease() {
         let next = |slot: &Slot| {
@@ -288,7 +289,8 @@ mod tests {
         race(Phase::Bound, next, judge);
     }
 
-    /// Checks that a message ends the binding if it is reported while the bind request completes.
+    /// Checks that a peer's invalidation ends the lease, even if reported while the bind request of
+    /// the lease completes.
     #[test]
     fn a_message_ends_a_binding_whose_request_completes() {
         let complete = |slot: &Slot| {
@@ -303,8 +305,8 @@ mod tests {
         race(Phase::Binding, complete, judge);
     }
 
-    /// Checks that each message about one key reduces the number of completions to ignore by
-    /// exactly one, even if several threads report messages at the same time.
+    /// Checks that each ignored completion decrements the number of completions to ignore by
+    /// exactly one, even if several threads report completions at the same time.
     #[test]
     fn no_doubt_is_resolved_twice() {
         const EACH: u8 = 50;

@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 /// address is unique, because the queue pair exists as long as its memberships.
 type Key = (usize, Gid, u16);
 
-/// For each key, the number of [`AttachedQueuePair`]s. The verbs do not count: only the first value
-/// attaches the queue pair, and only dropping the last one detaches it.
+/// For each key, the number of [`AttachedQueuePair`]s. The verbs keep no such number: only the
+/// first value attaches the queue pair, and only dropping the last one detaches it.
 static MEMBERSHIPS: LazyLock<Mutex<HashMap<Key, usize>>> = LazyLock::new(Mutex::default);
 
 /// The membership of a queue pair in a multicast group. Dropping the value ends the membership.

@@ -29,7 +29,7 @@ use crate::memory::HostMemory;
 /// The conditions need not hold any longer once the value is dropped. The conditions must still
 /// hold after the value was sent to another thread ([`Send`]).
 pub unsafe trait StableMemoryMut: Send + 'static {
-    /// Returns the address and length of the owned bytes.
+    /// Returns the address and length of the memory that `self` owns.
     fn memory(&mut self) -> NonNull<[u8]>;
 }
 
@@ -49,7 +49,7 @@ pub unsafe trait StableMemoryMut: Send + 'static {
 /// - be mapped, and valid for reads of bytes, all of them initialised;
 /// - never be written.
 pub unsafe trait StableMemory: Send + 'static {
-    /// Returns the address and length of the bytes.
+    /// Returns the address and length of the memory that `self` keeps alive.
     fn memory(&self) -> NonNull<[u8]>;
 }
 
@@ -112,9 +112,9 @@ unsafe impl StableMemory for bytes::Bytes {
     }
 }
 
-/// The memory of one or more registrations, together with its owner. This type gives out only the
-/// address of the memory; the types that contain a `Backing` decide when references to the memory
-/// may exist ([`super::Span`], [`super::Exposed`]).
+/// The memory of one or more registrations, together with its owner. Gives out only the address of
+/// the memory, and no references: the types that contain this value decide when references may
+/// exist ([`super::Span`], [`super::Exposed`]).
 pub(crate) struct Backing {
     start: NonNull<u8>,
     len: usize,
@@ -143,8 +143,8 @@ impl fmt::Debug for Backing {
 }
 
 impl Backing {
-    /// Creates the backing (memory with its owner) of registrations of `owner`'s memory, which no
-    /// other code can access.
+    /// Takes ownership of `owner` and its memory, which no other code can access, for
+    /// registrations.
     pub(crate) fn exclusive(owner: impl StableMemoryMut) -> Self {
         // The owner is boxed before `memory` is called: moving it afterwards could invalidate the
         // pointer.

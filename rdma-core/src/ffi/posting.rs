@@ -12,8 +12,8 @@ use super::queue_pair::QueuePairHandle;
 use super::request::FLUSH;
 use crate::error::{Error, Result};
 
-/// The fields of `ibv_qp_ex`, followed by the function pointers that newer headers append to the
-/// struct.
+/// The struct `ibv_qp_ex` of newer headers: the fields of the bindings' older struct, followed by
+/// the function for flush requests.
 #[repr(C)]
 struct NewerQpEx {
     _known: sys::ibv_qp_ex,
@@ -56,8 +56,8 @@ impl QueuePairHandle {
     ///
     /// # Safety
     ///
-    /// Each request must meet the requirements of [`Self::post_send`], except that only the last
-    /// request of the list must have no next one.
+    /// Each request must meet the requirements of [`Self::post_send`]. Requests other than the last
+    /// may have a next request.
     #[inline]
     pub(super) unsafe fn post_sends(
         &self,
@@ -93,8 +93,8 @@ impl QueuePairHandle {
     ///
     /// # Safety
     ///
-    /// `wr` must meet the requirements of [`Self::post_send`] on elements and their memory, and
-    /// must have no next request.
+    /// `wr` must have no next request. The list of elements of `wr`, and their memory, must meet
+    /// the requirements of [`Self::post_send`].
     #[inline]
     pub(super) unsafe fn post_receive(&self, wr: &mut sys::ibv_recv_wr) -> Result<()> {
         // SAFETY: the caller guarantees the same requirements for this list of one request.
@@ -176,8 +176,8 @@ impl FastPathQueuePair {
     }
 }
 
-/// Returns whether a bind request is for a window of type 1, which only the verb `ibv_bind_mw`
-/// binds.
+/// Returns whether a bind request is for a window of type 1. Such a window must be bound by its own
+/// call, `ibv_bind_mw`.
 ///
 /// # Safety
 ///
@@ -210,13 +210,13 @@ unsafe fn bind(queue_pair: *mut sys::ibv_qp, wr: *const sys::ibv_send_wr) -> i32
     }
 }
 
-/// Returns whether a list must be posted by `ibv_post_send` even on a queue pair for `ibv_wr_*`,
-/// because one of its requests has several elements. Both ways are allowed there (ibv_wr_post(3)).
+/// Returns whether a list must be posted by `ibv_post_send` on a queue pair for `ibv_wr_*`, which
+/// allows both (ibv_wr_post(3)). Returns `true` if a request has several elements, unless a request
+/// needs an opcode that only `ibv_wr_*` can post.
 ///
-/// In some drivers `ibv_wr_set_sge_list` and `ibv_wr_set_inline_data_list` count the bytes wrongly,
-/// so that only a part of the message is sent. The driver of Linux's Soft-RoCE has this defect in
-/// every release of rdma-core before 2026. Opcodes that only `ibv_wr_*` can post are never posted
-/// by `ibv_post_send`.
+/// The reason is a defect of some drivers: `ibv_wr_set_sge_list` and `ibv_wr_set_inline_data_list`
+/// count the bytes wrongly, so that only a part of the message is sent. The driver of Linux's
+/// Soft-RoCE has this defect in every release of rdma-core before 2026.
 ///
 /// # Safety
 ///
@@ -371,7 +371,7 @@ unsafe fn set_target(queue_pair: *mut sys::ibv_qp_ex, wr: &sys::ibv_send_wr) {
     }
 }
 
-/// Sets the elements or the inline data of the request that [`describe`] has begun.
+/// Passes the elements or the inline data of `wr` to the request that [`describe`] has begun.
 ///
 /// # Safety
 ///

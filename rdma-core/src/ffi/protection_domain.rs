@@ -70,7 +70,7 @@ impl ProtectionDomainHandle {
         }
     }
 
-    /// Creates a parent domain from `domain` and, if `thread` is present, a thread domain.
+    /// Creates a parent domain from `domain`, and from the thread domain `thread` if present.
     pub(crate) fn parent(
         domain: Arc<Self>,
         thread: Option<Arc<ThreadDomainHandle>>,
@@ -121,10 +121,10 @@ impl ProtectionDomainHandle {
         self.innermost().raw == other.innermost().raw
     }
 
-    /// Records that a peer's Send with Invalidate has invalidated the remote key `key`. The caller
-    /// must have just processed the completion of the receive for that message. The key belongs to
-    /// a window of this domain. If the receive came from a shared receive queue, the key belongs to
-    /// a window of the domain of the queue pair.
+    /// Records that a peer's Send with Invalidate has invalidated the remote key `key` of a memory
+    /// window, which ends the access of peers. Must be called when the completion of the receive
+    /// for that message is processed. The window must belong to this domain. For a shared receive
+    /// queue, the window may belong to the queue pair's domain.
     #[inline(never)]
     pub(crate) fn ended_by_peer(&self, key: u32) {
         self.context.leases().ended_by_peer(key);

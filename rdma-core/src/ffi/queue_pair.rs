@@ -21,8 +21,9 @@ use crate::queue_pair::{
     AttributeMask, Modification, QueuePairState, SendOperations, Transport, modify,
 };
 
-/// The sizes of a queue pair: numbers of requests and elements, and the length of inline data, as
-/// requested at creation or as granted by the device.
+/// The sizes of a queue pair: maximum numbers of requests and elements, and the maximum length of
+/// inline data. Depending on the context, these are the sizes that the program requests or that the
+/// device grants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct QueuePairSizes {
     pub(crate) send_requests: u32,
@@ -172,8 +173,9 @@ impl QueuePairHandle {
         is_connection && self.is_posted_plainly()
     }
 
-    /// Returns whether datagrams to this queue pair can take the fast path: its transport is the
-    /// datagram, it allows at least one element in a send, and it posts by `ibv_post_send`.
+    /// Returns whether datagrams of this queue pair can be posted with few, inlined checks. The
+    /// queue pair must be of the datagram transport, allow at least one element in a send, and post
+    /// by `ibv_post_send`.
     #[inline]
     pub(super) fn is_fast_path_for_datagrams(&self) -> bool {
         self.kind == Transport::Datagram && self.is_posted_plainly()
@@ -198,8 +200,8 @@ impl QueuePairHandle {
         self.granted
     }
 
-    /// Returns the operations for which the queue pair was created to be posted by the functions
-    /// `ibv_wr_*`. Empty if it posts by `ibv_post_send`.
+    /// Returns the operations that this queue pair posts by the functions `ibv_wr_*`. Empty if the
+    /// queue pair posts by `ibv_post_send`.
     #[inline]
     pub(crate) fn operations(&self) -> SendOperations {
         self.operations
@@ -257,7 +259,7 @@ impl QueuePairHandle {
     }
 
     /// Sets the attributes that `mask` selects to their values in `attributes`, by `ibv_modify_qp`.
-    /// Counts a move to RESET or RTS.
+    /// A move to the state RESET or RTS also increments [`Self::beginnings`].
     pub(crate) fn apply(
         &self,
         attributes: &mut sys::ibv_qp_attr,
@@ -279,10 +281,10 @@ impl QueuePairHandle {
         }
     }
 
-    /// Returns the number of times that the queue pair was requested to move to RESET or RTS, after
-    /// which a failed queue pair can execute requests again. While this number stays the same, a
-    /// request that succeeds proves that all earlier requests have succeeded: a failed request
-    /// would have stopped all later requests.
+    /// Returns how often the program has requested a move to RESET or RTS, by which a failed queue
+    /// pair can execute requests again. If this number has not changed, a request that succeeds
+    /// proves that all earlier requests have succeeded: a failure would have stopped the queue
+    /// pair.
     pub(crate) fn beginnings(&self) -> u32 {
         self.beginnings.load(Ordering::Acquire)
     }
@@ -318,8 +320,8 @@ impl QueuePairHandle {
     /// Returns the guarantees of the device about the order in which the data of a message becomes
     /// visible in memory, as bits of `ibv_query_qp_data_in_order_caps`.
     pub(crate) fn data_in_order(&self, operation: sys::ibv_wr_opcode) -> u32 {
-        /// The flag `IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS`, which the headers of the bindings
-        /// lack.
+        /// The flag that requests the guarantees as separate bits:
+        /// `IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS`, which the headers of the bindings lack.
         const RETURN_CAPS: u32 = 1;
         // SAFETY: the queue pair is valid.
         let ask =
@@ -374,9 +376,9 @@ impl QueuePairHandle {
         }
     }
 
-    /// Applies `change`. If it moves the queue pair to RESET, also frees the memory of requests
-    /// whose queue was dropped: in RESET the device discards all requests (IBTA volume 1, 10.3.1),
-    /// even if other threads post meanwhile. Queues that still exist keep their memory.
+    /// Applies `change`. A move to RESET also frees the memory of requests that a dropped queue has
+    /// left in flight: in RESET the device discards all requests (IBTA volume 1, 10.3.1), even if
+    /// other threads post meanwhile. Queues that still exist keep their memory.
     pub(crate) fn reset(&self, change: &Modification) -> Result<()> {
         if change.state() != Some(QueuePairState::Reset) {
             return modify(self, change);

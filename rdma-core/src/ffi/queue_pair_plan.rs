@@ -38,15 +38,16 @@ pub(crate) struct QueuePairPlan {
     pub(crate) segmentation_header: Option<u16>,
 }
 
-/// A queue pair that was just created, with the sizes that the device granted.
+/// A queue pair that was just created, with the numbers of requests and elements that the device
+/// granted.
 pub(super) struct Created {
     pub(super) raw: NonNull<sys::ibv_qp>,
     pub(super) granted: QueuePairSizes,
 }
 
 impl QueuePairPlan {
-    /// Creates the queue pair by the verb that its settings need. The owner of the result must keep
-    /// the objects of this plan alive.
+    /// Creates the queue pair, by the creation verb that its settings require. The owner of the
+    /// result must keep the completion queues and other objects of these settings alive.
     pub(super) fn create(&self) -> Result<Created> {
         self.checked()?;
         // SAFETY: all-zero bytes are a valid value of this plain C struct.
@@ -138,8 +139,8 @@ impl QueuePairPlan {
         raw
     }
 
-    /// Returns an error unless all objects of the plan belong to one context, which neither
-    /// libibverbs nor the drivers check.
+    /// Returns an error unless the new queue pair's domain and queues belong to the same context.
+    /// Neither libibverbs nor the drivers check this.
     pub(super) fn checked(&self) -> Result<()> {
         let context = self.domain.context();
         let foreign = |what: &str| {

@@ -106,8 +106,8 @@ impl ExtendedCompletionQueue {
     }
 }
 
-/// Sets the context value of a completion queue to `id`. Events of the channel identify the queue
-/// by this value.
+/// Stores `id` in the context value of a completion queue, by which the events of the queue's
+/// completion channel identify the queue.
 ///
 /// # Safety
 ///
@@ -125,8 +125,8 @@ impl WorkCompletion {
     /// # Safety
     ///
     /// If `raw.wr_id` is the id of a request of this crate, the device must have completed that
-    /// request, and all earlier requests of the same send queue: a queue to which the completion is
-    /// passed returns their memory.
+    /// request, and all earlier requests of the same send queue. Passing the completion to a queue
+    /// returns the memory of these requests to the program.
     pub unsafe fn from_raw(raw: sys::ibv_wc) -> Self {
         Self::from_raw_parts(raw)
     }

@@ -15,8 +15,8 @@ use crate::address::Destination;
 use crate::error::{Error, Result};
 use crate::memory::{Elements, Gather, RemoteMemory};
 
-/// A scatter/gather list for raw requests, created from registered memory. The list keeps no memory
-/// alive.
+/// A scatter/gather list of registered memory, for requests that are posted through the unsafe raw
+/// methods. The list does not keep the memory alive.
 ///
 /// The list is `Send` and `Sync`: its addresses and keys are plain numbers.
 #[doc(alias = "ibv_sge")]

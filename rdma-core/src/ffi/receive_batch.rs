@@ -42,8 +42,7 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
         self.queue.ring.staged()
     }
 
-    /// Adds a receive into `memory` to the batch. Most receives take a fast path, which is inlined
-    /// at the caller.
+    /// Adds a receive into `memory` to the batch. On failure returns the error and the memory.
     #[inline(always)]
     pub(crate) fn stage(&mut self, memory: T) -> Result<(), (Error, T)>
     where

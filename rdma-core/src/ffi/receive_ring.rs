@@ -75,14 +75,13 @@ impl<T: Send + 'static> ReceiveRing<T> {
         self.ring.take(id)
     }
 
-    /// Returns the limits that receives on the fast path must meet.
+    /// Returns the limits of receives that are posted with few, inlined checks.
     #[inline]
     pub(super) fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Assigns memory to the storage in which the requests of batches are built, before a batch
-    /// begins.
+    /// Provides memory for the requests of a batch, before the batch begins.
     #[inline]
     pub(super) fn open_room(&mut self) {
         self.room.open(self.ring.capacity(), self.limits.elements());

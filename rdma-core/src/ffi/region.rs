@@ -77,7 +77,7 @@ impl RawRegion {
         }
     }
 
-    /// Reads the keys of the region again, after a change of the region, and records `domain` as
+    /// Updates the keys of the region, which its reregistration has changed, and stores `domain` as
     /// its domain.
     pub(super) fn refresh(&mut self, domain: Arc<ProtectionDomainHandle>) {
         if let Some(raw) = self.raw {
@@ -106,8 +106,8 @@ impl RawRegion {
         &self.domain
     }
 
-    /// Deregisters the region; unimports an imported region. Does nothing if the region was already
-    /// deregistered or unimported.
+    /// Deregisters the region, or undoes the import of an imported region. Does nothing if this has
+    /// already happened. Returns the error of `ibv_dereg_mr`.
     pub(super) fn end(&mut self) -> Result<()> {
         let Some(raw) = self.raw else { return Ok(()) };
         if self.is_imported {
@@ -172,7 +172,8 @@ impl RegistrationParameters {
     /// Replaces [`AccessFlags::ZERO_BASED`] by an explicit address 0 for the first byte. Some
     /// devices ignore the flag, and would then access other bytes than the caller means.
     ///
-    /// `start` is the address of the memory, or its offset in the object that contains it.
+    /// `start` is the position of the memory, from which the function checks that the memory begins
+    /// at a page: its address, or its offset in the object that contains it.
     pub(super) fn explicit(self, start: u64) -> Result<Self> {
         if !self.access.contains(AccessFlags::ZERO_BASED) {
             return Ok(self);
@@ -192,8 +193,9 @@ impl RegistrationParameters {
         })
     }
 
-    /// Returns the shift of a region that begins at `start`: the difference, modulo 2^64, between
-    /// the address that requests use for a byte and the address in this process.
+    /// Returns the number that, added to the address of a byte in this process, gives the address
+    /// that requests use for the byte. The addition wraps around. `start` is the region's address
+    /// in this process.
     fn shift(self, start: *const u8) -> u64 {
         let start = start as u64;
         self.first.unwrap_or(start).wrapping_sub(start)
@@ -258,8 +260,8 @@ impl RegionHandle {
         })
     }
 
-    /// Takes ownership of `raw`, a region that covers all of `memory` and was registered with the
-    /// parameters `how`.
+    /// Creates a handle that owns `raw`, a region that covers all of `memory`. `how` contains the
+    /// parameters of its registration.
     pub(super) fn adopt(raw: RawRegion, memory: Arc<Backing>, how: RegistrationParameters) -> Self {
         Self {
             raw,
@@ -302,7 +304,7 @@ impl RegionHandle {
         (address as u64).wrapping_add(self.shift)
     }
 
-    /// Returns whether requests use the same addresses for the memory as this process.
+    /// Returns whether the addresses in requests equal the addresses of the memory in this process.
     #[inline]
     pub(crate) fn is_mapped(&self) -> bool {
         self.shift == 0
@@ -322,11 +324,8 @@ impl RegionHandle {
         }
     }
 
-    /// Records that the region was reregistered successfully. Returns the former memory if it was
-    /// replaced.
-    ///
-    /// Requests address new memory by its address in this process. Without new memory, the
-    /// addresses that requests use stay the same.
+    /// Records that the region was reregistered successfully. Returns the former memory if `memory`
+    /// replaces it. Requests then address the new memory by its address in this process.
     pub(super) fn changed(
         &mut self,
         domain: Arc<ProtectionDomainHandle>,

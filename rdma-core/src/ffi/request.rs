@@ -33,10 +33,9 @@ pub(super) fn stack_room() -> [MaybeUninit<sys::ibv_sge>; MAX_ELEMENTS] {
     [const { MaybeUninit::uninit() }; MAX_ELEMENTS]
 }
 
-/// Checks a send request, and fills in the C struct `wr`. The memory of the request must stay at
-/// its place until the request has completed.
-///
-/// Afterwards `wr` points into `room`, which must not be changed until the request is posted.
+/// Checks a send request, and fills in the C struct `wr` for it. The elements of the request are
+/// written into `room`, to which `wr` points, so `room` must not change until the request is
+/// posted. The memory of the request must not move until the request has completed.
 #[inline]
 pub(super) fn describe_send<T: Gather>(
     wr: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -70,8 +69,8 @@ pub(super) struct Limits {
     read_context: usize,
 }
 
-/// A number that is not the address of a context (open device). If requests require memory of the
-/// context at this address, no memory fulfils the condition.
+/// A number that is not the address of a context (open device). Memory can therefore never be
+/// registered with this context, so a check for this context rejects every request.
 const NO_CONTEXT: usize = 1;
 
 impl Limits {
@@ -105,7 +104,8 @@ impl Limits {
         }
     }
 
-    /// Returns the address of the context with which memory for `operation` must be registered.
+    /// Returns the address of the context with which memory for `operation` must be registered. The
+    /// address only identifies the context.
     #[inline(always)]
     fn context_for(self, operation: Operation) -> usize {
         match operation {
@@ -123,9 +123,9 @@ impl Limits {
     }
 }
 
-/// Checks a request of a connected queue pair, and fills in `wr`, on the fast path: for requests
-/// that keep only their memory alive. Returns `false` if the request needs the full checks of
-/// [`describe_send`].
+/// Checks a request of a connected queue pair with few, inlined checks, and fills in `wr`. The
+/// request must keep nothing alive except its memory. Returns `false` if the request needs the full
+/// checks of [`describe_send`].
 ///
 /// The function is inlined, so that the compiler removes checks whose result is known in the
 /// caller.
@@ -164,11 +164,9 @@ pub(super) fn describe_fast_path<T: Gather>(
     is_fast_path
 }
 
-/// Checks a request with inline data of a connected queue pair, and fills in `wr`, on the fast
-/// path: for requests that keep nothing alive. Returns `false` if the request needs the full checks
-/// of [`describe_inline`].
-///
-/// The function is inlined for the same reason as [`describe_fast_path`].
+/// Checks a request with inline data of a connected queue pair with few, inlined checks, and fills
+/// in `wr`. The request must keep nothing alive. Returns `false` if the request needs the full
+/// checks of [`describe_inline`].
 #[inline(always)]
 pub(super) fn describe_fast_path_inline<D: InlineData>(
     wr: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -198,8 +196,8 @@ pub(super) fn describe_fast_path_inline<D: InlineData>(
     is_fast_path
 }
 
-/// Checks a datagram and fills in `wr`, on the fast path. Returns `false` if the datagram needs the
-/// full checks of [`describe_send`].
+/// Checks a datagram with few, inlined checks, and fills in the C struct `wr` of the request.
+/// Returns `false` if the datagram needs the full checks of [`describe_send`].
 #[inline(always)]
 pub(super) fn describe_fast_path_datagram<T: Gather>(
     wr: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -297,8 +295,8 @@ fn write_fast_path(
     }
 }
 
-/// Checks a request with inline data, and fills in the C struct `wr`. Posting copies the data,
-/// which must stay valid until then.
+/// Checks a request with inline data, and fills in the C struct `wr`. The data must stay valid
+/// until the request is posted, which copies the data.
 #[inline]
 pub(super) fn describe_inline<D: InlineData>(
     wr: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -321,8 +319,8 @@ pub(super) fn describe_inline<D: InlineData>(
     Ok(())
 }
 
-/// Writes a request with the id `wr_id` into `place`. The request points to the elements in `list`,
-/// and to objects in `keep`.
+/// Writes the C struct of a send request with the id `wr_id` into `place`. The struct points to the
+/// elements in `list`, and to objects in `keep` that stay alive until the request has completed.
 #[inline(always)]
 fn write(
     place: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -429,8 +427,8 @@ fn write(
     }
 }
 
-/// Packs the placement type and the selectivity level of a flush into one word, which the module
-/// `posting` unpacks. `whole` says that the flush is for the whole region.
+/// Packs the placement type of a flush, and whether the flush is for the whole region, into one
+/// word. The module `posting` unpacks the word.
 fn flush_word(placement: Placement, whole: bool) -> u64 {
     let kind = match placement {
         Placement::Global => 1,
@@ -439,8 +437,8 @@ fn flush_word(placement: Placement, whole: bool) -> u64 {
     kind | u64::from(whole) << 8
 }
 
-/// The scatter/gather elements of a receive request. The C struct of the request points to this
-/// value.
+/// The scatter/gather elements of a receive request. Must not move until the request is posted,
+/// because the C struct of the request points to the elements.
 pub(super) struct ReceiveElements {
     room: [MaybeUninit<sys::ibv_sge>; MAX_ELEMENTS],
     len: usize,
@@ -456,11 +454,10 @@ impl ReceiveElements {
         }
     }
 
-    /// Collects the scatter/gather elements of `memory` in this value, and checks limits that
-    /// drivers may not check.
+    /// Stores the scatter/gather elements of `memory` in `self`. Returns an error if the number or
+    /// the total length of the elements is too large, or if the device cannot write to the memory.
     ///
-    /// The elements are not returned but stored in `self`, because a return would copy the whole
-    /// array several times.
+    /// The elements are not returned, because a return would copy the whole array several times.
     #[inline]
     pub(super) fn scatter<T: Scatter>(
         &mut self,
@@ -495,8 +492,8 @@ pub(super) fn scatter<T: Scatter>(
     Ok(list.len())
 }
 
-/// Writes the scatter/gather elements of `memory` into `room`, and returns their number, on the
-/// inlined fast path. Returns `None` if the elements need the full checks of [`scatter`].
+/// Writes the scatter/gather elements of `memory` into `room` after few, inlined checks, and
+/// returns their number. Returns `None` if the full checks of [`scatter`] are needed.
 #[inline(always)]
 pub(super) fn scatter_fast_path<T: Scatter>(
     room: &mut Room,
@@ -509,7 +506,8 @@ pub(super) fn scatter_fast_path<T: Scatter>(
     (is_writable && list.fits(limits.elements)).then_some(list.len())
 }
 
-/// Returns a receive request that points to the first `len` elements in `room`.
+/// Returns a receive request with the id `wr_id` that points to the first `len` scatter/gather
+/// elements in `room`.
 #[inline]
 pub(super) fn receive_request(room: &mut Room, len: usize, wr_id: u64) -> sys::ibv_recv_wr {
     sys::ibv_recv_wr {

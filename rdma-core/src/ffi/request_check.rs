@@ -156,8 +156,8 @@ fn not_made_for(operation: Operation, queue_pair: &QueuePairHandle) -> Error {
     Error::Unsupported { what, device }
 }
 
-/// Checks that this process can read the data of an inline request, and that the data is not longer
-/// than `limit`.
+/// Returns an error if this process cannot read the data of an inline request, or if the data is
+/// longer than `limit` bytes.
 #[inline]
 fn check_inline(list: &ElementList, limit: u32) -> Result<()> {
     if list.is_mapped() && list.bytes() <= u64::from(limit) {

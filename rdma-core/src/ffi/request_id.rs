@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of low bits of an id that count within a block: a block has 2^24 ids.
+/// The number of low bits of a work request id that differ within a block of 2^24 consecutive ids.
 pub(super) const BLOCK_BITS: u32 = 24;
 pub(super) const BLOCK_MASK: u64 = (1 << BLOCK_BITS) - 1;
 
@@ -24,17 +24,17 @@ pub(super) fn block_of(id: u64) -> u64 {
     id >> BLOCK_BITS
 }
 
-/// The ids of the requests of a queue with a single owner. Requests are numbered from 0 in the
-/// order of posting.
+/// The ids of the requests of a queue with a single owner. A request's number counts from 0 in the
+/// order of posting. Its id has the same low bits; the high bits identify a block of
+/// 2^[`BLOCK_BITS`] ids that only this queue uses.
 ///
-/// At most 2^[`BLOCK_BITS`] requests are outstanding, so all ids are from the last two blocks.
+/// At most as many requests are outstanding as a block has ids, so all ids are from the last two
+/// blocks.
 ///
-/// The low bits of an id equal the low bits of the request's number; the high bits identify a
-/// block. Therefore the fast path computes with ids alone, and needs no request numbers.
-///
-/// The fast path compares two ids: `tail_id` with `end_id` before it posts a request, and the id in
-/// a completion with `head_id`. Both comparisons also fail in the states that exclude the fast
-/// path: [`Admission::Closed`] is stored in `end_id`, [`Removals::OutOfOrder`] in `head_id`.
+/// The usual way to post and to complete a request compares two ids: `tail_id` with `end_id` before
+/// the post, and the id in a completion with `head_id`. Both comparisons also fail in the states
+/// that need more checks: [`Admission::Closed`] is stored in `end_id`, [`Removals::OutOfOrder`] in
+/// `head_id`.
 #[derive(Debug)]
 pub(super) struct Sequence {
     /// The first id for which the sequence has no room: [`Self::tail_id`] plus the number of
@@ -67,7 +67,8 @@ pub(super) enum Admission {
     Closed,
 }
 
-/// Order in which completed requests have been removed from a [`Sequence`].
+/// The order in which completed requests have been removed from a [`Sequence`], compared with the
+/// order of posting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Removals {
     /// All removed requests are older than all outstanding requests.
@@ -76,17 +77,18 @@ pub(super) enum Removals {
     OutOfOrder,
 }
 
-/// The bit that marks `head_id` in the state [`Removals::OutOfOrder`], so that it equals the id of
-/// no request. Ids of this crate never have this bit, and ids that the program chooses are below
-/// 2^24 or at least 2^63.
+/// The bit that is set in [`Sequence::head_id`] in the state [`Removals::OutOfOrder`], so that the
+/// id of no request equals it. Ids of this crate never have this bit, and ids that the program
+/// chooses are below 2^24 or at least 2^63.
 const OUT_OF_ORDER: u64 = 1 << 62;
 
-/// The number that is subtracted from `end_id` in the state [`Admission::Closed`]. It is larger
-/// than the capacity of every sequence, so that no room is left for requests on the fast path.
+/// The number that is subtracted from [`Sequence::end_id`] in the state [`Admission::Closed`].
+/// Larger than any capacity, so that `end_id` is then below the id of the next request.
 const CLOSED: i64 = 1 << 32;
 
 impl Sequence {
-    /// Creates a sequence for `capacity` outstanding requests, at most 2^[`BLOCK_BITS`].
+    /// Creates the ids for a queue with at most `capacity` outstanding requests. `capacity` must be
+    /// at most 2^[`BLOCK_BITS`].
     pub(super) fn new(capacity: usize) -> Self {
         let block = next_block();
         Self {
@@ -105,14 +107,14 @@ impl Sequence {
         self.capacity
     }
 
-    /// Returns whether one more request can be posted on the fast path: the sequence has room, and
-    /// the state is [`Admission::Open`].
+    /// Returns whether one more request can be posted with few, inlined checks: the queue has room,
+    /// and the state is [`Admission::Open`].
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         (self.tail_id as i64) < self.end_id
     }
 
-    /// Sets the state that determines whether requests may be posted on the fast path.
+    /// Sets the state that determines whether requests may be posted with few, inlined checks.
     pub(super) fn set_admission(&mut self, admission: Admission) {
         match (self.admission(), admission) {
             (Admission::Open, Admission::Closed) => self.end_id -= CLOSED,
@@ -130,7 +132,8 @@ impl Sequence {
         }
     }
 
-    /// Records whether requests have been removed in the order of posting.
+    /// Records whether requests have been removed in the order of posting, after a removal. If not,
+    /// [`Self::oldest_id`] matches no request.
     pub(super) fn set_removals(&mut self, removals: Removals) {
         self.head_id = match removals {
             Removals::InOrder => self.head_id & !OUT_OF_ORDER,
@@ -161,7 +164,8 @@ impl Sequence {
     }
 
     /// Returns the id of the oldest outstanding request or, if no request is outstanding, the id of
-    /// the next request. In the state [`Removals::OutOfOrder`], the returned id matches no request.
+    /// the next request. If requests have been removed out of order, the returned value is the id
+    /// of no request, so that a comparison with any id fails.
     #[inline]
     pub(super) fn oldest_id(&self) -> u64 {
         self.head_id
@@ -173,29 +177,30 @@ impl Sequence {
         self.tail_id
     }
 
-    /// Returns the id of the request with this number.
+    /// Returns the work request id of the queue's request with this number. Numbers count from 0 in
+    /// each queue; ids are unique within the process.
     #[inline]
     pub(super) fn id(&self, number: u64) -> u64 {
         self.blocks[(number >> BLOCK_BITS) as usize & 1] | (number & BLOCK_MASK)
     }
 
-    /// Returns the number of the outstanding request with the id `id`; `None` if there is no such
-    /// request.
+    /// Returns the number of the outstanding request with the work request id `id`, counted from 0
+    /// in the order of posting; `None` if there is no such request.
     pub(super) fn number(&self, id: u64) -> Option<u64> {
         let head = self.head();
         let number = head + (id.wrapping_sub(head) & BLOCK_MASK);
         (number < self.tail() && self.id(number) == id).then_some(number)
     }
 
-    /// Returns the number of ids that are left in the current block of consecutive ids, including
-    /// the id of the next request.
+    /// Returns how many consecutive ids can still be used before the queue needs a new block of
+    /// ids, including the id of the next request.
     #[inline]
     pub(super) fn left_in_block(&self) -> u64 {
         BLOCK_MASK + 1 - (self.tail_id & BLOCK_MASK)
     }
 
     /// Counts `count` more requests as outstanding. `count` must be less than
-    /// [`Self::left_in_block`].
+    /// [`Self::left_in_block`], so that no new block of ids is needed.
     #[inline]
     pub(super) fn advance_tail_within(&mut self, count: u64) {
         debug_assert!(count < self.left_in_block());
@@ -241,9 +246,9 @@ impl Sequence {
         self.head_id = self.id(self.head()) | self.head_id & OUT_OF_ORDER;
     }
 
-    /// Allocates the block of ids for the request with the number `number`, unless it is allocated
-    /// already. The number must be less than 2^[`BLOCK_BITS`] above the number of the oldest
-    /// outstanding request. Numbers must not decrease from call to call.
+    /// Allocates a new block of 2^[`BLOCK_BITS`] ids if the request with the number `number` is the
+    /// first to need it. The number must be less than 2^[`BLOCK_BITS`] above the number of the
+    /// oldest outstanding request. Numbers must not decrease from call to call.
     #[inline]
     pub(super) fn open(&mut self, number: u64) {
         if number & BLOCK_MASK == 0 && number >> BLOCK_BITS == self.opened {
@@ -268,7 +273,7 @@ mod tests {
         assert_eq!(one.number(0), None, "the id of an empty completion");
     }
 
-    /// Returns a sequence whose next request is 7 numbers before the end of its block of ids.
+    /// Returns the ids of a queue that has used `blocks` blocks of ids, except for the last 7 ids.
     fn before_the_change(blocks: u64) -> Sequence {
         at((blocks << BLOCK_BITS) - 7, blocks)
     }

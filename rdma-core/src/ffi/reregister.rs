@@ -34,9 +34,9 @@ impl RegionHandle {
     /// Changes the domain, access or memory of the region, which also changes its keys. Returns the
     /// former memory if the memory changed.
     ///
-    /// Rejects [`AccessFlags::ZERO_BASED`] for new memory, and a change of that flag for the old
-    /// memory: after `ibv_rereg_mr`, requests address new memory by its address in this process.
-    /// Without new memory they keep using the same addresses.
+    /// Returns an error for [`AccessFlags::ZERO_BASED`] with new memory, because requests then
+    /// address the memory by its address in this process. Also returns an error for a change of
+    /// that flag without new memory, because the addresses in requests then stay the same.
     ///
     /// On failure the handle is unchanged. After [`Status::Unusable`] the caller must deregister
     /// the region and prevent its use. The region must cover the whole of its memory.
@@ -97,9 +97,8 @@ impl RegionHandle {
         Ok(self.changed(domain, access, changes.memory.clone()))
     }
 
-    /// Returns an error for changes that the verb cannot express, because it cannot set the
-    /// addresses that requests use: `ZERO_BASED` with new memory, and a change of `ZERO_BASED`
-    /// without new memory.
+    /// Returns an error for changes that `ibv_rereg_mr` does not support: `ZERO_BASED` with new
+    /// memory, and a change of `ZERO_BASED` without new memory.
     fn check_addresses(&self, changes: &Changes) -> Result<()> {
         let is_counted = |access: AccessFlags| access.contains(AccessFlags::ZERO_BASED);
         let before = is_counted(self.access());

@@ -5,10 +5,7 @@ use std::mem;
 
 use super::slot_table::{Reserved, SlotTable};
 
-/// A [`Reserved`] slot that is given back to its table when this guard is dropped.
-///
-/// Creating a guard, and taking the slot out of it by [`SlotGuard::into_reserved`], costs nothing.
-/// Only a drop of the guard calls the table, through a pointer.
+/// A guard of a [`Reserved`] slot. Dropping the guard gives the slot back to its table.
 pub(crate) struct SlotGuard<'t> {
     reserved: Reserved,
     table: &'t (dyn CancelReservation + Sync),

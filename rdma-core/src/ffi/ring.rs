@@ -22,8 +22,8 @@ impl<T> RequestResources<T> {
     };
 }
 
-/// A ring buffer of the requests of a queue, each with the memory that the device uses. The id of a
-/// request determines its position in the ring.
+/// A ring buffer of the requests of a queue. The ring owns the memory of each request, which the
+/// device uses. The id of a request determines its position in the ring.
 ///
 /// The requests in flight are followed by the staged requests of a batch, which are not posted yet.
 pub(super) struct Ring<T: Send + 'static> {
@@ -119,8 +119,8 @@ impl<T: Send + 'static> Ring<T> {
         self.order.is_open()
     }
 
-    /// Returns whether the ring has room for the next request and the slot for it is empty. Unlike
-    /// [`Self::is_ready`], this does not depend on whether the fast path is open.
+    /// Returns whether the ring has room for the next request and the slot for it is empty.
+    /// [`Self::is_ready`] in addition requires that the request can be posted with few checks.
     #[inline]
     pub(super) fn has_empty_slot(&self) -> bool {
         self.in_flight() < self.capacity() && self.staged() == 0 && !self.has_unclaimed
@@ -143,7 +143,7 @@ impl<T: Send + 'static> Ring<T> {
     ///
     /// # Safety
     ///
-    /// [`Self::is_ready`] must return `true`.
+    /// The slot of the next request must be empty: [`Self::is_ready`] must have returned `true`.
     #[inline]
     pub(super) unsafe fn keep_memory(&mut self, memory: T) {
         let slot = self.slot(self.order.next_id());
@@ -212,9 +212,8 @@ impl<T: Send + 'static> Ring<T> {
         number.map_or(0, |number| number - self.order.head() + 1)
     }
 
-    /// Removes the oldest request in flight, which must exist, because it has completed, and
-    /// returns its memory. `outcome` is the outcome of a request that was posted `left` requests
-    /// later, and whose completion also completes the removed one.
+    /// Removes the oldest request in flight, which must exist, and returns its memory. The request
+    /// has completed, because the request posted `left` requests later has ended with `outcome`.
     #[inline]
     pub(super) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         let slot = self.slot(self.order.oldest_id());
@@ -222,8 +221,8 @@ impl<T: Send + 'static> Ring<T> {
         self.take_slot(slot, outcome, left)
     }
 
-    /// Removes the oldest request in flight and returns its memory. The request must exist, and
-    /// must keep nothing alive except the memory.
+    /// Removes the oldest request in flight and returns its memory, or `None` if the request had no
+    /// memory. The request must exist, and must keep nothing else alive.
     #[inline]
     pub(super) fn take_oldest(&mut self) -> Option<T> {
         let slot = self.slot(self.order.oldest_id());
@@ -243,11 +242,11 @@ impl<T: Send + 'static> Ring<T> {
         self.pick(id)
     }
 
-    /// Removes one request, which need not be the oldest, and returns its memory.
+    /// Removes the request with the id `id`, which need not be the oldest, and returns its memory.
+    /// Returns `None` if no such request with memory is in flight.
     ///
-    /// As long as a request is in flight that is older than a removed one, the sequence of ids is
-    /// in the state [`Removals::OutOfOrder`]. [`Self::take`] then calls this function for every
-    /// request.
+    /// If an older request stays in flight, the state becomes [`Removals::OutOfOrder`]. Until that
+    /// request is removed, [`Self::take`] calls this function for every request.
     fn pick(&mut self, id: u64) -> Option<T> {
         let number = self.order.number(id)?;
         let slot = self.slot(number);
@@ -307,13 +306,14 @@ impl<T: Send + 'static> Ring<T> {
         (self.staged.end - self.staged.start) as usize
     }
 
-    /// Returns whether the ring has room to stage one more request: to add it to a batch.
+    /// Returns whether the ring has room for one more request of a batch.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         self.in_flight() + self.staged() < self.capacity()
     }
 
-    /// Discards the staged requests of a batch that was leaked, before another batch begins.
+    /// Prepares the ring for a new batch. Discards the unposted requests of an earlier batch that
+    /// was leaked (not dropped).
     #[inline]
     pub(super) fn begin_staging(&mut self) {
         let forgotten = self.staged.clone();
@@ -342,11 +342,12 @@ impl<T: Send + 'static> Ring<T> {
         (self.fast_path_staging > 0).then(|| self.order.next_id() + behind)
     }
 
-    /// Adds the next request to the batch on the fast path, and stores its memory in the ring.
+    /// Adds the next request to the batch, and stores its memory in this ring of requests.
     ///
     /// # Safety
     ///
-    /// [`Self::fast_path_staged_id`] must return an id for the request.
+    /// The slot of the next request must be empty: [`Self::fast_path_staged_id`] must have returned
+    /// an id for the request.
     #[inline]
     pub(super) unsafe fn stage_memory(&mut self, memory: T) {
         let slot = self.slot(self.staged.end);
@@ -359,9 +360,8 @@ impl<T: Send + 'static> Ring<T> {
         unsafe { (&raw mut self.slots.get_unchecked_mut(slot).memory).write(Some(memory)) };
     }
 
-    /// Adds the next request, which needs neither memory nor other objects until it completes, to
-    /// the batch on the fast path. [`Self::fast_path_staged_id`] must return an id for the request,
-    /// so that its slot is empty.
+    /// Adds the next request to the batch. The request must need neither memory nor other objects
+    /// until it completes, and [`Self::fast_path_staged_id`] must have returned an id for it.
     #[inline]
     pub(super) fn stage_nothing(&mut self) {
         debug_assert!(self.fast_path_staging > 0);
@@ -370,8 +370,8 @@ impl<T: Send + 'static> Ring<T> {
         self.order.set_admission(Admission::Closed);
     }
 
-    /// Empties the slots of the staged requests with the numbers `numbers`. Leaves the slots of
-    /// those requests unchanged that have been posted in the meantime.
+    /// Drops the memory of those requests with the numbers `numbers` that a batch contained but
+    /// that were not posted.
     #[cold]
     fn clear(&mut self, numbers: Range<u64>) {
         for number in numbers.start.max(self.order.tail())..numbers.end {
@@ -387,8 +387,8 @@ impl<T: Send + 'static> Ring<T> {
         self.order.id(self.staged.end)
     }
 
-    /// Adds the next request to the batch, and stores its memory and the objects that it keeps
-    /// alive in the ring.
+    /// Adds the next request to the batch. Stores its memory and the objects in `keep` in the ring
+    /// until the request has completed.
     #[inline]
     pub(super) fn stage(&mut self, memory: Option<T>, keep: KeepAlive) {
         let slot = self.slot(self.staged.end);
@@ -445,8 +445,8 @@ pub(crate) struct Unstaged<'a, T: Send + 'static> {
 }
 
 impl<T: Send + 'static> Unstaged<'_, T> {
-    /// Returns the memory of the next unposted request that has memory, or `None` if no such
-    /// request is left.
+    /// Returns the memory of the next request that was not posted, so that the program gets it
+    /// back. Skips requests without memory, and returns `None` if no request is left.
     pub(crate) fn next(&mut self) -> Option<T> {
         while self.next < self.end {
             let slot = self.ring.slot(self.next);
@@ -493,7 +493,8 @@ mod tests {
         Ring::new(handle, 4, true)
     }
 
-    /// Stages as many requests as the fast path allows, checks their ids, and returns their number.
+    /// Adds requests to a batch as long as they need only few checks, checks their ids, and returns
+    /// their number.
     fn stage_fast_path(ring: &mut Ring<Memory>) -> usize {
         let mut count = 0;
         while let Some(id) = ring.fast_path_staged_id() {

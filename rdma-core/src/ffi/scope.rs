@@ -160,14 +160,15 @@ impl<'scope> Scope<'scope, '_> {
         self.requests.in_flight.get()
     }
 
-    /// Waits until all requests of the scope have ended. Does not return their outcomes;
-    /// [`PendingRequest::wait`] returns the outcome of each request.
+    /// Waits until all requests that were posted through this [`Scope`] have ended. Does not return
+    /// their outcomes; [`PendingRequest::wait`] returns the outcome of each request.
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`](crate::Error::TimedOut) if no request has ended during the timeout of
-    /// the scope; the queue pair has then failed. [`Error::InUse`](crate::Error::InUse) if the
-    /// calling thread is polling an extended completion queue of the queue pair.
+    /// - [`Error::TimedOut`](crate::Error::TimedOut) if no request has ended during the timeout of
+    ///   the scope. The queue pair has then failed.
+    /// - [`Error::InUse`](crate::Error::InUse) if the calling thread is polling an extended
+    ///   completion queue of the queue pair.
     pub fn wait_all(&self) -> Result<()> {
         self.requests.wait_all()
     }

@@ -17,10 +17,10 @@ use crate::queue_pair::{Modification, QueuePairState, modify};
 const MAX_FLUSH_WAIT: Duration = Duration::from_secs(2);
 
 impl ScopeRequests {
-    /// Polls once for the completion of the request `ticket`, and returns the completion if the
-    /// request succeeded and no other completion is pending. This is the usual case, and frees the
-    /// slot. In all other cases returns `None`, and the caller must call [`Self::wait`]. `way` is
-    /// the index of the request's completion queue in [`ScopeRequests::completions`].
+    /// Polls once for the completion of the request `ticket`, from the completion queue with the
+    /// index `way`. In the usual case the request has succeeded and no other completion is pending:
+    /// then returns the completion and frees the request's slot. In all other cases returns `None`,
+    /// and the caller must call [`Self::wait`].
     #[inline(always)]
     pub(crate) fn poll_once(&self, way: usize, ticket: Ticket<'_>) -> Option<WorkCompletion> {
         if !ticket.is_simply_in_flight() {
@@ -47,8 +47,8 @@ impl ScopeRequests {
         }
     }
 
-    /// Processes the completions in `completions` that belong to this scope. Delivers each other
-    /// completion to the thread that waits for it, or puts it back into the queue.
+    /// Processes the completions of this scope's requests. Delivers any other completion to the
+    /// thread that waits for it, or puts it back into `queue`.
     #[inline(never)]
     fn sort(&self, queue: &CompletionQueueHandle, completions: &[WorkCompletion]) {
         for completion in completions {
@@ -97,8 +97,7 @@ impl ScopeRequests {
         Ok(!self.is_awaited(ticket))
     }
 
-    /// Returns whether the request `ticket` is still in flight. The request keeps its slot until
-    /// its handle is dropped, so the slot contains the state of this request.
+    /// Returns whether the request `ticket` is still in flight, according to its slot.
     fn is_awaited(&self, ticket: Ticket<'_>) -> bool {
         matches!(
             self.slots.get(ticket.id()),
@@ -120,8 +119,9 @@ impl ScopeRequests {
         }
     }
 
-    /// Records the failure of a request whose handle was dropped or leaked, unless one was recorded
-    /// before. The end of the scope returns the first such failure.
+    /// Records the failure of a request that no handle can report, because the program has dropped
+    /// or leaked the request's handle. Only the first failure is recorded; the end of the
+    /// [`Scope`](crate::Scope) returns it.
     fn record_failure(&self, completion: &WorkCompletion) {
         if let Err(error) = completion.result() {
             let first = self.failure.take().unwrap_or(Error::Work(error));
@@ -195,8 +195,8 @@ impl ScopeRequests {
         Ok(())
     }
 
-    /// Polls the completion queues and the inbox once. Returns the number of this scope's requests
-    /// that have completed.
+    /// Polls the completion queues once, and then takes the completions that other threads have
+    /// polled for this scope. Returns how many of the scope's requests have completed.
     fn poll(&self) -> Result<usize> {
         let [sends, receives] = &self.completions;
         let mut polled = self.poll_queue(sends);

@@ -18,7 +18,8 @@ use crate::error::{Error, Result};
 use crate::memory::{Gather, Scatter};
 use crate::queue_pair::{InlineData, KeepAlive, SendRequest};
 
-/// The requests of a scope. Each uses a slot (a place in a fixed table) until it has ended.
+/// The requests of a [`Scope`](crate::Scope). Each uses a slot (a place in a fixed table) until it
+/// has ended.
 pub(crate) struct ScopeRequests {
     pub(super) queue_pair: Arc<QueuePairHandle>,
     /// The completion queue for sends (at index [`SENDS`]) and the completion queue for receives
@@ -137,7 +138,7 @@ impl ScopeRequests {
         Ok((ticket, memory))
     }
 
-    /// Posts a send request on the general path, which supports every request.
+    /// Posts a send request of any kind, with all checks.
     ///
     /// # Safety
     ///

@@ -13,15 +13,14 @@ use crate::queue_pair::KeepAlive;
 /// scope allocates.
 const MAX_SLOTS: u32 = 1 << 16;
 
-/// The word (stored state) of a slot that is free. Like [`OTHER`], this value is never the id of a
-/// request: ids begin at 2^24.
+/// The value that marks a slot as free. Never equal to the id of a request: ids begin at 2^24.
 pub(super) const FREE: u64 = 0;
 
-/// The word (stored state) of a slot in a rare state, which is then stored in the field
-/// [`Details::state`].
+/// The value that marks a slot whose state is neither free nor the usual state of a request in
+/// flight. The field [`Details::state`] then contains the state.
 const OTHER: u64 = 1;
 
-/// The state of a request of a scope, as its slot records it.
+/// The state of a request of a [`Scope`](crate::Scope), or of the slot that the request uses.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum SlotState {
     InFlight {
@@ -39,7 +38,7 @@ pub(super) enum SlotState {
     Unusable,
 }
 
-/// A table with a fixed number of slots for the requests of a scope.
+/// A table with a fixed number of slots (places) for the requests of a [`Scope`](crate::Scope).
 ///
 /// The low bits of a request's id are the index of its slot. Ids are consecutive, so requests use
 /// the slots one after the other. Slots that are still in use are skipped.
@@ -84,8 +83,8 @@ impl Ticket<'_> {
         self.word.get() == word
     }
 
-    /// Returns whether the request is in the usual state: in flight, with a handle, and keeping
-    /// nothing alive.
+    /// Returns whether the request is in the usual state: in flight, keeping nothing alive, and the
+    /// program has not dropped its handle.
     #[inline]
     pub(super) fn is_simply_in_flight(self) -> bool {
         self.has_word(self.id)
@@ -169,8 +168,8 @@ impl ScopeSlots {
         None
     }
 
-    /// Records that the next request, which keeps nothing alive, was posted and is in flight. Its
-    /// slot must be free.
+    /// Records that the next request, whose id and slot `ticket` contains, was posted and is in
+    /// flight. The slot must be free, and the request must keep nothing alive.
     #[inline]
     pub(super) fn launch(&self, ticket: Ticket<'_>) {
         let id = ticket.id;
@@ -187,8 +186,8 @@ impl ScopeSlots {
         self.next.set(self.inbox.next_block());
     }
 
-    /// Records that the next request was posted and is in flight, and stores the objects that it
-    /// keeps alive. Its slot must be free.
+    /// Records that the next request, whose id and slot `ticket` contains, was posted and is in
+    /// flight. Stores the objects that the request keeps alive. The slot must be free.
     pub(super) fn launch_with(&self, ticket: Ticket<'_>, keep: KeepAlive) {
         let id = ticket.id;
         self.launch(ticket);
@@ -216,8 +215,8 @@ impl ScopeSlots {
         self.word(id).set(FREE);
     }
 
-    /// Takes the objects that the request with the id `id` keeps alive out of its slot, for example
-    /// after it has completed.
+    /// Removes and returns the objects that the request with the id `id` keeps alive, for example
+    /// after the request has completed.
     pub(super) fn keep(&self, id: u64) -> KeepAlive {
         self.details(id).keep.replace(KeepAlive::Nothing)
     }

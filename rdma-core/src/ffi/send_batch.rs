@@ -55,8 +55,8 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         self.queue.ring.staged()
     }
 
-    /// Adds a request to the batch. Most requests take a fast path, which is inlined together with
-    /// the code that creates the request, as in [`SendRing::post`].
+    /// Adds a request to the batch. On failure returns the error and the memory of the request.
+    /// Inlined, because most requests need only few checks.
     #[inline(always)]
     pub(crate) fn stage(&mut self, request: SendRequest<T>) -> Result<(), (Error, T)>
     where
@@ -70,7 +70,8 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
             .or_else(|memory| self.stage_any(SendRequest::from_described(memory, description)))
     }
 
-    /// Adds a request on the fast path. Returns the memory if the request needs the general path.
+    /// Adds a request to the batch after few, inlined checks. Returns the request's memory, and
+    /// adds nothing, if the request needs more checks.
     #[inline(always)]
     fn stage_fast_path(&mut self, memory: T, description: &Description) -> Result<(), T>
     where
@@ -131,8 +132,8 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         Ok(())
     }
 
-    /// Adds a request with inline data, which posting the batch copies, to the batch. Most requests
-    /// take a fast path, as in [`Self::stage`].
+    /// Adds a request with inline data to the batch. Posting the batch copies the data. On failure
+    /// returns the error and the data.
     #[inline(always)]
     pub(crate) fn stage_inline<D: InlineData + 'a>(
         &mut self,
@@ -228,8 +229,8 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         }
     }
 
-    /// Records that the requests before `bad`, which was not posted, were posted. Returns their
-    /// number. The batch has `count` requests.
+    /// Records that the requests before the request `bad` are in flight, after the device has
+    /// refused `bad`. Returns the number of these requests. The batch has `count` requests.
     #[cold]
     fn launch_before(&mut self, bad: *mut sys::ibv_send_wr, count: usize) -> usize {
         let queue = &mut *self.queue;

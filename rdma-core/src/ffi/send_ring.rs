@@ -39,10 +39,10 @@ impl<T: Send + 'static> fmt::Debug for SendRing<T> {
 
 /// The number of consecutive unsignaled requests, and its limit.
 ///
-/// One of the requests that fill the send queue must be signaled; otherwise no completion would
-/// ever make room. If the queue pair has only one queue of this crate, all requests but one may be
-/// unsignaled; several queues share that number. A queue that is created later makes its first
-/// request signaled, because the other queues may already have left only one free place.
+/// At least one of the requests that fill the send queue must be signaled; otherwise no completion
+/// would ever make room. The queues of a queue pair divide the places of the send queue among
+/// themselves. A queue that is created later makes its first request signaled, because the other
+/// queues may already have left only one free place.
 struct Signals {
     /// Number of unsignaled requests since the last signaled one.
     run: u32,
@@ -75,15 +75,16 @@ impl Signals {
     }
 
     /// Returns whether a request that follows `run` unsignaled requests may be unsignaled, too.
-    /// Returns `false` if the number of queues has changed, because `limit` must then be computed
-    /// again.
+    /// Returns `false` as well if the number of queues has changed, because the maximum of `run`
+    /// then changes.
     #[inline]
     fn may_wait(&self, run: u32, queue_pair: &QueuePairHandle) -> bool {
         run < self.limit && self.queues == queue_pair.send_queues()
     }
 
     /// Returns whether a request that the program made unsignaled must be signaled nevertheless,
-    /// because it follows `run` unsignaled requests. Computes the limit again if necessary.
+    /// because it follows `run` unsignaled requests. Computes the maximum of `run` again if the
+    /// number of queues has changed.
     #[inline]
     fn is_due(&mut self, run: u32, queue_pair: &QueuePairHandle, capacity: usize) -> bool {
         let queues = queue_pair.send_queues();
@@ -140,16 +141,15 @@ impl<T: Send + 'static> SendRing<T> {
         self.ring.completed(id)
     }
 
-    /// Removes the oldest request in flight, which must exist, because it has completed, and
-    /// returns its memory. `outcome` is the outcome of a request that was posted `left` requests
-    /// later, and whose completion also completes the removed one.
+    /// Removes the oldest request in flight, which must exist, and returns its memory. The request
+    /// has completed, because the request posted `left` requests later has ended with `outcome`.
     #[inline]
     pub(crate) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         self.ring.retire(outcome, left)
     }
 
-    /// Posts a request. Most requests take a fast path, which is inlined together with the code
-    /// that creates the request; all other requests take [the general path](Self::post_any).
+    /// Posts a request. On failure returns the error and the memory of the request. Inlined,
+    /// because most requests need only few checks; [`Self::post_any`] posts all others.
     #[inline(always)]
     pub(crate) fn post(&mut self, request: SendRequest<T>) -> Result<(), (Error, T)>
     where
@@ -166,9 +166,9 @@ impl<T: Send + 'static> SendRing<T> {
         }
     }
 
-    /// Posts a request on the fast path. On failure returns the memory, with the error number of
-    /// `ibv_post_send`, or with 0 if the request was not posted because it needs the checks of the
-    /// general path.
+    /// Posts a request after few, inlined checks. On failure returns the memory, with the error
+    /// number of `ibv_post_send`, or with 0 if the request needs more checks and was therefore not
+    /// posted.
     #[inline(always)]
     fn post_fast_path(&mut self, memory: T, description: &Description) -> Result<(), (i32, T)>
     where
@@ -284,9 +284,9 @@ impl<T: Send + 'static> SendRing<T> {
         }
     }
 
-    /// Posts a request with inline data on the fast path. On failure returns the error number of
-    /// `ibv_post_send`, or 0 if the request was not posted because it needs the checks of the
-    /// general path.
+    /// Posts a request with inline data after few, inlined checks. On failure returns the error
+    /// number of `ibv_post_send`. The value 0 means that the request needs more checks and was not
+    /// posted.
     #[inline(always)]
     fn post_fast_path_inline<D: InlineData>(
         &mut self,
@@ -340,14 +340,14 @@ impl<T: Send + 'static> SendRing<T> {
     }
 
     /// Returns whether a request that follows `run` unsignaled requests may be unsignaled, too.
-    /// Returns `false` as well if the number of queues has changed since the limit was computed.
+    /// Returns `false` as well if the number of queues of the queue pair has changed, because the
+    /// maximum of `run` must then be computed again.
     #[inline]
     pub(super) fn may_wait(&self, run: u32) -> bool {
         self.signals.may_wait(run, self.ring.queue_pair())
     }
 
-    /// Assigns memory to the storage in which the requests of batches are built, before a batch
-    /// begins.
+    /// Provides memory for the requests of a batch, before the batch begins.
     #[inline]
     pub(super) fn open_room(&mut self) {
         self.room.open(self.ring.capacity(), self.limits.elements());
@@ -380,7 +380,8 @@ impl<T: Send + 'static> SendRing<T> {
         }
     }
 
-    /// Returns the number of unsignaled requests since the last signaled one.
+    /// Returns the length of the current run of unsignaled requests: their number since the last
+    /// signaled request.
     #[inline]
     pub(super) fn run(&self) -> u32 {
         self.signals.run

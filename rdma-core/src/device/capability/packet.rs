@@ -10,7 +10,8 @@ bitflags! {
     pub struct RawPacketCapabilities: u32 {
         /// The device can remove the customer VLAN tag of received packets.
         const CVLAN_STRIPPING = 1;
-        /// The device can deliver the frame check sequence of received packets.
+        /// The device can deliver received packets together with their checksum, the frame check
+        /// sequence.
         const SCATTER_FCS = 1 << 1;
         /// The device can compute and check IP checksums.
         const IP_CSUM = 1 << 2;
@@ -39,7 +40,7 @@ bitflags! {
     #[doc(alias = "ibv_rx_hash_function_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct HashFunctions: u8 {
-        /// The device can compute the Toeplitz hash.
+        /// The device can compute the Toeplitz hash, which distributes received packets to queues.
         const TOEPLITZ = 1;
 
         const _ = !0;
@@ -52,26 +53,26 @@ bitflags! {
     #[doc(alias = "ibv_rx_hash_fields")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct HashFields: u64 {
-        /// The hash can include the IPv4 source address.
+        /// The receive hash can include the IPv4 source address.
         const SRC_IPV4 = 1;
         /// The hash can include the IPv4 destination address.
         const DST_IPV4 = 1 << 1;
-        /// The hash can include the IPv6 source address.
+        /// The receive hash can include the IPv6 source address.
         const SRC_IPV6 = 1 << 2;
-        /// The hash can include the IPv6 destination address.
+        /// The receive hash can include the IPv6 destination address.
         const DST_IPV6 = 1 << 3;
-        /// The hash can include the TCP source port.
+        /// The receive hash can include the TCP source port.
         const SRC_PORT_TCP = 1 << 4;
         /// The hash can include the TCP destination port.
         const DST_PORT_TCP = 1 << 5;
-        /// The hash can include the UDP source port.
+        /// The receive hash can include the UDP source port.
         const SRC_PORT_UDP = 1 << 6;
-        /// The hash can include the UDP destination port.
+        /// The receive hash can include the UDP destination port.
         const DST_PORT_UDP = 1 << 7;
-        /// The hash can include the security parameters index of IPsec.
+        /// The receive hash can include the security parameters index of IPsec.
         const IPSEC_SPI = 1 << 8;
-        /// The hash can be computed from the inner headers of tunneled packets instead of the outer
-        /// ones.
+        /// The receive hash can be computed from the inner headers of tunneled packets instead of
+        /// the outer ones.
         const INNER = 1 << 31;
 
         const _ = !0;

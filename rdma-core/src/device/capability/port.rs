@@ -9,12 +9,12 @@ bitflags! {
     pub struct PortCapabilities: u32 {
         /// The port hosts a subnet manager.
         const SM = 1 << 1;
-        /// The port supports management notices.
+        /// The port supports notices: management messages that report events.
         const NOTICE_SUP = 1 << 2;
         /// The port supports management traps.
         const TRAP_SUP = 1 << 3;
-        /// The port supports the optional values of the inter-packet delay, which limits the rate
-        /// of packets.
+        /// The port supports the optional inter-packet delays: pauses between packets that limit
+        /// the rate.
         const OPT_IPD_SUP = 1 << 4;
         /// Automatic path migration is supported.
         const AUTO_MIGR_SUP = 1 << 5;
@@ -24,11 +24,14 @@ bitflags! {
         const MKEY_NVRAM = 1 << 7;
         /// The P_Keys are stored in nonvolatile memory.
         const PKEY_NVRAM = 1 << 8;
-        /// LED information is available.
+        /// The port supports the management attribute `LedInfo`, which describes the LED of the
+        /// port.
         const LED_INFO_SUP = 1 << 9;
-        /// A system image GUID is available.
+        /// The port reports a system image GUID, which identifies the system that contains the
+        /// device.
         const SYS_IMAGE_GUID_SUP = 1 << 11;
-        /// P_Key traps of a switch's external ports are supported.
+        /// The switch can report a wrong partition key at an external port by a management message
+        /// (trap).
         const PKEY_SW_EXT_PORT_TRAP_SUP = 1 << 12;
         /// Link speeds of FDR and above are supported.
         const EXTENDED_SPEEDS_SUP = 1 << 14;
@@ -40,13 +43,13 @@ bitflags! {
         const SNMP_TUNNEL_SUP = 1 << 17;
         /// The port can be reinitialised.
         const REINIT_SUP = 1 << 18;
-        /// Device management is supported.
+        /// The port supports the management class for I/O devices ("device management").
         const DEVICE_MGMT_SUP = 1 << 19;
-        /// A vendor-specific management class is supported.
+        /// The port supports management packets of a vendor-specific class.
         const VENDOR_CLASS_SUP = 1 << 20;
         /// Directed-route notices are supported.
         const DR_NOTICE_SUP = 1 << 21;
-        /// A management notice reports changes of this capability mask.
+        /// The port can report changes of this capability mask by a management notice.
         const CAP_MASK_NOTICE_SUP = 1 << 22;
         /// Boot management is supported.
         const BOOT_MGMT_SUP = 1 << 23;
@@ -62,8 +65,8 @@ bitflags! {
 }
 
 bitflags! {
-    /// The capabilities of a port in the second mask (`ibv_port_cap_flags2`; IBTA 14.2.5.6,
-    /// `CapabilityMask2`).
+    /// Further capabilities of a port, in addition to [`PortCapabilities`] (`ibv_port_cap_flags2`;
+    /// IBTA 14.2.5.6, `CapabilityMask2`).
     #[doc(alias = "ibv_port_cap_flags2")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct PortCapabilities2: u16 {
@@ -79,7 +82,7 @@ bitflags! {
         const LINK_WIDTH_2X_SUP = 1 << 4;
         /// HDR is supported: 50 Gbit/s per lane.
         const LINK_SPEED_HDR_SUP = 1 << 5;
-        /// NDR is supported: 100 Gbit/s per lane.
+        /// NDR (next data rate) is supported: 100 Gbit/s per lane.
         const LINK_SPEED_NDR_SUP = 1 << 10;
         /// XDR is supported: 200 Gbit/s per lane.
         const LINK_SPEED_XDR_SUP = 1 << 12;
@@ -89,7 +92,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// The requirements that a port has for addresses (`ib_uverbs_query_port_flags`).
+    /// The port's requirements on the headers of packets (`ib_uverbs_query_port_flags`).
     #[doc(alias = "ib_uverbs_query_port_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct PortFlags: u8 {

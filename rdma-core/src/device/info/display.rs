@@ -359,7 +359,8 @@ fn flags<T: Flags<Bits: Into<u64>> + Copy>(
     flags_of(flags, T::all_named(), prefix, f)
 }
 
-/// Writes one line for each flag of `known` that is set, and one line for all other set bits.
+/// Writes to `f` one line for each set flag of `known`, with `prefix` and its name, and one line
+/// for all other set bits.
 fn flags_of<T: Flags<Bits: Into<u64>> + Copy>(
     flags: T,
     known: T,

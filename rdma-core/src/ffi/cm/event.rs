@@ -30,8 +30,8 @@ pub(crate) struct Details {
     pub(crate) token: usize,
 }
 
-/// The parameters of the peer in an event of the connection manager, for a connection or for
-/// datagrams.
+/// The parameters of the peer in an event of the connection manager. The variant depends on whether
+/// the communication uses a connection or datagrams.
 #[derive(Clone, Copy)]
 pub(crate) enum RawParameters {
     Connected(sys::rdma_conn_param),

@@ -103,8 +103,8 @@ impl IdHandle {
         })
     }
 
-    /// Returns the name of the device that the identifier uses, or `None` if the identifier has no
-    /// device yet.
+    /// Returns the name of the device that the connection identifier uses, or `None` if the
+    /// identifier has no device yet.
     pub(crate) fn device_name(&self) -> Option<String> {
         self.with(|id| {
             // SAFETY: the identifier is valid, and the lock prevents writes to it. A context and
@@ -153,7 +153,8 @@ impl IdHandle {
         self.with(|id| unsafe { socket_address::from_raw(sys::rdma_get_peer_addr(id)) })
     }
 
-    /// Moves the identifier, with its pending events, to `channel`.
+    /// Moves the connection identifier to `channel`. Its pending events then arrive at `channel`,
+    /// too.
     pub(crate) fn migrate(self: &Arc<Self>, channel: &Arc<EventChannelHandle>) -> Result<()> {
         let mut current = self.channel.lock();
         if Arc::ptr_eq(&current, channel) {
@@ -232,7 +233,8 @@ fn leave(id: *mut sys::rdma_cm_id, group: SocketAddr) -> Result<()> {
     checked(returned, "rdma_leave_multicast", || group.to_string())
 }
 
-/// Returns the description of an identifier for error messages. The channel's lock must be held.
+/// Returns the description of a connection identifier for error messages. The caller must hold the
+/// lock of the identifier's event channel.
 pub(super) fn describe(id: *mut sys::rdma_cm_id) -> String {
     // SAFETY: the identifier is valid and contains whole addresses.
     let (local, peer) = unsafe {

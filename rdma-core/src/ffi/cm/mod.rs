@@ -31,7 +31,7 @@ fn failed(verb: &'static str, object: impl Into<String>) -> Error {
 }
 
 /// Converts the return value of a librdmacm call to a `Result`. The value is 0 on success, or -1
-/// with `errno` set.
+/// with `errno` set. The error names the call `verb` and the `object` of the call.
 fn checked(returned: i32, verb: &'static str, object: impl FnOnce() -> String) -> Result<()> {
     if returned == 0 {
         Ok(())

@@ -7,8 +7,8 @@ use crate::error::Error;
 use crate::ffi::{ReceiveRing, ReceiveStaging, SendRing, SendStaging, Unstaged};
 use crate::memory::{Gather, Scatter};
 
-/// The error of posting a batch of which only some requests, or no requests, were posted. `B` is the
-/// type of the batch that the error gives back, `()` if the caller still owns the batch.
+/// The error of posting a batch of which only some requests, or no requests, were posted. `B` is
+/// the type of the batch that the error gives back, `()` if the caller still owns the batch.
 #[derive(thiserror::Error)]
 #[error("{posted} requests of the batch were posted, the next one was not: {error}")]
 pub struct BatchError<B = ()> {

@@ -194,7 +194,7 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
         self.slots.capacity()
     }
 
-    /// Returns the number of the queue pair to which the queue belongs.
+    /// Returns the number of the queue pair to which this send queue belongs.
     pub fn queue_pair(&self) -> u32 {
         self.slots.queue_pair().number()
     }
@@ -294,7 +294,7 @@ impl<T: Send + 'static> ConcurrentReceiveQueue<T> {
         self.slots.capacity()
     }
 
-    /// Returns the number of the queue pair to which the queue belongs.
+    /// Returns the number of the queue pair to which this receive queue belongs.
     pub fn queue_pair(&self) -> u32 {
         self.slots.queue_pair().number()
     }

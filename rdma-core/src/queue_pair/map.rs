@@ -12,9 +12,9 @@ const WIDTH: usize = 1 << LEVEL_BITS;
 /// A map from queue pair numbers to values, for a program that polls one completion queue for many
 /// queue pairs.
 ///
-/// A lookup reads three array elements, without hashing. A device may give the number of a destroyed
-/// queue pair to a new one. Late completions of the old queue pair are then passed to the new queue,
-/// which ignores them because of their work request ids.
+/// A lookup reads three array elements, without hashing. A device may give the number of a
+/// destroyed queue pair to a new one. Late completions of the old queue pair are then passed to the
+/// new queue, which ignores them because of their work request ids.
 ///
 /// ```
 /// # use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest};

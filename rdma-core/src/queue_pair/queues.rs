@@ -160,7 +160,7 @@ impl<T: Send + 'static> SendQueue<T> {
         self.ring.capacity()
     }
 
-    /// Returns the number of the queue pair to which the queue belongs.
+    /// Returns the number of the queue pair to which this send queue belongs.
     pub fn queue_pair(&self) -> u32 {
         self.ring.queue_pair().number()
     }
@@ -318,7 +318,7 @@ impl<T: Send + 'static> ReceiveQueue<T> {
         self.ring.capacity()
     }
 
-    /// Returns the number of the queue pair to which the queue belongs.
+    /// Returns the number of the queue pair to which this receive queue belongs.
     pub fn queue_pair(&self) -> u32 {
         self.ring.queue_pair().number()
     }

@@ -80,8 +80,9 @@ impl ProtectionDomain {
     /// Creates a parent domain (`ibv_alloc_parent_domain`) from this domain. Objects of this domain
     /// and of the parent domain can be used together.
     ///
-    /// A parent domain without a thread domain behaves like this domain; see [`Self::parent_with`]
-    /// for a parent domain with a thread domain.
+    /// A parent domain from this method behaves like this domain. [`Self::parent_with`] creates a
+    /// parent domain whose objects only one thread at a time uses, so that the driver can omit
+    /// locks.
     ///
     /// # Errors
     ///
@@ -114,7 +115,8 @@ impl ProtectionDomain {
         SharedReceiveQueueBuilder::new(self.clone(), requests)
     }
 
-    /// Creates an address handle, which describes the destination port of datagrams.
+    /// Creates an address handle, to which datagrams can be sent. `vector` describes the path to
+    /// the destination port.
     ///
     /// # Errors
     ///
@@ -159,7 +161,8 @@ impl ThreadDomain {
 }
 
 impl Context {
-    /// Allocates a thread domain, which is passed to [`ProtectionDomain::parent_with`].
+    /// Allocates a thread domain for [`ProtectionDomain::parent_with`]: a promise that only one
+    /// thread at a time uses a set of objects, so that the driver can omit locks.
     ///
     /// # Errors
     ///

@@ -59,15 +59,14 @@ impl Shared {
         self.len
     }
 
-    /// Returns the span (range of registered memory). The caller has the only reference to this
-    /// value; therefore no claim exists, because each claim holds a reference.
+    /// Returns the memory. No request can be using the memory, because the caller owns this value.
     pub(crate) fn into_span(self) -> Span {
         self.span.into_inner()
     }
 
-    /// Returns whether `owner` is the only reference to the memory. In that case no claim exists,
-    /// because each claim holds a reference, and everything that former holders of claims wrote to
-    /// the memory is visible to the caller.
+    /// Returns whether `owner` is the only reference to the memory, so that no other code holds a
+    /// right to read or write the memory. If so, everything that former holders wrote is visible to
+    /// the caller.
     #[inline]
     pub(crate) fn is_sole(owner: &Arc<Self>) -> bool {
         let is_sole = Arc::strong_count(owner) == 1;
@@ -76,17 +75,16 @@ impl Shared {
         is_sole
     }
 
-    /// Returns whether no claim on the memory is held at this moment.
+    /// Returns whether nothing holds a claim (a right to read or write the memory) at this moment.
     pub(crate) fn is_unclaimed(&self) -> bool {
         self.claims.load(Ordering::Acquire) == 0
     }
 
-    /// Returns the bytes of the span for reading; `None` if a write claim exists.
+    /// Returns the bytes of the memory for reading; `None` while a write claim (a right to write to
+    /// the memory) exists.
     ///
-    /// Only the shared buffer, which holds the one [`Arc`] that belongs to no claim, may call this
-    /// method and the methods below. The shared buffer creates write claims through `&mut self`, so
-    /// a write claim and this borrow exclude each other. Read-only memory may have several shared
-    /// buffers, which never create write claims.
+    /// Only a shared buffer may call this method and the methods below. The shared buffer creates
+    /// write claims through `&mut self`, so no write claim can begin while the bytes are borrowed.
     #[inline]
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         if self.claims.load(Ordering::Acquire) == WRITER {
@@ -97,8 +95,9 @@ impl Shared {
         Some(unsafe { (*self.span.get()).bytes() })
     }
 
-    /// Returns the bytes of the span for writing; `None` if a claim exists. The result borrows
-    /// `owner` exclusively, so no claim can be created meanwhile.
+    /// Returns the bytes of the memory for writing; `None` while a claim (a right to read or write
+    /// the memory) exists. The result borrows `owner` exclusively, so no claim can be created
+    /// meanwhile.
     #[inline]
     pub(crate) fn bytes_mut(owner: &mut Arc<Self>) -> Option<&mut [u8]> {
         if owner.claims.load(Ordering::Acquire) != 0 {
@@ -126,8 +125,8 @@ impl Shared {
         })
     }
 
-    /// Converts the reference of the shared buffer to a write claim. Returns the reference
-    /// unchanged if a claim exists.
+    /// Converts a shared buffer's reference to the exclusive right to write to the memory (a write
+    /// claim). Returns the reference unchanged if a right to read or write already exists.
     #[inline]
     pub(crate) fn into_claim(self: Arc<Self>) -> Result<Writing, Arc<Self>> {
         if Self::is_sole(&self) {
@@ -182,8 +181,8 @@ impl Writing {
         unsafe { &*self.shared.span.get() }
     }
 
-    /// Returns the bytes for writing. Does not return the span: a caller with two spans could
-    /// exchange them, and each claim would then guard the wrong memory.
+    /// Returns the bytes for writing, not the [`Span`] itself: a caller with two claims could
+    /// exchange their spans, and each claim would then guard the wrong memory.
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the only write claim is held; `&mut self` makes the borrow exclusive.

@@ -111,8 +111,9 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
         }
     }
 
-    /// Takes the memory of the receives that were not posted (that at `bad`, and all after it) back
-    /// out of their slots. Returns the number of receives that were posted.
+    /// Takes the memory of the receives that were not posted back out of their slots. `bad` is the
+    /// first of them; all receives after `bad` were not posted either. Returns the number of
+    /// receives that were posted.
     #[cold]
     fn recall(&mut self, bad: *mut sys::ibv_recv_wr) -> usize {
         let count = self.staged.len();

@@ -105,8 +105,8 @@ impl SharedReceiveQueueHandle {
         Ok(handle)
     }
 
-    /// Reads the number of the queue into its field, if the queue is in an XRC domain. Other queues
-    /// have no number.
+    /// Reads the number of a shared receive queue in an XRC domain, by which peers address the
+    /// queue, and stores the number in `self`. Does nothing for other queues, which have no number.
     fn read_number(&mut self) -> Result<()> {
         if self.xrc.is_none() {
             return Ok(());

@@ -11,8 +11,8 @@ use super::slot_table::{Reserved, SlotTable};
 use crate::error::Error;
 use crate::memory::Scatter;
 
-/// The receives in flight of a shared receive queue. Each uses a slot (a place in a fixed table)
-/// from posting to completion.
+/// The receives of a shared receive queue that have not completed. Each uses a slot (a place in a
+/// fixed table) from posting to completion.
 pub(crate) struct SharedReceiveSlots<T: Send + 'static> {
     handle: Arc<SharedReceiveQueueHandle>,
     table: SlotTable<T>,

@@ -48,15 +48,15 @@ struct Slot<T> {
 // between threads, which `T: Send` allows, and is never shared.
 unsafe impl<T: Send> Sync for Slot<T> {}
 
-/// The exclusive right to use a reserved slot for one request, whose unique id it contains. The
-/// right is valid only for the table that created it.
+/// The exclusive right to use a reserved slot (a place in a [`SlotTable`]) for one request. The
+/// right contains the unique id of this request, and is valid only for the table that created it.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     id: u64,
 }
 
 impl Reserved {
-    /// Returns the id of the request that will use the slot.
+    /// Returns the id of the request for which the slot is reserved.
     #[inline]
     pub(super) fn id(&self) -> u64 {
         self.id
@@ -133,7 +133,7 @@ impl<T> SlotTable<T> {
         Some(reserved)
     }
 
-    /// Returns the slot to which the right `reserved` belongs; `None` if it is a slot of another
+    /// Returns the slot that is reserved by `reserved`; `None` if that slot belongs to another
     /// table.
     #[inline]
     fn slot(&self, reserved: &Reserved) -> Option<&Slot<T>> {
@@ -142,7 +142,7 @@ impl<T> SlotTable<T> {
         own.then_some(slot)
     }
 
-    /// Returns whether the right `reserved` is for a slot of this table.
+    /// Returns whether the slot that is reserved by `reserved` belongs to this table.
     #[inline]
     pub(super) fn owns(&self, reserved: &Reserved) -> bool {
         self.slot(reserved).is_some()
@@ -181,7 +181,8 @@ impl<T> SlotTable<T> {
     }
 
     /// Takes the memory of the request with the id `id` out of its slot, whose state becomes
-    /// `next`. Returns `None` if no request with this id is in flight.
+    /// `next`. Returns the index of the slot and the memory; `None` if no request with this id is
+    /// in flight.
     #[inline]
     fn take(&self, id: u64, next: u64) -> Option<(u32, T)> {
         let index = (id & INDEX_MASK) as u32;
@@ -245,9 +246,9 @@ impl<T> SlotTable<T> {
 }
 
 impl<T: Send + 'static> SlotTable<T> {
-    /// Takes all slots, with the memory of their requests, out of the table if a request is in
-    /// flight. The caller must keep them until the device no longer uses the memory. Returns `None`
-    /// if no request is in flight.
+    /// Removes all slots from the table if a request is in flight, and returns the slots as one
+    /// opaque value. The caller must keep the value until the device no longer uses the requests'
+    /// memory. Returns `None` if no request is in flight.
     pub(super) fn abandon(&mut self) -> Option<Box<dyn std::any::Any + Send>> {
         let in_flight =
             |slot: &Slot<T>| slot.word.load(Ordering::Acquire) & STATE_MASK == IN_FLIGHT;

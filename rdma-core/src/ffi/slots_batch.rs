@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 use crate::memory::{Gather, Scatter};
 use crate::queue_pair::{KeepAlive, Outcome, SendRequest};
 
-/// A batch of requests that one thread builds, with storage of its own. The memory of each request
-/// moves into its slot when the batch is posted.
+/// A batch of requests that one thread builds in its own array of work requests. The memory of each
+/// request moves into the request's slot when the batch is posted.
 pub(crate) struct SlotsStaging<'a, T: Send + 'static, W: Linked> {
     slots: &'a Slots<T>,
     room: BatchStorage<W>,
@@ -92,8 +92,8 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
         }
     }
 
-    /// Moves the memory of the requests in the batch into their slots, just before the batch is
-    /// posted.
+    /// Moves the memory of the batch's requests into their slots (places in the table of requests
+    /// in flight). Called just before the batch is posted, so that completions find the memory.
     #[inline]
     fn launch(&mut self) {
         let mut earlier = self.earlier;
@@ -236,7 +236,8 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
 }
 
 impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_recv_wr> {
-    /// Adds a receive into `memory` to the batch.
+    /// Adds a receive into `memory` to the batch. On an error, such as a full batch, returns
+    /// `memory` with the error.
     #[inline]
     pub(crate) fn stage(&mut self, memory: T) -> Result<(), (Error, T)>
     where

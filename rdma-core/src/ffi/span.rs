@@ -10,12 +10,11 @@ use std::sync::Arc;
 
 use super::region::RegionHandle;
 
-/// The exclusive right to use a range of a memory region. Peers cannot access the range through
-/// this region.
+/// The exclusive right to use a range of a memory region.
 ///
-/// Invariant: no two live spans overlap, and the region of a span grants no remote access unless
-/// the span is inside an [`super::Exposed`]. A span is created for the whole of a new region, and
-/// can then be divided.
+/// Invariant: no two live spans overlap, and peers have no access through the region. Only a span
+/// inside an [`Exposed`](super::Exposed) may belong to a region that grants peers access. A span is
+/// created for the whole of a new region, and can then be divided.
 pub(crate) struct Span {
     start: NonNull<u8>,
     len: usize,
@@ -52,7 +51,7 @@ impl Span {
         self.len
     }
 
-    /// Returns the address of the first byte as requests with the region's local key use it.
+    /// Returns the address that requests with the region's local key use for the first byte.
     #[inline]
     pub(crate) fn address(&self) -> u64 {
         self.region.request_address(self.start.as_ptr())

@@ -16,14 +16,14 @@ use super::inbox::Inbox;
 
 /// Flag of [`Stash::state`]: the stash contains completions, or a thread has it open.
 const FILLED: u64 = 1;
-/// Flag of [`Stash::state`]: every poll must take the slow path, which also reads the stash,
-/// because the queue is an extended queue, which `ibv_poll_cq` must not poll.
+/// Flag of [`Stash::state`]: the completion queue is an extended queue, which `ibv_poll_cq` must
+/// not poll. [`Stash::needs_slow_path`] then always returns `true`.
 const SLOW: u64 = 2;
-/// Flag of [`Stash::state`]: the inbox of a waiting thread is registered, so polled completions may
-/// belong to that thread.
+/// Flag of [`Stash::state`]: at least one waiting thread has registered an [`Inbox`], so polled
+/// completions may belong to that thread.
 const AWAITED: u64 = 4;
-/// Amount by which a thread increments [`Stash::state`] while it is sorting. One part of that word
-/// counts these threads.
+/// Unit of the part of [`Stash::state`] that counts sorting threads. A thread is sorting while it
+/// polls the device and passes on completions of other threads' requests.
 const SORTER: u64 = 1 << 3;
 const WAITER: u64 = 1 << 32;
 const SORTERS: u64 = WAITER - SORTER;
@@ -42,8 +42,8 @@ pub(super) struct Stash<T> {
 }
 
 impl<T> Stash<T> {
-    /// Creates an empty stash. If `always_slow` is set, [`Self::needs_slow_path`] always returns
-    /// `true`.
+    /// Creates an empty store of completions. If `always_slow` is set, [`Self::needs_slow_path`]
+    /// always returns `true`.
     pub(super) fn new(always_slow: bool) -> Self {
         Self {
             state: AtomicU64::new(if always_slow { SLOW } else { 0 }),
@@ -52,29 +52,28 @@ impl<T> Stash<T> {
         }
     }
 
-    /// Returns whether a poll must read the stash in addition to polling the device. Whatever the
-    /// result, the completions that the device returns may be [awaited](Self::is_awaited) by other
-    /// threads.
+    /// Returns whether a poll must also read the completions that other threads have stored here.
+    /// Whatever the result, a completion from the device may belong to [another waiting
+    /// thread](Self::is_awaited).
     ///
-    /// A relaxed load suffices. If the function returns `false` while another thread inserts
-    /// completions, the caller finds these completions at its next poll. A poll may also find the
-    /// device's queue empty because another thread, which has the stash open or is
-    /// [sorting](Self::sort), took the completions. The polling thread then calls this function
-    /// after it has held the device's lock, so that the function returns `true`.
+    /// A relaxed load suffices. If another thread stores completions meanwhile, the caller finds
+    /// them at its next poll. If another thread has just taken the completions from the device, the
+    /// caller must call this function after it has held the device's lock: the result is then
+    /// `true`.
     #[inline]
     pub(super) fn needs_slow_path(&self) -> bool {
         self.state.load(Ordering::Relaxed) & !AWAITED != 0
     }
 
-    /// Returns whether the stash contains completions, or may do so soon because a thread has it
-    /// open.
+    /// Returns whether this store contains completions, or may do so soon because a thread holds
+    /// the guard from [`Self::open`].
     #[inline]
     pub(super) fn is_filled(&self) -> bool {
         self.state.load(Ordering::Relaxed) & FILLED != 0
     }
 
-    /// Registers an inbox. Until the returned value is dropped, every thread that polls a
-    /// completion with an id of the inbox stores the completion there.
+    /// Registers the [`Inbox`] of a waiting thread. Until the returned value is dropped, every
+    /// thread that polls a completion with an id of the inbox stores the completion there.
     ///
     /// Requests with these ids must be posted only after the registration, so that every thread
     /// that polls their completions sees the inbox.
@@ -88,18 +87,17 @@ impl<T> Stash<T> {
         }
     }
 
-    /// Returns whether an inbox is registered.
+    /// Returns whether at least one waiting thread has registered an [`Inbox`].
     ///
-    /// Relaxed: a thread that has polled a completion for an inbox gets `true`, because the inbox
-    /// was registered before the request was posted.
+    /// A relaxed load suffices: the inbox was registered before its requests were posted, so a
+    /// thread that has polled their completions gets `true`.
     #[inline]
     pub(super) fn is_awaited(&self) -> bool {
         self.state.load(Ordering::Relaxed) & AWAITED != 0
     }
 
-    /// Delivers the completion with the id `id` to the inbox to which the id belongs. Returns
-    /// `false` if no registered inbox has the id. A completion for an inbox is never delivered
-    /// elsewhere.
+    /// Stores the completion with the id `id` in the registered [`Inbox`] to which the id belongs.
+    /// Returns `false` if no registered inbox has the id.
     #[inline]
     pub(super) fn deliver(&self, id: u64, completion: impl FnMut() -> T) -> bool {
         self.is_awaited() && self.deliver_to_inbox(id, completion)
@@ -111,8 +109,8 @@ impl<T> Stash<T> {
         awaited.iter().any(|inbox| inbox.put(id, &mut completion))
     }
 
-    /// Locks the completions of the stash for this thread until the returned guard is dropped, so
-    /// that the thread can add or remove completions.
+    /// Locks the stored completions until the returned guard is dropped, so that this thread can
+    /// add or remove completions.
     pub(super) fn open(&self) -> OpenStash<'_, T> {
         let entries = self.entries.lock();
         self.state.fetch_or(FILLED, Ordering::Relaxed);
@@ -122,26 +120,24 @@ impl<T> Stash<T> {
         }
     }
 
-    /// Begins sorting: until the returned guard is dropped, this thread may poll the device for
-    /// completions of its own requests, and must put completions of other threads' requests into
-    /// the stash. Returns `None` if the stash contains completions, or if another thread waits in
-    /// [`Self::open_sorted`] until no thread is sorting. The caller must then open the stash
-    /// instead.
+    /// Begins sorting: until the returned guard is dropped, this thread may poll the device, even
+    /// while other threads do. The thread must store completions of their requests here.
     ///
-    /// Sorting takes no lock: sorters wait neither for each other nor for other threads.
+    /// Returns `None` if completions may be stored here, or if a thread waits in
+    /// [`Self::open_sorted`]. The caller must then call [`Self::open`] instead.
     pub(super) fn sort(&self) -> Option<Sorting<'_>> {
         let before = self.state.fetch_add(SORTER, Ordering::Relaxed);
         let sorting = Sorting { state: &self.state };
         (before & !(SORTERS | AWAITED) == 0).then_some(sorting)
     }
 
-    /// Waits until no thread is sorting, then opens the stash.
+    /// Waits until no thread is [sorting](Self::sort), then locks the stored completions.
     ///
     /// The wait is bounded: while this thread waits, [`Self::sort`] returns `None`, so no other
     /// thread begins to sort.
     pub(super) fn open_sorted(&self) -> OpenStash<'_, T> {
-        /// Number of busy-wait iterations before the thread yields the processor. Other threads
-        /// sort only for a short time, so most waits end earlier.
+        /// Number of busy-wait iterations before the thread yields the processor. Most waits end
+        /// earlier, because other threads hold their [`Sorting`] guards only for a short time.
         const SPINS: u32 = 100;
         self.state.fetch_add(WAITER, Ordering::Relaxed);
         let mut spins = 0;
@@ -161,7 +157,8 @@ impl<T> Stash<T> {
     }
 }
 
-/// The guard of a thread that is sorting: see [`Stash::sort`]. Dropping it ends the sorting.
+/// The guard of a thread that polls the device and stores completions of other threads' requests:
+/// see [`Stash::sort`].
 #[derive(Debug)]
 pub(super) struct Sorting<'a> {
     state: &'a AtomicU64,
@@ -173,8 +170,8 @@ impl Drop for Sorting<'_> {
     }
 }
 
-/// The registration of an inbox (the completions that one thread waits for) with a stash. Dropping
-/// this value ends the registration.
+/// The registration of a waiting thread's [`Inbox`], into which other threads store the completions
+/// that this thread waits for. Dropping this value ends the registration.
 #[derive(Debug)]
 pub(super) struct InboxRegistration<'a, T> {
     stash: &'a Stash<T>,
@@ -197,7 +194,7 @@ impl<T> Drop for InboxRegistration<'_, T> {
     }
 }
 
-/// A guard with exclusive access to the completions in a stash, created by [`Stash::open`].
+/// A guard with exclusive access to the completions in a [`Stash`], created by [`Stash::open`].
 #[derive(Debug)]
 pub(super) struct OpenStash<'a, T> {
     state: &'a AtomicU64,
@@ -291,9 +288,9 @@ mod tests {
         assert!(stash.sort().is_none(), "there is something in it");
     }
 
-    /// Checks that a thread finds its completion even if other threads poll it and put it back. The
-    /// thread polls as the crate does: the stash if it may contain completions, then the device,
-    /// then the stash again.
+    /// Checks that a thread finds its completion even if other threads poll it first and store it
+    /// in the [`Stash`]. The thread polls as the crate does: the stash if it may contain
+    /// completions, then the device, then the stash again.
     #[test]
     fn a_thread_finds_a_completion_that_another_has_polled() {
         const ROUNDS: usize = if cfg!(miri) { 20 } else { 2000 };

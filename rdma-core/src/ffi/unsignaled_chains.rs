@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// The posted unsignaled requests of a queue after which no signaled request was posted yet.
+/// The posted unsignaled requests of a queue that no signaled request has followed yet.
 ///
 /// Unsignaled requests form chains: the slot of each request contains the id of the request before
-/// it. A signaled request takes over a whole chain; its completion also completes the requests of
-/// that chain, because they were posted before it. A thread holds the lock while it posts an
-/// unsignaled request.
+/// it. A signaled request takes over a whole chain: because it was posted later, its completion
+/// also completes the requests of the chain. A thread holds the lock while it posts an unsignaled
+/// request.
 #[derive(Debug)]
 pub(super) struct UnsignaledChains {
     chains: Mutex<ChainEnds>,
@@ -29,9 +29,9 @@ struct ChainEnds {
 }
 
 impl UnsignaledChains {
-    /// Creates an empty list. `is_alone` says that no other queue posts to the queue pair.
-    /// Otherwise the first request must be signaled, because the other queues may have left only
-    /// one free place in the send queue.
+    /// Creates an empty list. `is_alone` says that no other queue posts to the queue pair. If
+    /// another queue does, the first request must be signaled, because the send queue may be almost
+    /// full of requests of other queues.
     pub(super) fn new(is_alone: bool) -> Self {
         let run = if is_alone { 0 } else { u32::MAX };
         Self {
@@ -71,8 +71,9 @@ impl UnsignaledChains {
         }
     }
 
-    /// Removes a chain of unsignaled requests, so that a signaled request can take it over. Returns
-    /// the id of the last request in the chain, or 0 if there is no chain.
+    /// Removes a series of unsignaled requests, which the completion of a signaled request will
+    /// also complete. Returns the id of the last request in the series; 0 if there is no such
+    /// series.
     #[inline]
     pub(super) fn take(&self) -> u64 {
         // Relaxed: a chain that is not visible yet is taken by the next request.
@@ -91,9 +92,9 @@ impl UnsignaledChains {
         id.unwrap_or(0)
     }
 
-    /// Adds a chain of unsignaled requests whose last request has the id `id`, for a later signaled
-    /// request. The next request will be signaled, because the chain may already have the maximum
-    /// length.
+    /// Adds a series of posted unsignaled requests whose last request has the id `id`. The next
+    /// request that the program posts will be signaled, because the series may already have the
+    /// maximum length.
     #[cold]
     pub(super) fn leave(&self, id: u64) {
         let mut chains = self.chains.lock();
@@ -103,9 +104,9 @@ impl UnsignaledChains {
     }
 }
 
-/// A request that is being posted, with the chain of unsignaled requests that its completion will
-/// also complete. If the device rejects the request, the chain must be
-/// [added](UnsignaledChains::leave) again.
+/// A request that is being posted, with the earlier unsignaled requests that its completion will
+/// also complete. If the device rejects the request, those earlier requests must be added to
+/// [`UnsignaledChains`] again, by [`UnsignaledChains::leave`].
 pub(super) struct ChainedRequest<'a> {
     unsignaled_chains: &'a UnsignaledChains,
     /// The guard of the lock on the chains, if the request is unsignaled; `None` if it is signaled.
@@ -120,15 +121,15 @@ impl ChainedRequest<'_> {
         self.unsignaled.is_none()
     }
 
-    /// Returns the id of the last request in the chain of unsignaled requests that this request's
-    /// completion also completes; 0 if there is no chain.
+    /// Returns the id of the last earlier unsignaled request that this request's completion also
+    /// completes; 0 if there is no such request.
     #[inline]
     pub(super) fn earlier(&self) -> u64 {
         self.earlier
     }
 
-    /// Records that the device has accepted the request, whose id is `id`. Adds it to its chain if
-    /// it is unsignaled.
+    /// Records that the device has accepted the request, whose id is `id`. An unsignaled request is
+    /// added to the list of requests that a later signaled request will complete.
     #[inline]
     pub(super) fn posted(self, id: u64) {
         if let Some(mut chains) = self.unsignaled {
@@ -143,7 +144,7 @@ impl ChainedRequest<'_> {
 mod tests {
     use super::*;
 
-    /// A limit of unsignaled requests that the tests do not reach.
+    /// Maximum number of unsignaled requests in a row, for tests that do not test this limit.
     const MANY: u32 = 100;
 
     #[test]

@@ -15,7 +15,8 @@ pub(crate) struct Volatile {
 }
 
 impl Volatile {
-    /// Wraps a span. As long as this value exists, no code can borrow the bytes as a slice.
+    /// Wraps registered memory. As long as this value exists, no code can borrow the bytes as a
+    /// slice.
     pub(super) fn new(span: Span) -> Self {
         Self { span }
     }

@@ -25,10 +25,11 @@ bitflags::bitflags! {
         /// peers.)
         #[doc(alias = "IBV_ACCESS_MW_BIND")]
         const WINDOW_BIND = ibv_access_flags::IBV_ACCESS_MW_BIND.0;
-        /// Requests use the address 0 for the first byte of the region or window.
+        /// The first byte of the region or window has the address 0 in requests.
         ///
-        /// Not every device supports the flag for regions, so this crate registers the region at
-        /// the explicit address 0 instead. Therefore the memory must begin at the start of a page.
+        /// Not every device supports the flag for regions. The crate therefore registers a region
+        /// with this flag at the explicit address 0, for which the memory must begin at the start
+        /// of a page.
         const ZERO_BASED = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
         /// The pages of the region are not pinned: the device faults a page in when it accesses the
         /// page.
@@ -48,7 +49,8 @@ bitflags::bitflags! {
         /// proves that the data has arrived. Devices that cannot reorder writes ignore the flag; a
         /// program cannot query whether a device reorders.
         const RELAXED_ORDERING = ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0;
-        /// Peers may request, by a flush operation, that their writes become globally visible.
+        /// Peers may post flush operations, which complete when the peer's earlier writes are
+        /// visible to all other readers of the memory (the processor and other devices).
         const FLUSH_GLOBAL = 1 << 8;
         /// Peers may request, by a flush operation, that their writes become persistent.
         const FLUSH_PERSISTENT = 1 << 9;

@@ -39,8 +39,8 @@ impl AtomicResult {
     /// The size of an atomic operation's result in bytes.
     const SIZE: usize = size_of::<u64>();
 
-    /// Allocates and registers memory for one result. To place several results in one registration,
-    /// convert parts of a larger [`Buffer`] with [`Self::try_from`].
+    /// Allocates and registers memory for the result of one atomic operation. To place several
+    /// results in one registration, convert parts of a larger [`Buffer`] with [`Self::try_from`].
     ///
     /// # Errors
     ///

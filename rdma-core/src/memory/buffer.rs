@@ -257,8 +257,9 @@ impl FrozenBuffer {
         self.into_inner()
     }
 
-    /// Returns the underlying buffer if no other clone or part exists, else this value. Does not
-    /// check that the memory is writable.
+    /// Returns the underlying buffer if no other clone or part exists, else this value. The caller
+    /// must not write to a buffer that was registered as read-only memory: this function does not
+    /// check that.
     pub(super) fn into_inner(self) -> Result<Buffer, Self> {
         let range = self.range;
         Arc::try_unwrap(self.buffer).map_err(|buffer| Self { buffer, range })

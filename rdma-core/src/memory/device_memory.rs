@@ -22,8 +22,8 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Length in bytes of the words in which devices copy between their memory and the host's. No
-    /// verb reports it; all known devices have this length or a shorter one.
+    /// Alignment in bytes that suits [`Self::write_at`] and [`Self::read_at`] on all known devices:
+    /// a device can copy only whole words of this length or less. No verb reports the length.
     pub const WORD: usize = 4;
 
     pub(crate) fn of(handle: DeviceMemoryHandle) -> Self {
@@ -47,7 +47,7 @@ impl DeviceMemory {
     }
 
     /// Copies `from` into the device memory at `offset`. The offset and the length should be
-    /// multiples of [`Self::WORD`]: other copies fail on network cards and on softroce.
+    /// multiples of [`Self::WORD`], because most devices refuse other copies.
     ///
     /// # Errors
     ///

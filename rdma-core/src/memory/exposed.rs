@@ -272,12 +272,13 @@ impl ExposedGrant {
         }
     }
 
-    /// Ends the access by the key of this grant at the device. Access by other keys continues.
+    /// Ends the peers' access by the key of this value at the device. Access by other keys
+    /// continues.
     ///
     /// # Errors
     ///
-    /// The error of the deregistration. Access may then continue, so the memory is never freed, and
-    /// [`ExposedMemory::revoke`] fails with [`Error::InUse`].
+    /// The error of the deregistration. Peers may then still have access, so the memory is never
+    /// freed, and [`ExposedMemory::revoke`] fails with [`Error::InUse`].
     #[doc(alias = "ibv_dereg_mr")]
     pub fn revoke(mut self) -> Result<()> {
         self.lease.end()

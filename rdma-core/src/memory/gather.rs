@@ -9,14 +9,15 @@ use crate::ffi::ElementList;
 pub(crate) mod sealed {
     use crate::ffi::LocalKey;
 
-    /// A private supertrait that seals [`super::Gather`]: a wrong implementation of `Gather` could
-    /// let a device write to memory that the request does not own.
+    /// A private supertrait that seals [`super::Gather`]. A wrong implementation of `Gather` could
+    /// name memory of other owners, to which a device would then write the result of a read or a
+    /// receive.
     pub trait Sealed {}
 
     /// Memory that is one contiguous range of a registration, and so needs only one scatter/gather
     /// element.
     pub trait Contiguous: Sealed {
-        /// Returns the address that requests use for the first byte.
+        /// Returns the address that requests use for the first byte of this memory.
         fn address(&self) -> u64;
         /// Returns the length of the memory in bytes.
         fn size(&self) -> usize;
@@ -107,8 +108,8 @@ pub trait Scatter: Gather {
     }
 }
 
-/// Memory with a range: a request uses only the bytes in the range. The request's completion gives
-/// back all of the memory.
+/// Memory of which a request uses only the bytes in a range. The program gets the whole memory back
+/// when the request completes.
 #[derive(Debug)]
 pub struct Part<M> {
     memory: M,
@@ -131,7 +132,7 @@ impl<M: Contiguous> Part<M> {
 }
 
 impl<M> Part<M> {
-    /// Returns all of the memory, without the restriction to a range.
+    /// Returns the whole memory, including the bytes outside the range.
     pub fn into_inner(self) -> M {
         self.memory
     }

@@ -237,8 +237,8 @@ impl HostMemoryBuilder {
 }
 
 impl HostMemoryBuilder {
-    /// Allocates the memory without huge pages: from the device if it has an allocator, else from
-    /// the process.
+    /// Allocates the memory without huge pages: from the device's allocator if a protection domain
+    /// was given and this succeeds, else from the program's heap.
     fn ordinary(&self) -> Result<Allocation> {
         let (len, align) = (self.len, self.align);
         if let Some(domain) = &self.domain {

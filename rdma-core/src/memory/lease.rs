@@ -108,9 +108,9 @@ impl Buffer {
     /// Pairs this buffer with a memory window, through which peers will get the rights in `access`.
     /// Peers have no access until the program posts the request from [`WindowLease::bind`].
     ///
-    /// If the buffer is only a part of a registration, the device must check the bounds of windows
-    /// of this type. The first such lease tests that, with temporary queue pairs in the same
-    /// context. The crate keeps the result of the test while the device is open.
+    /// If the buffer is only a part of a registration, the first call for a device and type of
+    /// window tests that the device checks the bounds of such windows. The test uses temporary
+    /// queue pairs.
     ///
     /// # Errors
     ///
@@ -198,8 +198,8 @@ impl WindowLease {
     }
 
     /// Returns a request that ends the access of peers: it invalidates the key of a type 2 window,
-    /// or binds a type 1 window to zero bytes. The program must post it like the request from
-    /// [`Self::bind`].
+    /// or binds a type 1 window to zero bytes. The access continues until the program posts this
+    /// request to the queue pair that bound the window, and the request completes.
     ///
     /// # Errors
     ///
@@ -227,7 +227,8 @@ impl WindowLease {
         })
     }
 
-    /// Returns the state of the window, as far as this process knows it.
+    /// Returns the state of the window, as far as this process knows it. For example, a window
+    /// whose request to bind it has not completed is in the state [`LeaseState::Binding`].
     pub fn state(&self) -> LeaseState {
         match self.lease.phase() {
             Phase::Free => LeaseState::Free,
@@ -263,8 +264,8 @@ impl WindowLease {
         self.lease.window().kind()
     }
 
-    /// Returns the underlying `ibv_mw` of the window. The pointer is valid as long as this lease
-    /// exists.
+    /// Returns the underlying `ibv_mw` of the memory window. The pointer is valid as long as this
+    /// [`WindowLease`] exists.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_mw {
         self.lease.window().as_raw()
     }

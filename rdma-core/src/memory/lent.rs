@@ -19,7 +19,7 @@ pub struct LentMemory {
     source: Source,
 }
 
-/// The value that keeps the memory from being written while peers may read it.
+/// The owned right to read the memory. As long as it exists, nothing can write to the memory.
 #[derive(Debug)]
 enum Source {
     Claim(ReadClaim),

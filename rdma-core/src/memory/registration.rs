@@ -57,9 +57,10 @@ impl Registration {
     ///
     /// # Errors
     ///
-    /// Returns the owner, with [`Error::InvalidArgument`] for 0 bytes, for remote rights, or for
-    /// [`AccessFlags::ZERO_BASED`] with another [address](Self::at) or with memory that does not
-    /// begin at a page boundary; or with the error of `ibv_reg_mr` or `ibv_reg_mr_iova2`.
+    /// Returns the owner, with the error of `ibv_reg_mr` or `ibv_reg_mr_iova2`, or with
+    /// [`Error::InvalidArgument`] for 0 bytes or for remote rights. [`AccessFlags::ZERO_BASED`] is
+    /// invalid with another [address](Self::at), and for memory that does not begin at a page
+    /// boundary.
     #[doc(alias = "ibv_reg_mr")]
     #[doc(alias = "ibv_reg_mr_iova2")]
     pub fn register<O: StableMemoryMut>(&self, owner: O) -> Result<Buffer, Refused<O>> {
@@ -67,8 +68,8 @@ impl Registration {
             .map_err(given_back)
     }
 
-    /// Registers the memory of `owner` as read-only memory, which other threads may read at the
-    /// same time. [`FrozenBuffer::into_owner`] gives the owner back.
+    /// Registers the memory of `owner` as read-only memory. Other threads may read the memory at
+    /// the same time. [`FrozenBuffer::into_owner`] gives the owner back.
     ///
     /// # Errors
     ///
@@ -132,7 +133,8 @@ fn given_back<O: 'static>(refused: Refused<Backing>) -> Refused<O> {
 }
 
 impl ProtectionDomain {
-    /// Returns options for registering memory, such as access flags and the address.
+    /// Returns a builder that registers memory of this domain with chosen access flags and at a
+    /// chosen address for requests.
     pub fn registration(&self) -> Registration {
         Registration::new(self)
     }

@@ -65,7 +65,7 @@ impl RemoteMemory {
         bytes
     }
 
-    /// Decodes a descriptor that [`Self::to_bytes`] has encoded.
+    /// Decodes a description of a peer's memory that [`Self::to_bytes`] has encoded.
     pub fn from_bytes(bytes: &[u8; Self::ENCODED_LEN]) -> Self {
         let word = |range: std::ops::Range<usize>| {
             u64::from_be_bytes(bytes[range].try_into().expect("eight bytes"))

@@ -16,7 +16,7 @@ pub struct Reregistration {
 }
 
 impl Reregistration {
-    /// Creates an empty set of changes, to which the other methods add changes.
+    /// Creates an empty set of changes to a registration. The other methods add changes.
     pub fn new() -> Self {
         Self::default()
     }
@@ -29,8 +29,8 @@ impl Reregistration {
     }
 
     /// Sets the access flags of the registration. The device may always write to the memory, even
-    /// without a flag for it. [`AccessFlags::ZERO_BASED`] has no effect unless the memory is
-    /// replaced, because the addresses that requests use stay the same.
+    /// without a flag for it. [`AccessFlags::ZERO_BASED`] has an effect only together with [new
+    /// memory](Self::memory); otherwise the addresses that requests use stay the same.
     #[doc(alias = "IBV_REREG_MR_CHANGE_ACCESS")]
     pub fn access(mut self, access: AccessFlags) -> Self {
         self.changes.access = Some(access | AccessFlags::LOCAL_WRITE);
@@ -175,7 +175,8 @@ fn check(buffer: &Buffer, changes: &Changes) -> Result<()> {
     Ok(())
 }
 
-/// Deregisters a region whose change failed, and returns the memory that remains.
+/// Deregisters a region after a failed attempt to change it, and returns the memory that remains.
+/// Leaks the new memory in `changes` if the device may still use it.
 fn ended(region: RegionHandle, changes: Changes) -> FailedBuffer {
     match region.release() {
         Ok(memory) => Arc::into_inner(memory)

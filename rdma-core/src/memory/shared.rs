@@ -22,7 +22,8 @@ pub struct SharedBuffer {
 }
 
 impl SharedBuffer {
-    /// Converts a buffer to a shared buffer, on which no claim exists.
+    /// Converts a buffer to a shared buffer. No request or other user has a claim (a right to use
+    /// the memory) yet.
     pub fn new(buffer: Buffer) -> Self {
         Self {
             shared: Arc::new(Shared::new(buffer.into_span())),
@@ -45,8 +46,8 @@ impl SharedBuffer {
         self.shared.is_unclaimed()
     }
 
-    /// Returns whether this value is the only holder of the memory: no claim exists, and no thread
-    /// is about to end one.
+    /// Returns whether this value is the only holder of the memory: no request or other user has a
+    /// claim (a right to use the memory), and no claim is just being dropped.
     ///
     /// ```
     /// # fn main() -> rdma_core::Result<()> {
@@ -108,7 +109,8 @@ impl SharedBuffer {
         self.shared.bytes().ok_or_else(write_claim_exists)
     }
 
-    /// Returns the bytes of the buffer for writing, if no claim exists.
+    /// Returns the bytes of the buffer for writing, if no claim (a right of a request or other user
+    /// to use the memory) exists.
     ///
     /// # Errors
     ///
@@ -136,7 +138,8 @@ impl SharedBuffer {
         }
     }
 
-    /// Returns the underlying buffer, if no claim exists.
+    /// Returns the underlying buffer, if no claim (a right of a request or other user to use the
+    /// memory) exists.
     ///
     /// # Errors
     ///
@@ -192,7 +195,8 @@ pub struct SharedFrozenBuffer {
 }
 
 impl SharedFrozenBuffer {
-    /// Converts a frozen buffer, if no other clone or part of it exists.
+    /// Converts a frozen buffer to a shared buffer, if no other clone or part of the frozen buffer
+    /// exists.
     ///
     /// # Errors
     ///
@@ -207,12 +211,14 @@ impl SharedFrozenBuffer {
         })
     }
 
-    /// Returns the memory as a shared buffer, for read claims. The reference allows no write claim.
+    /// Returns the memory as a [`SharedBuffer`], from which rights to read the memory
+    /// ([`ReadClaim`]s) can be created. Rights to write cannot be created through this reference.
     pub fn as_shared(&self) -> &SharedBuffer {
         &self.shared
     }
 
-    /// Returns the underlying frozen buffer, if no other clone and no claim exists.
+    /// Returns the underlying read-only buffer, if no other clone of this value exists and no
+    /// [`ReadClaim`] uses the memory.
     ///
     /// # Errors
     ///
@@ -272,8 +278,7 @@ pub struct WriteClaim {
 }
 
 impl WriteClaim {
-    /// Ends the claim and returns the memory as a new shared buffer. Possible only if the shared
-    /// buffer from which the claim was created no longer exists.
+    /// Ends the claim and returns the memory as a new shared buffer.
     ///
     /// # Errors
     ///
@@ -304,7 +309,8 @@ impl DerefMut for WriteClaim {
     }
 }
 
-/// A read claim or a write claim, as the memory type of queues whose requests use both kinds.
+/// The right of a request to read or to write shared memory. Intended as the memory type of queues
+/// whose requests need both kinds of rights.
 #[derive(Debug)]
 pub enum Claim {
     /// The claim of a request that only reads the memory.

@@ -44,7 +44,8 @@ pub struct Tagged<M, V> {
 }
 
 impl<M, V> Tagged<M, V> {
-    /// Creates a pair of the memory for a request and a value of the program.
+    /// Pairs the memory for a request with a value by which the program recognizes the request at
+    /// its completion.
     pub fn new(memory: M, value: V) -> Self {
         Self { memory, value }
     }

@@ -139,11 +139,11 @@ impl ProtectionDomain {
         UnmappedHandle::of_device(domain, memory, place, access).map(UnmappedRegion::new)
     }
 
-    /// Registers `len` bytes of a dma-buf, beginning at `offset`. A dma-buf is memory of another
-    /// device, such as a graphics card. The file descriptor may be closed afterwards.
+    /// Registers `len` bytes of a dma-buf (memory of another device, such as a graphics card),
+    /// beginning at `offset`. The file descriptor may be closed afterwards.
     ///
-    /// Requests use the address `first` for the first byte. `first` must have the same offset
-    /// within a page as `offset`. Peers get the remote rights in `access`.
+    /// In requests, the first byte has the address `first`, which must have the same offset within
+    /// a page as `offset`. Peers get the remote rights in `access`.
     ///
     /// # Errors
     ///

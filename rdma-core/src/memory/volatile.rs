@@ -32,7 +32,7 @@ impl<'a> VolatileSlice<'a> {
         Self { memory, range }
     }
 
-    /// Returns the length of the memory in bytes.
+    /// Returns the length of this slice in bytes.
     pub fn len(&self) -> usize {
         self.range.len()
     }

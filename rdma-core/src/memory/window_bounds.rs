@@ -79,8 +79,8 @@ enum Side {
 }
 use Side::{After, Before};
 
-/// Returns whether the device refuses a write of a peer that crosses the start or end of a window,
-/// as `side` states.
+/// Returns whether the device refuses a peer's write that lies half inside and half outside of a
+/// memory window. With `Side::Before`, the write crosses the start of the window, else its end.
 fn ends_at(context: &Context, kind: WindowType, side: Side) -> Result<bool> {
     let domain = context.protection_domain()?;
     let (peer, owner) = connected(&domain)?;
@@ -112,7 +112,8 @@ pub(super) fn connected(domain: &ProtectionDomain) -> Result<(QueuePair, QueuePa
     ))
 }
 
-/// A memory window in the middle of a registration, to which peers may write.
+/// A memory window that tests bind to the middle third of a registration. Peers may write to the
+/// window.
 #[derive(Debug)]
 pub(super) struct TrialWindow {
     pub(super) window: RemoteMemory,
@@ -123,7 +124,8 @@ pub(super) struct TrialWindow {
 }
 
 impl TrialWindow {
-    /// Binds a window of type `kind` by a request of the queue pair `owner`.
+    /// Binds a window of type `kind` to the middle third of newly registered memory, by a request
+    /// of the queue pair `owner`. Waits until the window is bound.
     pub(super) fn bind(
         domain: &ProtectionDomain,
         owner: &QueuePair,
@@ -152,13 +154,12 @@ impl TrialWindow {
     }
 }
 
-/// Returns whether the device refused a write, which ended with the completion `ended`, because
-/// the window does not permit the write.
+/// Returns whether the write with the completion `ended` failed because the window does not permit
+/// the write; `false` if the write succeeded.
 ///
 /// # Errors
 ///
-/// The error of a write that failed for another reason, which does not show whether the device
-/// checks windows.
+/// The error of a write that failed for another reason.
 pub(super) fn is_refused(ended: &WorkCompletion) -> Result<bool> {
     match ended.status() {
         WorkStatus::Success => Ok(false),
@@ -167,7 +168,8 @@ pub(super) fn is_refused(ended: &WorkCompletion) -> Result<bool> {
     }
 }
 
-/// Writes to `to`, memory of the peer, through the window, and returns the completion of the write.
+/// Writes `LEN` bytes to the peer's memory `to`, waits for the write, and returns its completion,
+/// which may have a failure status.
 pub(super) fn write(
     queue_pair: &QueuePair,
     domain: &ProtectionDomain,

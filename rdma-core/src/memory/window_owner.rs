@@ -40,8 +40,9 @@ impl Context {
     }
 }
 
-/// Tests the device: binds a window by one queue pair, and writes through this and through another
-/// queue pair of the same protection domain.
+/// Returns whether the device refuses a write through a window by a queue pair that has not bound
+/// the window. For the test, two queue pairs of the same protection domain write through one
+/// window.
 fn is_enforced(context: &Context) -> Result<bool> {
     let domain = context.protection_domain()?;
     let (peer, owner) = connected(&domain)?;

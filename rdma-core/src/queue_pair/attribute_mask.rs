@@ -9,71 +9,75 @@ bitflags::bitflags! {
     #[doc(alias = "ibv_qp_attr_mask")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct AttributeMask: u32 {
-        /// The state of the queue pair.
+        /// The bit for the state of the queue pair.
         #[doc(alias = "IBV_QP_STATE")]
         const STATE = raw::IBV_QP_STATE.0;
-        /// The state in which the caller assumes the queue pair to be before the modification.
+        /// The bit for the state in which the caller assumes the queue pair to be before the
+        /// modification.
         #[doc(alias = "IBV_QP_CUR_STATE")]
         const CURRENT_STATE = raw::IBV_QP_CUR_STATE.0;
-        /// The request for an asynchronous event that reports that the send queue has drained.
+        /// The bit for the setting whether an asynchronous event reports that the send queue has
+        /// drained.
         #[doc(alias = "IBV_QP_EN_SQD_ASYNC_NOTIFY")]
         const NOTIFY_DRAINED = raw::IBV_QP_EN_SQD_ASYNC_NOTIFY.0;
-        /// The operations that the peer may perform through the queue pair.
+        /// The bit for the operations that the peer may perform through the queue pair.
         #[doc(alias = "IBV_QP_ACCESS_FLAGS")]
         const ACCESS = raw::IBV_QP_ACCESS_FLAGS.0;
-        /// The index of the partition key in the port's P_Key table.
+        /// The bit for the index of the partition key in the port's P_Key table.
         #[doc(alias = "IBV_QP_PKEY_INDEX")]
         const PKEY_INDEX = raw::IBV_QP_PKEY_INDEX.0;
-        /// The number of the local port.
+        /// The bit for the number of the local port.
         #[doc(alias = "IBV_QP_PORT")]
         const PORT = raw::IBV_QP_PORT.0;
-        /// The queue key.
+        /// The bit for the queue key.
         #[doc(alias = "IBV_QP_QKEY")]
         const QKEY = raw::IBV_QP_QKEY.0;
-        /// The address vector of the path to the peer.
+        /// The bit for the address vector of the path to the peer.
         #[doc(alias = "IBV_QP_AV")]
         const ADDRESS = raw::IBV_QP_AV.0;
-        /// The path MTU.
+        /// The bit for the path MTU.
         #[doc(alias = "IBV_QP_PATH_MTU")]
         const PATH_MTU = raw::IBV_QP_PATH_MTU.0;
-        /// The acknowledgement timeout.
+        /// The bit for the acknowledgement timeout.
         #[doc(alias = "IBV_QP_TIMEOUT")]
         const ACK_TIMEOUT = raw::IBV_QP_TIMEOUT.0;
-        /// The number of retries after missing acknowledgements.
+        /// The bit for the maximum number of retries after missing acknowledgements.
         #[doc(alias = "IBV_QP_RETRY_CNT")]
         const RETRIES = raw::IBV_QP_RETRY_CNT.0;
-        /// The number of retries after receiver-not-ready (RNR) responses.
+        /// The bit for the maximum number of retries after receiver-not-ready (RNR) responses.
         #[doc(alias = "IBV_QP_RNR_RETRY")]
         const RNR_RETRIES = raw::IBV_QP_RNR_RETRY.0;
-        /// The first packet sequence number to be received.
+        /// The bit for the first packet sequence number to be received.
         #[doc(alias = "IBV_QP_RQ_PSN")]
         const RECEIVE_SEQUENCE = raw::IBV_QP_RQ_PSN.0;
-        /// The maximum number of outstanding RDMA reads and atomics as the requester.
+        /// The bit for the maximum number of outstanding RDMA reads and atomics as the requester.
         #[doc(alias = "IBV_QP_MAX_QP_RD_ATOMIC")]
         const OUTGOING_READS = raw::IBV_QP_MAX_QP_RD_ATOMIC.0;
-        /// The alternate path.
+        /// The bit for the alternate path, which the device uses when the first path to the peer
+        /// fails.
         #[doc(alias = "IBV_QP_ALT_PATH")]
         const ALTERNATE_PATH = raw::IBV_QP_ALT_PATH.0;
-        /// The minimum delay that a peer must wait after a receiver-not-ready (RNR) response.
+        /// The bit for the minimum delay that a peer must wait after a receiver-not-ready (RNR)
+        /// response.
         #[doc(alias = "IBV_QP_MIN_RNR_TIMER")]
         const MIN_RNR_TIMER = raw::IBV_QP_MIN_RNR_TIMER.0;
-        /// The first packet sequence number to be sent.
+        /// The bit for the first packet sequence number to be sent.
         #[doc(alias = "IBV_QP_SQ_PSN")]
         const SEND_SEQUENCE = raw::IBV_QP_SQ_PSN.0;
-        /// The maximum number of RDMA reads and atomics that the queue pair processes at the same
-        /// time, as the responder.
+        /// The bit for the maximum number of RDMA reads and atomics that the queue pair processes
+        /// at the same time, as the responder.
         #[doc(alias = "IBV_QP_MAX_DEST_RD_ATOMIC")]
         const INCOMING_READS = raw::IBV_QP_MAX_DEST_RD_ATOMIC.0;
-        /// The state of path migration.
+        /// The bit for the state of path migration.
         #[doc(alias = "IBV_QP_PATH_MIG_STATE")]
         const MIGRATION = raw::IBV_QP_PATH_MIG_STATE.0;
-        /// The capacities of the send and receive queues.
+        /// The bit for the capacities of the send and receive queues.
         #[doc(alias = "IBV_QP_CAP")]
         const CAPACITIES = raw::IBV_QP_CAP.0;
-        /// The number of the peer's queue pair.
+        /// The bit for the number of the peer's queue pair.
         #[doc(alias = "IBV_QP_DEST_QPN")]
         const DESTINATION = raw::IBV_QP_DEST_QPN.0;
-        /// The maximum rate at which the queue pair sends.
+        /// The bit for the maximum rate at which the queue pair sends.
         #[doc(alias = "IBV_QP_RATE_LIMIT")]
         const RATE_LIMIT = raw::IBV_QP_RATE_LIMIT.0;
         // Permits bits that only later versions of the header define.
@@ -82,7 +86,7 @@ bitflags::bitflags! {
 }
 
 impl AttributeMask {
-    /// Returns the set of all attributes that this crate knows.
+    /// Returns the set of all queue pair attributes that this crate knows.
     pub fn known() -> Self {
         NAMES
             .iter()

@@ -47,8 +47,8 @@ impl QueuePairAttributes {
         QueuePairState::from_raw(self.raw.qp_state)
     }
 
-    /// Returns the state from the C field `cur_qp_state`. [`Self::state`] returns the state from
-    /// the field `qp_state`.
+    /// Returns the current state as drivers report it in the C field `cur_qp_state`. Usually equal
+    /// to [`Self::state`], which reads the field `qp_state`.
     #[doc(alias = "cur_qp_state")]
     pub fn current_state(&self) -> QueuePairState {
         QueuePairState::from_raw(self.raw.cur_qp_state)
@@ -156,9 +156,9 @@ impl QueuePairAttributes {
         self.raw.max_dest_rd_atomic
     }
 
-    /// Returns the minimum time that a peer waits after a receiver-not-ready (RNR) response, as the
-    /// code that is described at
-    /// [`ConnectOptions::min_rnr_timer`](super::ConnectOptions::min_rnr_timer).
+    /// Returns the minimum time that a peer waits after a receiver-not-ready (RNR) response, as a
+    /// 5-bit code. [`ConnectOptions::min_rnr_timer`](super::ConnectOptions::min_rnr_timer)
+    /// describes the code.
     pub fn min_rnr_timer(&self) -> u8 {
         self.raw.min_rnr_timer
     }
@@ -176,7 +176,7 @@ impl QueuePairAttributes {
         self.raw.timeout
     }
 
-    /// Returns the number of retries after missing acknowledgements.
+    /// Returns the configured maximum number of retries after missing acknowledgements.
     #[doc(alias = "retry_cnt")]
     pub fn retries(&self) -> u8 {
         self.raw.retry_cnt

@@ -7,8 +7,8 @@ use crate::error::Error;
 use crate::ffi::{ReceiveRing, ReceiveStaging, SendRing, SendStaging, Unstaged};
 use crate::memory::{Gather, Scatter};
 
-/// The error of posting a batch. Only some requests of the batch, or no requests, were posted.
-/// `Debug` prints the same text as `Display`.
+/// The error of posting a batch of which only some requests, or no requests, were posted. `B` is
+/// the type of the batch that the error gives back, `()` if the caller still owns the batch.
 #[derive(thiserror::Error)]
 #[error("{posted} requests of the batch were posted, the next one was not: {error}")]
 pub struct BatchError<B = ()> {
@@ -143,9 +143,8 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
 
     /// Posts all requests, like [`Self::post`], and keeps the empty batch for more requests.
     ///
-    /// While the batch exists, it borrows the queue, so completions cannot be passed to the queue.
-    /// A program that posts several batches in this way needs enough room in the queue for the
-    /// requests of all these batches.
+    /// While the batch exists, it borrows the queue, so the program cannot process completions,
+    /// which would free room. The queue needs enough room for the requests of all these batches.
     ///
     /// ```
     /// # use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest};
@@ -211,8 +210,8 @@ impl<'a, T: Send + 'static> ReceiveBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// The errors of [`ReceiveQueue::post`](super::ReceiveQueue::post), except errors of the
-    /// device, which only [`Self::post`] returns.
+    /// The errors of [`ReceiveQueue::post`](super::ReceiveQueue::post) that do not come from the
+    /// device. [`Self::post`] returns those of the device.
     #[inline]
     pub fn push(&mut self, memory: T) -> Result<(), PostError<T>>
     where
@@ -299,8 +298,8 @@ impl<T: Send + 'static> Drop for Unposted<'_, T> {
     }
 }
 
-/// Converts the number of posted requests and the result of posting a batch to one result. An error
-/// contains no batch, because the caller still owns the batch.
+/// Converts the outcome of posting a batch that the caller still owns: returns the number of posted
+/// requests, or an error that contains this number but not the batch.
 #[inline]
 pub(super) fn kept((posted, result): (usize, Result<(), Error>)) -> Result<usize, BatchError> {
     let refused = |error| BatchError {

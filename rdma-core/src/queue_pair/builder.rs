@@ -221,8 +221,8 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Sets optional properties that the queue pair gets at its creation. Few devices support any
-    /// of them.
+    /// Sets optional properties that the queue pair gets at its creation, such as removing the VLAN
+    /// tag from received frames. Few devices support any of them.
     #[doc(alias = "IBV_QP_INIT_ATTR_CREATE_FLAGS")]
     pub fn create_flags(mut self, flags: QueuePairCreateFlags) -> Self {
         self.create_flags = flags;
@@ -306,10 +306,9 @@ impl QueuePairBuilder {
         Ok(ManualQueuePair::new(parts))
     }
 
-    /// Creates a `ManualQueuePair` from a queue pair that other code has created, for example a
-    /// vendor's extension. `make` takes ownership of that queue pair: it gets the objects and
-    /// settings of this builder, which the queue pair keeps alive, and returns the queue pair's
-    /// handle.
+    /// Converts a queue pair that other code creates, for example a vendor's extension, to a
+    /// `ManualQueuePair`. `make` creates the queue pair from the settings of this builder, and
+    /// returns a handle that owns it.
     pub(crate) fn adopt(
         self,
         make: impl FnOnce(QueuePairPlan) -> Result<QueuePairHandle>,

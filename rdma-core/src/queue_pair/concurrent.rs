@@ -54,8 +54,8 @@ impl ReservedSlot<'_> {
         self.0.index()
     }
 
-    /// Converts the reserved slot to a value that does not borrow the queue, so that one type can
-    /// own both.
+    /// Converts the reserved slot to a value that does not borrow the queue, so that a program can
+    /// store slot and queue in the same struct.
     pub fn detach(self) -> DetachedSlot {
         DetachedSlot(self.0.into_reserved())
     }
@@ -136,9 +136,9 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
             .map_err(PostError::new)
     }
 
-    /// Posts an inline request in a reserved slot, like
-    /// [`SendQueue::post_inline`](super::SendQueue::post_inline). The call copies the data. On
-    /// completion [`Self::finish`] returns the slot.
+    /// Posts an inline request, whose data the call copies. `slot` is a reserved place in the
+    /// queue, which the request occupies until it completes; [`Self::finish`] then returns the
+    /// slot.
     ///
     /// # Errors
     ///
@@ -194,7 +194,7 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
         self.slots.capacity()
     }
 
-    /// Returns the number of the queue pair to which the queue belongs.
+    /// Returns the number of the queue pair to which this send queue belongs.
     pub fn queue_pair(&self) -> u32 {
         self.slots.queue_pair().number()
     }
@@ -294,7 +294,7 @@ impl<T: Send + 'static> ConcurrentReceiveQueue<T> {
         self.slots.capacity()
     }
 
-    /// Returns the number of the queue pair to which the queue belongs.
+    /// Returns the number of the queue pair to which this receive queue belongs.
     pub fn queue_pair(&self) -> u32 {
         self.slots.queue_pair().number()
     }

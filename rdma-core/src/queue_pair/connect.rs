@@ -61,9 +61,9 @@ impl ConnectOptions {
         self
     }
 
-    /// Sets the number of retransmissions without a response, 0 to 7, after which the connection
-    /// fails. The default is 6. With 7, the kernel's Soft-RoCE device never gives up, although the
-    /// specification has such a meaning only for [`rnr_retries`](Self::rnr_retries).
+    /// Sets the maximum number of retransmissions without a response, 0 to 7. After the last, the
+    /// connection fails. The default is 6. The kernel's Soft-RoCE device never gives up if the
+    /// value is 7.
     #[doc(alias = "retry_cnt")]
     pub fn retries(mut self, retries: u8) -> Self {
         self.retries.unanswered = retries;
@@ -107,7 +107,8 @@ impl ConnectOptions {
         self
     }
 
-    /// Sets the service level, 0 to 15. The default is 0.
+    /// Sets the service level, 0 to 15, by which the network can prioritize packets. The default is
+    /// 0.
     #[doc(alias = "sl")]
     pub fn service_level(mut self, level: u8) -> Self {
         self.service_level = level;

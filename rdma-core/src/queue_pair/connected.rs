@@ -121,7 +121,8 @@ impl QueuePair {
         SendQueue::new(Arc::clone(&self.parts.handle))
     }
 
-    /// Creates a queue, for a single owner, to post receives to this queue pair.
+    /// Creates a queue to post receives to this queue pair. Only one thread at a time can use the
+    /// queue.
     pub fn receive_queue<T: Send + 'static>(&self) -> ReceiveQueue<T> {
         ReceiveQueue::new(Arc::clone(&self.parts.handle))
     }

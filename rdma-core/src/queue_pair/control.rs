@@ -109,8 +109,8 @@ impl QueuePair {
     }
 
     /// Resumes sending after a request of an unacknowledged transport failed: moves the queue pair
-    /// from SQE to RTS. The device has flushed the requests after the failed one; the program must
-    /// post them again.
+    /// from the state [`QueuePairState::SendQueueError`] (SQE) to [`QueuePairState::ReadyToSend`].
+    /// The device has flushed the requests after the failed one; the program must post them again.
     ///
     /// # Errors
     ///
@@ -132,8 +132,9 @@ impl QueuePair {
     /// [Pauses](Self::pause) the queue pair, and waits until the requests that the device has
     /// started have completed.
     ///
-    /// Later requests wait in the queue, and the queue pair stays in SQD, until [`Self::resume`] is
-    /// called. In SQD the path to the peer can be changed.
+    /// Later requests wait in the queue until [`Self::resume`] is called. Until then the queue pair
+    /// is in the state [`QueuePairState::SendQueueDrain`] (SQD), in which the path to the peer can
+    /// be changed.
     ///
     /// # Errors
     ///
@@ -202,10 +203,11 @@ impl QueuePair {
         }
     }
 
-    /// Returns the order in which the data of a message is guaranteed to become visible in memory,
-    /// for programs that poll the last byte of a message instead of a completion. `arrival` is the
-    /// kind of operation that writes the data. The result is empty if the device guarantees no
-    /// order.
+    /// Returns the order in which bytes that a peer sends become visible in this host's memory.
+    /// Intended for programs that poll the last byte of a message instead of a completion.
+    ///
+    /// `arrival` is the kind of operation that writes the data. The result is empty if the device
+    /// guarantees no order.
     #[doc(alias = "ibv_query_qp_data_in_order")]
     pub fn data_order(&self, arrival: Arrival) -> DataOrder {
         let bits = self.parts.handle.data_in_order(arrival.to_raw());

@@ -38,7 +38,8 @@ impl DatagramOptions {
     }
 
     /// Sets the sequence number of the first packet that the queue pair sends, 24 bits. The default
-    /// is a random number. Peers ignore the number.
+    /// is a random number. Receivers ignore the number, so it only helps to recognize packets in
+    /// traces.
     #[doc(alias = "sq_psn")]
     pub fn packet_sequence(mut self, number: u32) -> Self {
         self.packet_sequence = Some(number);
@@ -51,8 +52,8 @@ impl DatagramOptions {
     }
 }
 
-/// Returns the modification that moves a queue pair without a peer from INIT to RTR (ready to
-/// receive).
+/// Returns the modification that moves a datagram or raw packet queue pair from INIT to RTR (ready
+/// to receive). Sets the queue key of `options` on datagram queue pairs.
 pub(super) fn ready_to_receive(kind: Transport, options: &DatagramOptions) -> Modification {
     let change = Modification::to(QueuePairState::ReadyToReceive);
     match kind {
@@ -61,8 +62,9 @@ pub(super) fn ready_to_receive(kind: Transport, options: &DatagramOptions) -> Mo
     }
 }
 
-/// Returns the modification that moves a queue pair without a peer from RTR (ready to receive) to
-/// RTS (ready to send).
+/// Returns the modification that moves a datagram or raw packet queue pair from RTR (ready to
+/// receive) to RTS (ready to send). Sets the packet sequence number of `options`, or a random
+/// number, on datagram queue pairs.
 pub(super) fn ready_to_send(kind: Transport, options: &DatagramOptions) -> Result<Modification> {
     let sequence = options.packet_sequence;
     let sequence = sequence.unwrap_or_else(Endpoint::random_packet_sequence);

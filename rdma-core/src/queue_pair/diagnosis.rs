@@ -28,7 +28,8 @@ pub(super) struct QueriedValues {
 }
 
 impl QueriedValues {
-    /// Queries the values of the queue pair and of its device. Leaves out values whose query fails.
+    /// Queries the state and port of the queue pair, and the attributes of its device and ports.
+    /// Values whose query fails are absent or have defaults.
     pub(super) fn of(handle: &QueuePairHandle) -> Self {
         let context = Context::of(handle.domain().context());
         let attributes = handle.query(Set::STATE | Set::PORT).ok();
@@ -74,8 +75,8 @@ impl QueriedValues {
         flaws
     }
 
-    /// Compares the modification with the specification's tables of states and attributes, and adds
-    /// each violation to `flaws`.
+    /// Compares `wanted`, which the device refused for a queue pair in the queried state, with the
+    /// specification's tables of states and attributes. Adds each violation to `flaws`.
     fn add_violations(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let Some(from) = self.state else {
             return;
@@ -88,17 +89,17 @@ impl QueriedValues {
         }
     }
 
-    /// Returns whether the modification changes the address vector of an unreliable connection in
-    /// SQD. For such a modification the kernel's system call also sets the port, which cannot be
-    /// changed in SQD.
+    /// Returns whether `wanted` changes the path of an unreliable connection in the state SQD (send
+    /// queue drain). The kernel's system call for this also sets the port, which the state SQD does
+    /// not permit.
     fn changes_path_in_drain(&self, wanted: &Modification) -> bool {
         self.state == Some(QueuePairState::SendQueueDrain)
             && self.kind == Transport::UnreliableConnected
             && wanted.vector().is_some()
     }
 
-    /// Adds a flaw to `flaws` for each attribute of the modification whose feature the device does
-    /// not support.
+    /// Finds the attributes of the refused modification `wanted` that need a feature which the
+    /// queue pair's device does not have. Adds each to the reasons in `flaws`.
     fn add_unsupported(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let Some(device) = &self.device else {
             return;
@@ -311,8 +312,8 @@ mod tests {
         }
     }
 
-    /// Returns the values that a query of a queue pair in the state `state` would give, on a device
-    /// with one Ethernet port.
+    /// Returns made-up query results for a queue pair of type `kind` in the state `state`, on a
+    /// device with one Ethernet port.
     fn known(kind: Transport, state: QueuePairState) -> QueriedValues {
         let device = ibv_device_attr {
             phys_port_cnt: 1,

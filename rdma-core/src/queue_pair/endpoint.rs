@@ -73,8 +73,8 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// Returns an error if a field is out of range: the fields' types allow larger values, and the
-    /// endpoint may come from an untrusted source.
+    /// Returns an error if the queue pair number or the packet sequence number has more than 24
+    /// bits. An endpoint from an untrusted source may contain such a number.
     pub(super) fn checked(&self) -> Result<()> {
         if self.queue_pair > LOW_24 || self.packet_sequence > LOW_24 {
             let reason = "queue pair and packet sequence numbers have 24 bits";

@@ -15,8 +15,8 @@ mod sealed {
 #[doc(alias = "ibv_data_buf")]
 #[doc(alias = "ibv_wr_set_inline_data_list")]
 pub trait InlineData: sealed::Sealed {
-    /// Appends the address and length of each slice of the data to `elements`, the list from which
-    /// posting the request copies the bytes.
+    /// Appends the address and length of each slice of the data to `elements`. When the request is
+    /// posted, the bytes of these slices are copied.
     fn collect(&self, elements: &mut Elements<'_>);
 }
 

@@ -22,14 +22,16 @@ pub(crate) enum KeepAlive {
 
 const _: () = assert!(size_of::<KeepAlive>() <= 2 * size_of::<usize>());
 
-/// The objects that a segmented send keeps alive: its headers and its address handle.
+/// The headers and the address handle of a send that the device divides into packets (TSO). The
+/// request keeps both alive until it has completed.
 #[derive(Debug)]
 pub(crate) struct Segmented {
     pub(crate) headers: Arc<[u8]>,
     pub(crate) address: Option<AddressHandle>,
 }
 
-/// The outcome of a request, as far as the objects that it keeps alive are concerned.
+/// The outcome of a request, which decides the new state of a memory window that the request
+/// changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     NotPosted,
@@ -51,8 +53,8 @@ impl Outcome {
 }
 
 impl KeepAlive {
-    /// Releases the object, after the request has ended with `outcome`. For a memory window, also
-    /// records whether the window is bound now.
+    /// Releases the object that a request has kept alive, after the request has ended with
+    /// `outcome`. If the object is a memory window, also records whether the window is bound now.
     #[inline]
     pub(crate) fn settle(&mut self, outcome: Outcome) {
         if !matches!(self, Self::Nothing) {
@@ -60,8 +62,9 @@ impl KeepAlive {
         }
     }
 
-    /// Returns the outcome of the request that keeps this object alive, if the request is
-    /// unsignaled, derived from `later`, the outcome of a later request of the queue pair.
+    /// Returns the outcome of an unsignaled request, which has no completion of its own. `later` is
+    /// the outcome of a later request; the result differs from `later` only for changes of a memory
+    /// window, if the queue pair was reset in between.
     #[inline]
     pub(crate) fn inferred(&self, later: Outcome, queue_pair: &QueuePairHandle) -> Outcome {
         match self {
@@ -70,8 +73,8 @@ impl KeepAlive {
         }
     }
 
-    /// Returns an error if `queue_pair` cannot execute a request that keeps this object alive, for
-    /// example because a memory window belongs to another protection domain.
+    /// Returns an error if the object of a request cannot be used with `queue_pair`, for example
+    /// because it is a memory window of another protection domain.
     #[inline]
     pub(crate) fn check(&self, queue_pair: &QueuePairHandle) -> Result<()> {
         match self {
@@ -94,7 +97,8 @@ impl KeepAlive {
         }
     }
 
-    /// Returns an error if a request that keeps this object alive cannot be part of a batch.
+    /// Returns an error if the request changes a memory window of type 1. Such a request is posted
+    /// by its own call (`ibv_bind_mw`), so a batch cannot contain it.
     #[inline]
     pub(crate) fn refused_in_batches(&self) -> Option<Error> {
         match self {

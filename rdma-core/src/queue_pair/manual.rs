@@ -105,12 +105,14 @@ impl ManualQueuePair {
         QueuePairAttributes::of(&self.parts.handle)
     }
 
-    /// Applies `change`: changes attributes of the queue pair, and optionally its state.
+    /// Applies `change`, which sets attributes of the queue pair and can also move it to another
+    /// state.
     ///
     /// # Errors
     ///
-    /// [`Error::RefusedModification`], and [`Error::InUse`] for a change to RESET while queues of
-    /// the queue pair exist, because requests of such a queue would never complete.
+    /// [`Error::RefusedModification`] if the device refuses the change. [`Error::InUse`] for a
+    /// change to RESET while queues of the queue pair exist: requests of such a queue would never
+    /// complete.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, change: &Modification) -> Result<()> {
         if change.state() == Some(QueuePairState::Reset) {
@@ -221,12 +223,12 @@ impl ManualQueuePair {
         self.parts.handle.query_ece().map(Into::into)
     }
 
-    /// Sets the enhanced connection establishment (ECE) options that both sides have agreed to use.
-    /// The state must be RESET or INIT.
+    /// Sets the device options that both sides have agreed to use (enhanced connection
+    /// establishment, ECE). The state must be RESET or INIT.
     ///
     /// # Errors
     ///
-    /// The errors of [`Self::query_ece`].
+    /// The error of `ibv_set_ece`. Most devices do not support ECE ([`Error::is_unsupported`]).
     #[doc(alias = "ibv_set_ece")]
     pub fn set_ece(&self, on: EnhancedEstablishment) -> Result<()> {
         self.parts.handle.set_ece(on.into())

@@ -12,9 +12,9 @@ const WIDTH: usize = 1 << LEVEL_BITS;
 /// A map from queue pair numbers to values, for a program that polls one completion queue for many
 /// queue pairs.
 ///
-/// A lookup takes three array accesses and no hashing, for every distribution of numbers. A device
-/// may give the number of a destroyed queue pair to a new one. The reuse is harmless: work request
-/// ids are never reused, so a queue ignores the completions of an earlier queue pair.
+/// A lookup reads three array elements, without hashing. A device may give the number of a
+/// destroyed queue pair to a new one. Late completions of the old queue pair are then passed to the
+/// new queue, which ignores them because of their work request ids.
 ///
 /// ```
 /// # use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest};
@@ -60,9 +60,8 @@ pub struct QueuePairMap<T> {
     vacant: Vec<u32>,
 }
 
-/// The index that unused entries contain. A lookup that finds an unused entry continues with this
-/// index and needs no branch: the node at this index has only unused entries, and the element of
-/// `values` at this index has no value.
+/// The index that unused entries contain: no value has this index, and the node at this index has
+/// only unused entries. A lookup therefore continues at an unused entry without a branch.
 const EMPTY: u32 = 0;
 const ROOT: usize = 1;
 
@@ -78,7 +77,9 @@ const NO_ENTRIES: Node = Node {
     len: 0,
 };
 
-/// Returns the index of the entry for `number` in a node of the level `level`. The root is level 0.
+/// Returns the position, in a node of the level `level`, of the entry that leads to the value for
+/// the queue pair number `number`. Each of the three levels uses 8 bits of the number; level 0 uses
+/// the highest.
 #[inline]
 fn entry(number: u32, level: u32) -> usize {
     (number >> (LEVEL_BITS * (LEVELS - 1 - level))) as usize & (WIDTH - 1)
@@ -141,7 +142,8 @@ impl<T> QueuePairMap<T> {
         self.values.get(self.find(number)?)?.as_ref()
     }
 
-    /// Returns a mutable reference to the value for the queue pair with this number.
+    /// Returns a mutable reference to the map's value for the queue pair with this number, or
+    /// `None` if the map has no value for the number.
     #[inline]
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         let index = self.find(number)?;
@@ -191,8 +193,9 @@ impl<T> QueuePairMap<T> {
         self.values.iter_mut().flatten()
     }
 
-    /// Returns the index of the value for `number` in `values`; [`EMPTY`] if the map has no value
-    /// for the number, and `None` if the number has more than 24 bits.
+    /// Returns the position in `self.values` of the value for the queue pair number `number`. If
+    /// the map has no value for the number, the position is [`EMPTY`], whose element is `None`.
+    /// Returns `None` if the number has more than 24 bits.
     #[inline]
     fn find(&self, number: u32) -> Option<usize> {
         // The top index is out of bounds for a number with more than 24 bits.
@@ -202,8 +205,8 @@ impl<T> QueuePairMap<T> {
         Some(self.nodes[leaf].entries[entry(number, 2)] as usize)
     }
 
-    /// Returns the index of the node to which `entry` of `node` refers. Creates that node if it
-    /// does not exist.
+    /// Returns the index of the next level's node to which the entry at the position `entry` of
+    /// `node` refers. Creates that node if it does not exist.
     fn child(&mut self, node: usize, entry: usize) -> usize {
         let child = self.nodes[node].entries[entry];
         if child != EMPTY {
@@ -231,8 +234,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the queue pair number of the round `round`. Numbers are distributed as devices may
-    /// assign them: consecutive, in steps, or scattered.
+    /// Returns a queue pair number for the test's iteration `round`. The numbers are distributed as
+    /// devices may assign them: consecutive, in steps, or scattered.
     fn number(round: u32) -> u32 {
         match round % 3 {
             0 => 0xff_ff00 + round % 256,

@@ -165,7 +165,8 @@ impl Modification {
         self.with(AttributeMask::CURRENT_STATE)
     }
 
-    /// Sets whether an asynchronous event reports that the send queue has drained.
+    /// Sets whether an asynchronous event reports that the send queue has drained: in the state
+    /// SQD, all requests that the device had started have completed.
     #[doc(alias = "en_sqd_async_notify")]
     pub fn notify_drained(mut self, notify: bool) -> Self {
         self.values.en_sqd_async_notify = notify.into();
@@ -221,7 +222,8 @@ impl Modification {
         self.with(AttributeMask::ACK_TIMEOUT)
     }
 
-    /// Sets the number of retransmissions without a response, 0 to 7.
+    /// Sets the maximum number of retransmissions without a response, 0 to 7, after which the
+    /// connection fails.
     #[doc(alias = "retry_cnt")]
     pub fn retries(mut self, retries: u8) -> Self {
         self.values.retry_cnt = retries;
@@ -274,7 +276,7 @@ impl Modification {
         self.with(AttributeMask::INCOMING_READS)
     }
 
-    /// Sets the alternate path to the peer.
+    /// Sets the alternate path to the peer, which the device uses when the first path fails.
     #[doc(alias = "alt_ah_attr")]
     pub fn alternate_path(mut self, path: AlternatePath) -> Self {
         self.alternate = Some(path);
@@ -334,8 +336,8 @@ impl Modification {
         self.mask.contains(AttributeMask::STATE).then_some(state)
     }
 
-    /// Returns the values of all attributes except the two paths. Attributes that are not in the
-    /// mask have arbitrary values.
+    /// Returns the values of all attributes except the path to the peer and the alternate path.
+    /// Only attributes in [`Self::mask`] have meaningful values.
     pub(super) fn values(&self) -> &ibv_qp_attr {
         &self.values
     }

@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 use crate::ffi::QueuePairHandle;
 use crate::memory::AccessFlags;
 
-/// The handle of a queue pair, with its completion queues, its address and its settings.
+/// The data that `ManualQueuePair`, `PreparedQueuePair` and `QueuePair` share: the handle, the
+/// completion queues, the address and the settings.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) handle: Arc<QueuePairHandle>,

@@ -122,14 +122,15 @@ impl PreparedQueuePair {
         Ok(self.parts.into_queue_pair(Some(*remote)))
     }
 
-    /// Activates a queue pair that has no peer: moves it from INIT to RTR and then to RTS. The
-    /// method is for [`Transport::Datagram`] and [`Transport::RawPacket`]; the latter ignores the
-    /// queue key.
+    /// Activates a [`Transport::Datagram`] or [`Transport::RawPacket`] queue pair, which has no
+    /// peer: makes it ready to receive and to send. Raw packet queue pairs ignore the queue key in
+    /// `options`.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the transport needs a peer, and
-    /// [`Error::RefusedModification`](crate::Error::RefusedModification).
+    /// [`Error::RefusedModification`](crate::Error::RefusedModification) if the device refuses the
+    /// change.
     #[doc(alias = "ibv_modify_qp")]
     pub fn activate(self, options: &DatagramOptions) -> Result<QueuePair> {
         for step in self.parts.activating(options)? {
@@ -148,8 +149,9 @@ impl PreparedQueuePair {
         &self.parts.handle
     }
 
-    /// Converts a queue pair that the caller has already moved to RTS to a [`QueuePair`] with the
-    /// endpoints `local` and `remote`.
+    /// Converts a queue pair that the caller has already made ready to send (RTS) to a
+    /// [`QueuePair`] with the endpoints `local` and `remote`. `remote` is `None` if the queue pair
+    /// has no peer.
     pub(crate) fn into_rts(self, local: Endpoint, remote: Option<Endpoint>) -> QueuePair {
         let parts = Parts {
             local,

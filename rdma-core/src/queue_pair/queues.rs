@@ -160,7 +160,7 @@ impl<T: Send + 'static> SendQueue<T> {
         self.ring.capacity()
     }
 
-    /// Returns the number of the queue pair to which the queue belongs.
+    /// Returns the number of the queue pair to which this send queue belongs.
     pub fn queue_pair(&self) -> u32 {
         self.ring.queue_pair().number()
     }
@@ -176,8 +176,8 @@ pub struct Retired<'a, T: Send + 'static> {
     outcome: Outcome,
 }
 
-/// The value of [`Retired::left`] if only the oldest request is completed, which is the most common
-/// case. A value other than 1 makes the compiler generate separate code for this case.
+/// The value of [`Retired::left`] if only the oldest request is completed. A special value instead
+/// of 1 makes the compiler generate faster code for this most common case.
 const OLDEST: u64 = u64::MAX;
 
 impl<T: Send + 'static> Iterator for Retired<'_, T> {
@@ -213,9 +213,9 @@ impl<T: Send + 'static> Iterator for Retired<'_, T> {
     }
 }
 
-/// Removes completed requests from the ring, until one of them has memory (inline requests have no
-/// memory) or `left` requests are removed. Returns the memory, and the number of requests that
-/// remain of `left`.
+/// Removes up to `left` completed requests from the ring, and stops after the first that has memory
+/// (inline requests have no memory). Returns this memory, and the number of requests that remain to
+/// be removed.
 #[inline(never)]
 fn retire<T: Send + 'static>(
     ring: &mut SendRing<T>,
@@ -318,7 +318,7 @@ impl<T: Send + 'static> ReceiveQueue<T> {
         self.ring.capacity()
     }
 
-    /// Returns the number of the queue pair to which the queue belongs.
+    /// Returns the number of the queue pair to which this receive queue belongs.
     pub fn queue_pair(&self) -> u32 {
         self.ring.queue_pair().number()
     }

@@ -120,7 +120,7 @@ pub enum ModificationFlaw {
 }
 
 impl RefusedModification {
-    /// Returns whether one of the flaws is a feature that the device does not support.
+    /// Returns whether the device refused the modification because it does not support a feature.
     pub fn is_unsupported(&self) -> bool {
         let lacks = |flaw: &_| matches!(flaw, ModificationFlaw::Unsupported(_));
         self.errno.is_unsupported() || self.flaws.iter().any(lacks)

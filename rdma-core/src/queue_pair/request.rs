@@ -101,13 +101,11 @@ impl<T> SendRequest<T> {
     /// Makes the request unsignaled: it has no completion of its own, unless it fails. The
     /// completion of a later signaled request of the queue completes it as well.
     ///
-    /// If all requests in a full queue were unsignaled, no completion would ever make room.
-    /// Therefore, if no other outstanding request is signaled, the queue makes the request signaled
-    /// that fills the last free place. If a queue pair has several
-    /// [`SendQueue`](super::SendQueue)s, each of these queues makes requests signaled more often
-    /// than a single queue would. A [`ConcurrentSendQueue`](super::ConcurrentSendQueue) signals a
-    /// request at the latest after unsignaled requests fill half of its slots, and at the end of
-    /// each [batch](super::ConcurrentSendBatch::push).
+    /// The queue makes some of these requests signaled nevertheless, because without any completion
+    /// a full queue would never have room again. A queue that is the only
+    /// [`SendQueue`](super::SendQueue) of its queue pair does so rarely: only if the request fills
+    /// the last free place and no outstanding request is signaled. Other queues do so more often: a
+    /// [`ConcurrentSendQueue`](super::ConcurrentSendQueue), for example, at the end of each batch.
     #[inline]
     pub fn unsignaled(mut self) -> Self {
         self.flags.remove(SendFlags::SIGNALED);
@@ -212,14 +210,16 @@ impl<T> SendRequest<T> {
         (self.memory, description, self.keep)
     }
 
-    /// Returns whether the request keeps nothing but its memory alive, as the fast path requires.
+    /// Returns whether the request keeps only its memory alive, and no other object such as an
+    /// address handle. The faster code for posting handles only such requests.
     #[inline(always)]
     pub(crate) fn is_fast_path(&self) -> bool {
         matches!(self.keep, KeepAlive::Nothing)
     }
 
-    /// Splits the request into its memory and its other parameters. The request must [keep nothing
-    /// else alive](Self::is_fast_path).
+    /// Splits the request into its memory and its other parameters. The request must not keep
+    /// another object alive, such as an address handle, because the result does not contain that
+    /// object.
     #[inline(always)]
     pub(crate) fn into_described(self) -> (T, Description) {
         let (memory, description, keep) = self.into_pieces();
@@ -229,8 +229,8 @@ impl<T> SendRequest<T> {
         (memory, description)
     }
 
-    /// Creates a request from its memory and its other parameters. The request keeps nothing else
-    /// alive.
+    /// Creates a request from its memory and its other parameters. The request keeps only the
+    /// memory alive until it completes.
     #[inline]
     pub(crate) fn from_described(memory: T, description: Description) -> Self {
         Self::from_pieces((memory, description, KeepAlive::Nothing))
@@ -311,8 +311,10 @@ impl<T> SendRequest<T> {
     }
 
     /// Creates a request that sends the data in `memory`, a part of a TCP stream, as packets of at
-    /// most `segment` bytes of payload (TSO). The device adapts `headers` for each packet. The
-    /// request is for datagram and raw packet queue pairs that were created with segmentation.
+    /// most `segment` bytes of payload (TSO). Each packet begins with `headers`, in which the
+    /// device adapts fields such as lengths and sequence numbers.
+    ///
+    /// The request is for datagram and raw packet queue pairs that were created with segmentation.
     #[doc(alias = "IBV_WR_TSO")]
     #[doc(alias = "LSO")]
     pub fn segmented(memory: T, headers: Arc<[u8]>, segment: u16) -> Self {
@@ -335,9 +337,11 @@ impl<T: Scatter> SendRequest<T> {
     }
 
     /// Creates a request that atomically replaces eight aligned bytes of the peer's memory by
-    /// `desired` if they are equal to `expected`. The device stores the previous value in `memory`,
-    /// which must have eight bytes, in the byte order of this host. Use
-    /// [`AtomicResult`](crate::memory::AtomicResult) as `memory` to read the value.
+    /// `desired` if they are equal to `expected`.
+    ///
+    /// The device stores the previous value in `memory`, which must have eight bytes. Its byte
+    /// order is that of this host. Use [`AtomicResult`](crate::memory::AtomicResult) as `memory` to
+    /// read the value.
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     #[inline]
     pub fn compare_and_swap(memory: T, remote: RemoteMemory, expected: u64, desired: u64) -> Self {
@@ -348,10 +352,12 @@ impl<T: Scatter> SendRequest<T> {
         )
     }
 
-    /// Creates a request that atomically adds `add` to eight aligned bytes of the peer's memory,
-    /// wrapping on overflow. The device stores the previous value in `memory`, which must have
-    /// eight bytes, in the byte order of this host. Use
-    /// [`AtomicResult`](crate::memory::AtomicResult) as `memory` to read the value.
+    /// Creates a request that atomically adds `add` to an aligned 64-bit number in the peer's
+    /// memory, wrapping on overflow.
+    ///
+    /// The device stores the previous value in `memory`, which must have eight bytes. Its byte
+    /// order is that of this host. Use [`AtomicResult`](crate::memory::AtomicResult) as `memory` to
+    /// read the value.
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     #[inline]
     pub fn fetch_and_add(memory: T, remote: RemoteMemory, add: u64) -> Self {
@@ -400,8 +406,9 @@ impl SendRequest<()> {
         Self::new(Operation::Flush { placement, whole }, (), remote)
     }
 
-    /// Creates a flush request, like [`Self::flush`], for the whole memory region that `remote`
-    /// belongs to.
+    /// Creates a request that flushes earlier writes to the whole memory region to which `remote`
+    /// belongs. When the request has completed, these writes are visible or persistent, as
+    /// `placement` states.
     #[doc(alias = "IBV_FLUSH_MR")]
     #[inline]
     pub fn flush_region(remote: RemoteMemory, placement: Placement) -> Self {

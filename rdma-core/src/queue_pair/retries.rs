@@ -51,8 +51,8 @@ pub(super) fn delay_of(code: u8) -> Duration {
     Duration::from_micros(10 * hundredths_of_ms)
 }
 
-/// Returns the code of the shortest delay that is at least `delay`, or the code of the longest
-/// delay if all delays are shorter.
+/// Returns the code of a receiver-not-ready (RNR) delay: of the shortest delay that is at least
+/// `delay`, or of the longest delay if all are shorter.
 pub(super) fn code_of(delay: Duration) -> u8 {
     (1..32).find(|&code| delay_of(code) >= delay).unwrap_or(0)
 }
@@ -61,7 +61,8 @@ pub(super) fn code_of(delay: Duration) -> u8 {
 mod tests {
     use super::*;
 
-    /// Checks the delays of several codes against the rows of table 46 of the specification.
+    /// Checks that the codes of receiver-not-ready (RNR) delays mean the delays in table 46 of the
+    /// specification.
     #[test]
     fn receiver_not_ready_delays_are_those_of_the_table() {
         for (code, micros) in [

@@ -102,8 +102,7 @@ pub struct CompletedRequest<M> {
     pub completion: WorkCompletion,
 }
 
-/// The result of a request that failed or did not end in time: its memory and the cause. `Debug`
-/// prints the same text as `Display`.
+/// The error of a request that failed or did not end in time, with the memory of the request.
 #[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct FailedRequest<M> {

@@ -28,7 +28,7 @@ pub enum QueuePairState {
 }
 
 impl QueuePairState {
-    /// All states that this crate knows.
+    /// All queue pair states that this crate knows.
     pub const ALL: [Self; 7] = [
         Self::Reset,
         Self::Init,

@@ -12,8 +12,8 @@ pub(super) struct Transition {
     pub(super) optional: Set,
 }
 
-/// Returns the attributes for the transition from `from` to `to`; `None` if this transition is not
-/// allowed.
+/// Returns the attributes that a modification must or may set to move a queue pair of type `kind`
+/// from `from` to `to`. Returns `None` if this transition is not allowed.
 pub(super) fn transition(kind: Transport, from: State, to: State) -> Option<Transition> {
     let bit = Kinds::of(kind);
     let row = TABLE.iter().find(|row| {
@@ -33,9 +33,9 @@ pub(super) fn transition(kind: Transport, from: State, to: State) -> Option<Tran
     })
 }
 
-/// Returns the attributes that have no effect on an XRC queue pair, because they concern the other
-/// half of the connection. Verbs accept them in every transition, because programs set both halves
-/// alike.
+/// Returns the attributes that have no effect on an XRC queue pair of type `kind`: those of
+/// responders for an initiator, those of requesters for a target. Verbs accept them in every
+/// transition, because programs set the attributes of both ends alike.
 pub(super) fn ignored(kind: Transport) -> Set {
     match kind {
         Transport::XrcInitiator => Set::INCOMING_READS | Set::MIN_RNR_TIMER,
@@ -51,22 +51,23 @@ pub(super) fn successors(kind: Transport, from: State) -> impl Iterator<Item = S
         .filter(move |&to| transition(kind, from, to).is_some())
 }
 
-/// A set of transport types, with one bit for each type, to which an entry of the table applies.
+/// A set of transport types, with one bit for each type. Names the transports to which an entry of
+/// the tables of state transitions applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Kinds(u8);
 
 impl Kinds {
-    /// The set of reliable connected queue pairs.
+    /// The transport type "reliable connected".
     const RC: Self = Self(1);
-    /// The set of unreliable connected queue pairs.
+    /// The transport type "unreliable connected".
     const UC: Self = Self(1 << 1);
-    /// The set of datagram queue pairs.
+    /// The transport type "unreliable datagram".
     const UD: Self = Self(1 << 2);
-    /// The set of XRC initiators.
+    /// The transport type "XRC initiator".
     const XI: Self = Self(1 << 3);
-    /// The set of XRC targets.
+    /// The transport type "XRC target".
     const XT: Self = Self(1 << 4);
-    /// The set of raw packet queue pairs.
+    /// The transport type "raw packet".
     const RAW: Self = Self(1 << 5);
     const ALL: Self = Self(0x3f);
     const CONNECTED: Self = Self::RC.or(Self::UC).or(Self::XI).or(Self::XT);
@@ -74,7 +75,8 @@ impl Kinds {
     /// Transports that send requests and wait for responses, so that they need timeouts and
     /// retries.
     const REQUESTER: Self = Self::RC.or(Self::XI);
-    /// Transports that respond to requests, so that they need the limits of a responder.
+    /// Reliable transports whose queue pairs execute the peer's requests, so that attributes such
+    /// as the maximum number of incoming reads apply to them.
     const RESPONDER: Self = Self::RC.or(Self::XT);
 
     const fn or(self, other: Self) -> Self {
@@ -120,8 +122,8 @@ const fn set(bits: &[Set]) -> Set {
     all
 }
 
-/// The attributes that a modification may set in a transition to RTS, with the transports to which
-/// each applies.
+/// The attributes that a modification may set when a queue pair becomes ready to send (RTS). Each
+/// entry lists attributes and the transport types to which they apply.
 const RUNNING: &[(Kinds, Set)] = &[
     (Kinds::CONNECTED.or(Kinds::UD), set(&[Set::CURRENT_STATE])),
     (
@@ -134,8 +136,8 @@ const RUNNING: &[(Kinds, Set)] = &[
     (Kinds::RAW, set(&[Set::RATE_LIMIT])),
 ];
 
-/// The attributes that a modification must set in the transition from RESET to INIT, with the
-/// transports to which each applies.
+/// The attributes that a modification must set when a queue pair moves from RESET to INIT. Each
+/// entry lists attributes and the transport types to which they apply.
 const INITIAL: &[(Kinds, Set)] = &[
     (Kinds::ALL, set(&[Set::PORT])),
     (Kinds::CONNECTED.or(Kinds::UD), set(&[Set::PKEY_INDEX])),
@@ -143,7 +145,7 @@ const INITIAL: &[(Kinds, Set)] = &[
     (Kinds::UD, set(&[Set::QKEY])),
 ];
 
-/// All transitions of IBTA volume 1, table 91.
+/// All allowed state transitions of queue pairs (IBTA volume 1, table 91).
 const TABLE: &[Row] = &[
     Row {
         from: None,
@@ -324,8 +326,8 @@ mod tests {
         }
     }
 
-    /// Compares the required attributes with `ibv_modify_qp(3)` and, for XRC, with annex A14. The
-    /// numbers are bits of the header.
+    /// Compares the required attributes of each transition with `ibv_modify_qp(3)` and, for XRC,
+    /// with annex A14. The numbers are masks of `ibv_qp_attr_mask` bits.
     #[test]
     fn the_required_attributes_are_those_of_the_manual() {
         for (kind, init, rtr, rts) in [
@@ -347,7 +349,8 @@ mod tests {
         }
     }
 
-    /// Checks the optional attributes of every transition. The numbers are bits of the header.
+    /// Checks the optional attributes of every transition. The numbers are masks of
+    /// `ibv_qp_attr_mask` bits.
     #[test]
     fn the_optional_attributes_are_those_of_the_specification() {
         let bits = |kind, from, to| transition(kind, from, to).map(|it| it.optional.bits());

@@ -45,7 +45,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// All types that this crate can create.
+    /// All transport types of queue pairs that this crate can create.
     pub const ALL: [Self; 6] = [
         Self::ReliableConnected,
         Self::UnreliableConnected,
@@ -101,13 +101,14 @@ impl Transport {
         )
     }
 
-    /// Returns whether the program can post requests to the send queue of such a queue pair.
+    /// Returns whether queue pairs of this transport type have a send queue to which the program
+    /// can post requests.
     pub fn has_send_queue(self) -> bool {
         self != Self::XrcTarget
     }
 
-    /// Returns whether the program can post receives to such a queue pair, unless the queue pair
-    /// uses a shared receive queue.
+    /// Returns whether the program can post receives to queue pairs of this transport type. A queue
+    /// pair with a shared receive queue takes receives from there instead.
     pub fn has_receive_queue(self) -> bool {
         !matches!(self, Self::XrcInitiator | Self::XrcTarget)
     }

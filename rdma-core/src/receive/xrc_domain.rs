@@ -7,9 +7,9 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::ffi::XrcDomainHandle;
 
-/// A domain of extended reliable connections (XRC). A target queue pair of the domain delivers each
-/// message to the shared receive queue of the domain that the message names. Clones refer to the
-/// same domain.
+/// A domain of extended reliable connections (XRC). Each message that arrives at a target queue
+/// pair of the domain contains the number of a shared receive queue of the domain, which receives
+/// the message. Clones refer to the same domain.
 ///
 /// Processes that open a domain with the same file share the domain: a connection that one process
 /// has accepted delivers messages to the shared receive queues of all these processes. The domain

@@ -27,8 +27,8 @@ pub(super) struct Access {
 }
 
 #[derive(Debug, Default)]
-/// State of an [`Access`], the permission to use memory that the peer lends. A transfer of that
-/// memory consists of pieces of at most 64 KiB.
+/// The number of running transfers of an [`Access`] (the permission to use memory that the peer
+/// lends), and flags for its end. Memory is transferred in pieces of at most 64 KiB.
 struct State {
     /// Number of pieces that are being transferred.
     in_flight: usize,
@@ -59,8 +59,9 @@ impl Access {
         Ok(PieceInFlight(Arc::clone(self)))
     }
 
-    /// Ends the permission to access the peer's memory, because the call has ended at this end. The
-    /// transfers of this memory then fail before their next piece.
+    /// Ends the permission to access the memory that the peer lends for a call, because the call
+    /// has ended for this end of the connection. Transfers of this memory then fail before their
+    /// next piece.
     fn close(&self) {
         self.state.lock().is_closed = true;
     }
@@ -87,7 +88,7 @@ impl Access {
         drop(self.core.outbox.append_empty(&Header::Release { lease }));
     }
 
-    /// Waits until no transfer of the peer's memory under this permission has a piece in flight.
+    /// Waits until no bytes of the memory that the peer lends are being transferred.
     async fn idle(&self) {
         loop {
             let mut idle = std::pin::pin!(self.idle.notified());
@@ -99,8 +100,7 @@ impl Access {
         }
     }
 
-    /// Returns whether no transfer of the peer's memory under this permission has a piece in
-    /// flight.
+    /// Returns whether no bytes of the memory that the peer lends are being transferred.
     fn is_idle(&self) -> bool {
         self.state.lock().in_flight == 0
     }
@@ -145,20 +145,18 @@ impl Accesses {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Ends all permissions because the call ends: no transfer from or to the peer's memory begins
-    /// a further piece.
+    /// Ends all permissions to access memory that the peer lends for a call, because the call ends.
+    /// Transfers of this memory then fail before they transfer more bytes.
     pub(crate) fn close(&self) {
         self.all().iter().for_each(|access| access.close());
     }
 
-    /// Returns whether no data is being transferred from or to the peer's memory under these
-    /// permissions.
+    /// Returns whether no bytes of the memory that the peer lends for a call are being transferred.
     pub(crate) fn is_idle(&self) -> bool {
         self.all().iter().all(|access| access.is_idle())
     }
 
-    /// Waits until no data is being transferred from or to the peer's memory under these
-    /// permissions.
+    /// Waits until no bytes of the memory that the peer lends for a call are being transferred.
     pub(crate) async fn idle(&self) {
         for access in self.all() {
             access.idle().await;
@@ -174,9 +172,11 @@ impl fmt::Debug for Accesses {
     }
 }
 
-/// Decodes a received value with `decode`, and creates the permissions to access the peer's memory
-/// of each [`Bulk`] in the value. If `is_result` is set, the value is a result, and the end of each
-/// permission is confirmed to the peer. The permissions of a request end with its call instead.
+/// Decodes a received request or result with `decode`, and creates permissions to access the memory
+/// that the peer lends with it (its [`Bulk`]s). Returns the decoded value and the permissions.
+///
+/// If `is_result` is set, the value is a result, and this end sends the peer a message when it no
+/// longer uses the memory. Permissions of a request end with the call, without such a message.
 pub(crate) fn decode<T>(
     core: &Arc<Core>,
     is_result: bool,
@@ -194,8 +194,8 @@ pub(crate) fn decode<T>(
     Ok((value, Accesses(Some(accesses.into()))))
 }
 
-/// Creates the permissions to access the peer's memory of all bulks in `received`, the [`Bulk`]s of
-/// one decoded value. Fails if a bulk is too long or does not belong to the peer.
+/// Creates a permission to access the peer's memory for each [`Bulk`] in `received`, which lists
+/// the bulks of one decoded value. Fails if a bulk is too long or does not belong to the peer.
 fn open_all(
     core: &Arc<Core>,
     is_result: bool,
@@ -209,9 +209,9 @@ fn open_all(
     Ok(accesses)
 }
 
-/// Sends a release to the peer for each bulk in `received` without a permission: a result that
-/// contains these bulks could not be decoded. The release permits the peer, which owns the memory
-/// of the bulk, to use the memory again.
+/// Informs the peer that it can use the memory of `received` again, because the result that
+/// contains these [`Bulk`]s could not be decoded. Skips bulks for which this end already has a
+/// permission: their permissions send the message when they are dropped.
 fn release_unopened(core: &Core, received: &[Bulk]) {
     for bulk in received {
         if let BulkKind::Peer(peer) = &*bulk.0
@@ -224,9 +224,9 @@ fn release_unopened(core: &Core, received: &[Bulk]) {
     }
 }
 
-/// Returns the permission to access the peer's memory of `bulk`. Creates the permission unless
-/// `former`, the permissions of the preceding bulks in the same value, contains a permission of the
-/// same lease. Bulks that share a permission keep the lease until all of them are dropped.
+/// Returns the permission to access the peer's memory of `bulk`. If the value contains the same
+/// memory several times, its bulks share one permission, which is found in `former`, the
+/// permissions of the preceding bulks. Otherwise creates a permission.
 fn open_access(
     core: &Arc<Core>,
     is_result: bool,

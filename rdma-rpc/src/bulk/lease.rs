@@ -19,9 +19,9 @@ use crate::error::{BulkError, Error, Result};
 use crate::outbox::AppendError;
 use crate::wire::{Header, LeaseId, Violation};
 
-/// Time that the peer has to complete running transfers of the leased memory after this end has
-/// revoked the lease. Long enough for a few pieces of 64 KiB. An RDMA access after this time fails
-/// and ends the connection.
+/// Maximum time for which memory stays lent after this end has requested it back, so that the peer
+/// can complete running transfers. Long enough for a few pieces of 64 KiB. An RDMA access after
+/// this time fails and ends the connection.
 const RELEASE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Lease of the memory of one [`Bulk`]: the peer may access the memory while this value exists.
@@ -34,8 +34,8 @@ struct Lease {
     state: Arc<LeaseState>,
 }
 
-/// Part of a lease of memory that received frames use: the memory itself, for transports without
-/// one-sided operations, and a flag that is set once the peer has released the memory.
+/// State of one loan of memory to the peer, for the code that processes received frames: the memory
+/// itself, and a flag that is set once the peer has given the memory back.
 pub(super) struct LeaseState {
     is_writable: bool,
     /// The leased memory; `None` once the lease has ended.
@@ -67,10 +67,11 @@ impl fmt::Debug for LeaseState {
 }
 
 impl LeaseState {
-    /// Passes the `len` bytes at the offset `at` of the leased memory to `place`, and returns the
-    /// result of `place`. Returns `None` if the lease has ended. Fails if the range exceeds the
-    /// memory. Also fails on an RDMA connection, where the peer must access the memory by one-sided
-    /// operations and not by messages.
+    /// Passes `len` bytes of the memory that is lent to the peer, beginning at the offset `at`, to
+    /// `place`. Returns the result of `place`, or `None` if the memory is no longer lent.
+    ///
+    /// Fails if the range exceeds the memory. Also fails on an RDMA connection, where the peer must
+    /// read the memory by RDMA, not by messages.
     pub(super) fn read<T>(
         &self,
         at: u64,
@@ -87,9 +88,9 @@ impl LeaseState {
         }
     }
 
-    /// Writes `bytes` at the offset `at` of the leased memory; returns `false` if the lease has
-    /// ended. Fails if the range exceeds the memory, or if the peer may not write the memory by
-    /// messages.
+    /// Writes `bytes` that the peer has sent to the memory that is lent to the peer, at the offset
+    /// `at`. Returns `false` if the memory is no longer lent. Fails if the range exceeds the
+    /// memory, or if the peer may not write to it by messages.
     pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<bool, Violation> {
         match &mut *self.held.lock() {
             Some(LeasedMemory::Streamed(memory)) if self.is_writable => {
@@ -130,8 +131,9 @@ fn range(at: u64, len: usize) -> Option<std::ops::Range<usize>> {
 }
 
 impl Lease {
-    /// Creates a lease: lends the memory of `bulk` to the peer of the connection `core`. Fails if
-    /// another call is lending the memory, or if the peer owns the memory.
+    /// Lends the memory of `bulk` to the peer of the connection `core`, until the returned value is
+    /// dropped. Fails if the memory is already lent for another call, or if the peer owns the
+    /// memory.
     fn open(core: &Arc<Core>, bulk: Bulk) -> Result<Self> {
         let BulkKind::Own(own) = &*bulk.0 else {
             return Err(BulkError::Foreign.into());
@@ -183,8 +185,8 @@ impl Lease {
         }
     }
 
-    /// Requests that the peer stop accessing the memory of this lease and confirm this with a
-    /// release. Does nothing if the peer has already released the memory.
+    /// Requests the lent memory back: the peer must stop accessing it, and confirm this. Does
+    /// nothing if the peer has already given the memory back.
     fn revoke(&self) {
         if !self.state.is_released.load(Ordering::Acquire) {
             // If the connection has ended, the request is not needed.
@@ -196,8 +198,8 @@ impl Lease {
         }
     }
 
-    /// Waits until the peer has confirmed the end of all its accesses to the memory of this lease.
-    /// Also returns when the connection has ended or at the time `latest`.
+    /// Waits until the peer has confirmed that it no longer accesses the lent memory. Also returns
+    /// when the connection has ended or at the time `latest`.
     async fn wait(&self, latest: Instant) {
         tokio::select! {
             () = self.state.released() => {}
@@ -213,9 +215,9 @@ impl Drop for Lease {
     }
 }
 
-/// Makes `memory` accessible to the peer for a lease. Over RDMA, lends registered memory itself to
-/// the peer, and a registered copy of other memory. Over other transports, only stores the memory
-/// for the peer's requests. Returns the memory with the error if this fails.
+/// Makes `memory` accessible to the peer. Over RDMA, the peer's device accesses the memory itself
+/// if it is registered, else a registered copy. Over other transports the memory is only stored,
+/// and messages transfer its bytes. Returns the memory with the error if this fails.
 fn make_accessible(
     core: &Core,
     memory: BulkMemory,
@@ -260,9 +262,9 @@ fn make_accessible(
     }
 }
 
-/// Ends the peer's access to `held`, the leased memory of the bulk `own`. If a copy of the memory
-/// was lent and the peer could write to it, the bytes of the copy are copied back. Returns the
-/// memory of the bulk, or `None` if the device could not end the access.
+/// Ends the peer's access to `held`, the lent memory of `own`. If the peer could write to a
+/// registered copy of the memory, copies the bytes back. Returns the memory, or `None` if the
+/// device could not end the access.
 fn end_access(held: LeasedMemory, own: &OwnBulk) -> Option<BulkMemory> {
     match held {
         LeasedMemory::Streamed(memory) => Some(memory),
@@ -297,26 +299,28 @@ fn end_access(held: LeasedMemory, own: &OwnBulk) -> Option<BulkMemory> {
 pub(crate) struct CallLeases(Vec<Lease>);
 
 impl CallLeases {
-    /// Returns each leased [`Bulk`] with its token, which represents the bulk in the encoded value.
+    /// Returns each [`Bulk`] whose memory is lent, with the token that represents it in the encoded
+    /// request or result.
     fn tokens(&self) -> Vec<(Bulk, Token)> {
         let tokens = self.0.iter().map(|lease| (lease.bulk.clone(), lease.token));
         tokens.collect()
     }
 
-    /// Returns whether there are no leases, because the request or result contains no [`Bulk`].
+    /// Returns whether no memory is lent with the request or result, because it contains no
+    /// [`Bulk`].
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Ends the leases of the memory immediately. The caller must know that the peer has stopped
-    /// accessing the memory, for example because the response has arrived.
+    /// Takes the memory that was lent for a call back immediately. The caller must know that the
+    /// peer has stopped accessing the memory, for example because the response has arrived.
     pub(crate) fn end(mut self) {
         self.0.clear();
     }
 
-    /// Ends the leases for a call that ends without a response: its handler may still access the
-    /// memory. Requests that the peer release the memory first, and waits for this at most
-    /// [`RELEASE_TIMEOUT`].
+    /// Takes back the memory that was lent for a call which ends without a response. The peer's
+    /// handler may still access the memory, so this function first requests the memory back, and
+    /// waits at most [`RELEASE_TIMEOUT`] until the peer confirms.
     pub(crate) async fn close(mut self) {
         let leases = std::mem::take(&mut self.0);
         close(leases).await;
@@ -333,8 +337,8 @@ impl Drop for CallLeases {
     }
 }
 
-/// Requests that the peer release the memory, and ends the leases after the release or after
-/// [`RELEASE_TIMEOUT`].
+/// Requests the lent memory of all `leases` back from the peer. Ends each lease when the peer has
+/// confirmed this, and all leases at the latest after [`RELEASE_TIMEOUT`].
 async fn close(leases: Vec<Lease>) {
     leases.iter().for_each(Lease::revoke);
     let latest = Instant::now() + RELEASE_TIMEOUT;
@@ -343,13 +347,12 @@ async fn close(leases: Vec<Lease>) {
     }
 }
 
-/// Appends a frame whose body may contain [`Bulk`]s to the outbox, and lends the memory of these
-/// bulks to the peer. Returns the result of `attempt`, which encodes and appends the frame, and the
-/// leases.
+/// Encodes and sends a message by `attempt`, and lends the memory of the [`Bulk`]s in the message
+/// to the peer. Returns the result of `attempt`, and the leases of this memory.
 ///
-/// An attempt fails if the encoded value contains bulks that are not lent yet. They are then lent,
-/// and `attempt` is called again, until no further bulks are found. Fails if the value contains
-/// more than `most` or more than [`MAX_BULKS`] bulks.
+/// The bulks are only known after encoding. Therefore `attempt` fails if it finds bulks that are
+/// not lent yet. This function then lends them and calls `attempt` again. Fails if the message
+/// contains more than `most` or [`MAX_BULKS`] bulks.
 pub(crate) fn append_with_bulks<T>(
     core: &Arc<Core>,
     most: usize,
@@ -378,15 +381,15 @@ pub(crate) fn append_with_bulks<T>(
     }
 }
 
-/// References to the leases of the memory in a result. The caller normally ends these leases after
-/// decoding the result. If the caller cancels the call instead, the server ends them with
-/// [`Self::release`].
+/// References to the leases of the memory that a server lends to a caller with a result. The caller
+/// normally ends these leases after decoding the result. If the caller cancels the call instead,
+/// the server ends them with [`Self::release`].
 #[derive(Debug)]
 pub(crate) struct ResultLeases(Vec<Weak<LeaseState>>);
 
 impl ResultLeases {
-    /// Ends the leases of the memory in a result soon, because the caller has cancelled the call
-    /// and will not decode the result.
+    /// Makes a background task take back the memory that was lent with a result, because the caller
+    /// has cancelled the call and will not use the memory.
     pub(crate) fn release(&self) {
         let leases = self.0.iter().filter_map(Weak::upgrade);
         leases.for_each(|lease| lease.set_released());

@@ -34,16 +34,16 @@ impl PieceMemory<'_> {
     }
 }
 
-/// Local memory for one part of a transfer, that is, for one contiguous range of the peer's memory.
-/// The memory is divided into the pieces that are transferred one after the other.
+/// Local memory from or to which one contiguous range of the peer's memory is transferred. Divided
+/// into pieces, which are transferred one after the other.
 pub(super) struct LocalPieces<'m> {
     memory: LocalMemory<'m>,
     /// Offset in the bulk of the next piece.
     at: usize,
 }
 
-/// Local memory of a transfer, without the pieces that were already taken. Memory that is
-/// registered with the device needs no copy over RDMA.
+/// The local memory whose transfer has not begun. The variant says whether the device can access
+/// the memory itself, so that RDMA operations need no copy.
 enum LocalMemory<'m> {
     /// Memory that is registered with `device`, the device of the connection.
     Region {
@@ -61,8 +61,10 @@ enum LocalMemory<'m> {
 
 impl<'m> LocalPieces<'m> {
     /// Prepares `memory` for a transfer in pieces. The first byte of the memory is transferred from
-    /// or to the offset `at` of the peer's memory. If the memory is registered with `device`, this
-    /// function takes it out of `memory`, and [`Self::into_memory`] returns it later.
+    /// or to the offset `at` of the peer's memory.
+    ///
+    /// If the memory is registered with `device`, this function moves it out of `memory`, so that
+    /// the pieces can be owned by RDMA operations. [`Self::into_memory`] returns it later.
     pub(super) fn new(at: usize, memory: &'m mut BulkMemory, device: Option<&RdmaDevice>) -> Self {
         let region = device.and_then(|device| match std::mem::take(memory).into_region(device) {
             Ok(region) => Some(LocalMemory::Region {
@@ -80,8 +82,8 @@ impl<'m> LocalPieces<'m> {
         Self { memory, at }
     }
 
-    /// Returns whether the local memory was divided completely, so that no further piece must be
-    /// transferred.
+    /// Returns whether no local memory is left from which [`Self::take`] could take a further
+    /// piece.
     pub(super) fn is_empty(&self) -> bool {
         match &self.memory {
             LocalMemory::Region { rest, .. } => rest.is_none(),
@@ -134,9 +136,9 @@ impl<'m> LocalPieces<'m> {
         }
     }
 
-    /// Returns the registered memory that [`Self::new`] has taken out of a [`BulkMemory`]; `None`
-    /// if no memory was taken out. If the memory of a piece was not put back, the whole memory is
-    /// lost, and memory of length 0 is returned.
+    /// Returns the registered memory that [`Self::new`] has moved out of a [`BulkMemory`]; `None`
+    /// if no memory was moved. If the device still uses a part of the memory after a failed
+    /// operation, the result has length 0, and the memory is lost.
     pub(super) fn into_memory(self) -> Option<BulkMemory> {
         let LocalMemory::Region {
             device,
@@ -154,9 +156,9 @@ impl<'m> LocalPieces<'m> {
     }
 }
 
-/// Joins two adjacent regions of memory to one region. If one region is `None`, returns the other.
-/// Also returns `None` if the device is still using a region after a failed operation. Both regions
-/// are then lost, because they must not be used again.
+/// Joins two adjacent regions of memory to one region; if one is absent, returns the other. Also
+/// returns `None` if the device is still using a region after a failed operation, so that the
+/// program must not use the regions again.
 fn join(front: Option<LocalMr>, back: Option<LocalMr>) -> Option<LocalMr> {
     match (front, back) {
         (Some(front), Some(back)) => match front.join(back) {

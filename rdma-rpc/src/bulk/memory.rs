@@ -80,7 +80,7 @@ impl BulkMemory {
 }
 
 impl Default for BulkMemory {
-    /// Returns memory with a length of 0 bytes.
+    /// Returns empty memory (0 bytes).
     fn default() -> Self {
         Vec::new().into()
     }

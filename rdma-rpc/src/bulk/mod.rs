@@ -109,14 +109,14 @@ enum BulkKind {
     Peer(PeerBulk),
 }
 
-/// Bulk whose memory this end owns and can lend to the peer.
+/// The owner's side of a [`Bulk`]: memory of this process that can be lent to the peer.
 struct OwnBulk {
     len: usize,
     is_writable: bool,
     memory: Mutex<MemoryState>,
 }
 
-/// State of the memory of a [`Bulk`] that this end owns.
+/// State of memory that this process owns and can lend to the peer as a [`Bulk`].
 enum MemoryState {
     /// The memory can be accessed or lent.
     Available(BulkMemory),
@@ -146,7 +146,8 @@ impl PeerBulk {
 }
 
 impl From<BulkMemory> for Bulk {
-    /// Creates a [`Bulk`] that lends `memory` for reading to the peer.
+    /// Creates a [`Bulk`], by which a call lends `memory` to the peer. The peer can only read the
+    /// memory.
     fn from(memory: BulkMemory) -> Self {
         Self::new(memory, false)
     }
@@ -195,12 +196,12 @@ impl Bulk {
         }
     }
 
-    /// Returns whether the length of the bulk is 0.
+    /// Returns whether the length of the memory behind this value is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns whether the owner allows its peer to write the bulk.
+    /// Returns whether the owner allows its peer to write to the memory behind this value.
     pub fn is_writable(&self) -> bool {
         match &*self.0 {
             BulkKind::Own(own) => own.is_writable,
@@ -224,7 +225,7 @@ impl Bulk {
         Err(self)
     }
 
-    /// Reads a range of the peer's bulk into new memory.
+    /// Reads a range of the memory that the peer lends into new local memory.
     ///
     /// # Errors
     ///
@@ -276,10 +277,11 @@ impl Bulk {
         (outcome, memory.pop().unwrap_or_default())
     }
 
-    /// Writes ranges of the writable memory that the peer lends with this [`Bulk`]. Each part is an
-    /// offset in the peer's memory and local memory, whose bytes are written at that offset.
-    /// Returns the result, and all local memories in the same order. If the future is dropped, the
-    /// transfer stops soon: at most 128 KiB are still transferred.
+    /// Writes local memory to the memory that the peer lends. Each part consists of the offset to
+    /// which the bytes are written, and the local memory with these bytes. Returns the result, and
+    /// all local memory in the order of the parts.
+    ///
+    /// If the future is dropped, the transfer stops soon: at most 128 KiB are still transferred.
     ///
     /// # Errors
     ///
@@ -380,8 +382,9 @@ impl OwnBulk {
         *self.memory.lock() = memory.map_or(MemoryState::Taken, MemoryState::Available);
     }
 
-    /// Reads or writes ranges of this memory by copying within the process. Used if a program calls
-    /// its own service directly, without a connection.
+    /// Copies bytes between this memory and local memory of the same process, for a program that
+    /// calls its own service without a connection. Each part is an offset in this memory and the
+    /// local memory. `direction` says whether this memory is read or written.
     fn copy(
         &self,
         direction: Direction,

@@ -20,18 +20,17 @@ use crate::link::Link;
 use crate::outbox::{AppendError, Appended, SendAt, send_long};
 use crate::wire::Header;
 
-/// Maximum length of a piece in bytes. Short, because calls wait while a piece is transferred; long
-/// enough that the fixed cost of a piece is negligible.
+/// Maximum number of bytes of bulk memory that one operation or message transfers. Short, because
+/// calls wait meanwhile; long enough that the fixed cost of an operation is negligible.
 pub(super) const MAX_PIECE_LEN: usize = 64 << 10;
 
-/// Maximum length in bytes of a piece, the part of a transfer that one RDMA operation transfers,
-/// while messages arrive on the connection. Shorter than [`MAX_PIECE_LEN`], because each message
-/// may belong to a call that must not wait long.
+/// Maximum number of bytes that one RDMA operation of a transfer transfers while messages of calls
+/// arrive on the connection. Shorter than [`MAX_PIECE_LEN`], because these calls wait for the end
+/// of the operation.
 const MAX_PIECE_LEN_BESIDE_CALLS: usize = 32 << 10;
 
-/// Number of bytes that a transfer must transfer without the arrival of a message before the pieces
-/// have the length [`MAX_PIECE_LEN`] again. Until then, the length is
-/// [`MAX_PIECE_LEN_BESIDE_CALLS`].
+/// Number of bytes after which a transfer uses operations of [`MAX_PIECE_LEN`] again, if no message
+/// has arrived meanwhile. Before, it uses operations of [`MAX_PIECE_LEN_BESIDE_CALLS`].
 const QUIET_LEN: usize = 256 << 10;
 
 /// Maximum number of pieces of a transfer that are in flight at the same time. With two, the next
@@ -60,9 +59,8 @@ impl PieceTransfer {
         self.access.core()
     }
 
-    /// Returns the state by which the transfer chooses the length of each piece. The longest piece
-    /// depends on the transport, and without RDMA also on the longest message that may be sent to
-    /// the peer.
+    /// Returns a value that computes the length of each piece of this transfer. The maximum depends
+    /// on the transport: without RDMA, a piece must fit into a message to the peer.
     pub(super) fn length(&self) -> PieceLength<'_> {
         let core = self.core();
         let is_one_sided = self.link.rdma().is_some();
@@ -78,8 +76,9 @@ impl PieceTransfer {
         }
     }
 
-    /// Transfers one piece: the bytes of the local `memory`, from or to the offset `at` of the
-    /// bulk.
+    /// Transfers one part of the peer's memory: reads the bytes at the offset `at` into the local
+    /// `memory`, or writes the bytes of `memory` to that offset, as the direction of this transfer
+    /// says.
     pub(super) async fn transfer(&self, memory: &mut PieceMemory<'_>, at: usize) -> Result<()> {
         let Some(rdma) = self.link.rdma() else {
             return self.exchange(memory.bytes_mut(), at).await;
@@ -134,9 +133,9 @@ impl PieceTransfer {
         Ok(())
     }
 
-    /// Transfers one piece over a transport without one-sided operations, and waits for the peer's
-    /// answer. Requests the bytes at the offset `at` of the peer's memory, or sends the bytes of
-    /// `memory` to the peer, according to the direction of this transfer.
+    /// Transfers one part of the peer's memory by messages, for transports without RDMA, and waits
+    /// for the answer. Depending on the direction of this transfer, reads the bytes at the offset
+    /// `at` into `memory`, or writes the bytes of `memory` to that offset.
     async fn exchange(&self, memory: &mut [u8], at: usize) -> Result<()> {
         let core = self.core();
         let (tag, answer) = core.bulks.expect_answer();
@@ -183,9 +182,9 @@ impl PieceTransfer {
     }
 }
 
-/// State by which a transfer chooses the length of its next piece, the part that one operation or
-/// message transfers. Over RDMA, pieces are shorter while messages arrive on the connection, so
-/// that the calls do not wait long.
+/// The rule for the length of a transfer's next piece, the part that one operation or message
+/// transfers. Over RDMA, pieces are shorter if messages of calls have arrived recently, because
+/// these calls wait while a piece is transferred.
 pub(super) struct PieceLength<'c> {
     core: &'c Core,
     /// Maximum length of a piece in bytes.

@@ -16,9 +16,9 @@ thread_local! {
     static DECODING: Scope<Vec<Bulk>> = const { Scope::new(Vec::new()) };
 }
 
-/// List of the [`Bulk`]s that a thread finds in the value that it is encoding or decoding. The list
-/// is in use only while its scope is open, that is, during the encoding or decoding. Most values
-/// contain no bulk, so opening and closing a scope only sets a flag.
+/// A thread's list of the [`Bulk`]s (lent memory) in the value that the thread is encoding or
+/// decoding. The list is open only during the encoding or decoding. Most values contain no bulk, so
+/// opening and closing the list only sets a flag.
 struct Scope<T> {
     is_open: Cell<bool>,
     /// Bulks of the value of the open scope. Empty while no scope is open.
@@ -34,23 +34,23 @@ impl<T> Scope<T> {
     }
 }
 
-/// List of the [`Bulk`]s in the value that a thread is encoding or decoding.
+/// The content of a [`Scope`]: the [`Bulk`]s in the value that a thread is encoding or decoding.
 trait Bulks: Default {
     fn is_empty(&self) -> bool;
 }
 
-/// Guard of an open scope, the time in which a thread encodes or decodes one value. Dropping the
-/// guard closes the scope, also if a codec panics. If the thread was already encoding or decoding
-/// an outer value, the list of that value is then in use again.
+/// Guard that exists while a thread encodes or decodes one value and lists its [`Bulk`]s in a
+/// [`Scope`]. Dropping the guard closes the list, even if a codec panics. If this value was encoded
+/// inside of another one, the drop restores the list of the other value.
 struct OpenScope<T: Bulks + 'static> {
     scope: &'static LocalKey<Scope<T>>,
     outer: Option<T>,
 }
 
 impl<T: Bulks> OpenScope<T> {
-    /// Starts to collect the [`Bulk`]s of a value that this thread encodes or decodes. `scope` is
-    /// the list of the thread for encoding or for decoding, and `bulks` is the initial content of
-    /// the list.
+    /// Starts to list the [`Bulk`]s of a value that this thread encodes or decodes. `scope` is the
+    /// thread's list for encoding or for decoding. `bulks` is the initial content of the list, such
+    /// as the bulks that are already lent.
     fn new(scope: &'static LocalKey<Scope<T>>, bulks: T) -> Self {
         let outer = scope.with(|scope| {
             let has_outer = scope.is_open.replace(true);
@@ -63,7 +63,8 @@ impl<T: Bulks> OpenScope<T> {
         Self { scope, outer }
     }
 
-    /// Returns the [`Bulk`]s that were found in the value so far, and empties the list.
+    /// Returns the [`Bulk`]s that were found so far in the value that this thread is encoding or
+    /// decoding, and empties the list.
     fn take(&self) -> T {
         self.scope.with(|scope| {
             let is_empty = scope.bulks.borrow().is_empty();
@@ -89,7 +90,8 @@ impl<T: Bulks> Drop for OpenScope<T> {
     }
 }
 
-/// [`Bulk`]s in the value that a thread is encoding.
+/// The [`Bulk`]s (memory to lend to the peer) that a thread has found in the value that it is
+/// encoding.
 #[derive(Debug)]
 struct EncodedBulks {
     /// Bulks that were already lent to the peer, with the tokens that represent the bulks in the
@@ -125,19 +127,19 @@ impl Bulks for Vec<Bulk> {
     }
 }
 
-/// Maximum number of [`Bulk`]s in a value. Limits the number of memory regions that both ends must
-/// track for one message.
+/// Maximum number of [`Bulk`]s (parts of lent memory) in one request or result. Limits the number
+/// of memory regions that both ends must track for one message.
 pub(super) const MAX_BULKS: usize = 1 << 10;
 
 /// Error text for a bulk that is encoded or decoded outside of a call.
 const OUTSIDE_OF_CALL: &str =
     "a bulk can be sent only in an argument or result of a method without streams";
 
-/// Encodes a value with `encode`, and finds the [`Bulk`]s in the value. `lent` contains the bulks
-/// that were already lent to the peer, with the tokens that represent them in the encoded value.
-/// Returns the result of `encode`, and the bulks that are not in `lent`. If there are any, the
-/// caller must lend their memory and encode the value again, because the encoded value contains no
-/// tokens for them.
+/// Encodes a value with `encode`, and finds the [`Bulk`]s in the value. `lent` lists the bulks
+/// whose memory the peer can already access, each with the token that is encoded for it.
+///
+/// Returns the result of `encode`, and the bulks that are not in `lent`. If there are such bulks,
+/// the encoded value is incomplete: the caller must lend their memory and encode the value again.
 pub(super) fn encode_in_scope<T>(
     lent: Vec<(Bulk, Token)>,
     encode: impl FnOnce() -> T,
@@ -148,9 +150,9 @@ pub(super) fn encode_in_scope<T>(
     (encoded, scope.take().missing)
 }
 
-/// Calls `encode`, which encodes a value, only to find out whether the value contains a [`Bulk`].
-/// Returns the result of `encode`, and `true` if there is a bulk. An encoded value with a bulk must
-/// not be sent.
+/// Calls `encode`, which encodes a value, to find out whether the value contains a [`Bulk`].
+/// Returns the result of `encode`, and `true` if there is a bulk. The encoded bytes are then
+/// incomplete and must not be used.
 pub(crate) fn detect_bulks<T>(encode: impl FnOnce() -> T) -> (T, bool) {
     let (encoded, bulks) = encode_in_scope(Vec::new(), encode);
     (encoded, !bulks.is_empty())
@@ -162,9 +164,10 @@ pub(crate) fn is_incomplete() -> bool {
     ENCODING.with(|scope| !scope.bulks.borrow().missing.is_empty())
 }
 
-/// Returns the token that represents `bulk` in the value that this thread is encoding. If the
-/// memory of the bulk was not lent yet, returns an empty token and records the bulk: the caller
-/// must lend the memory and encode the value again.
+/// Returns the token that represents `bulk` in the value that this thread is encoding. Returns an
+/// empty token if the memory is not lent yet, and records the bulk: the caller of
+/// [`encode_in_scope`] must then lend the memory and encode again. Fails outside of
+/// [`encode_in_scope`].
 pub(super) fn token_of(bulk: &Bulk) -> Result<Token, &'static str> {
     ENCODING.with(|scope| {
         if !scope.is_open.get() {
@@ -190,9 +193,9 @@ pub(crate) fn decode_in_scope<T>(decode: impl FnOnce() -> T) -> (T, Vec<Bulk>) {
     (decoded, scope.take())
 }
 
-/// Creates the [`Bulk`] for a token in the value that this thread is decoding. The bulk refers to
-/// memory of the peer. The caller of [`decode_in_scope`] gets a clone. Fails if no such call is
-/// running in this thread, or if the value already contains [`MAX_BULKS`] bulks.
+/// Creates the [`Bulk`] for a token in the value that this thread is decoding, and adds it to the
+/// list of the value's bulks. The bulk refers to memory of the peer. Fails outside of
+/// [`decode_in_scope`], or if the value already contains [`MAX_BULKS`] bulks.
 pub(super) fn add_received(token: Token) -> Result<Bulk, &'static str> {
     DECODING.with(|scope| {
         if !scope.is_open.get() {

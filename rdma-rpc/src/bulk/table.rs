@@ -17,26 +17,24 @@ use crate::outbox::{AppendError, Appended, MAX_BATCH_LEN, SendAt, send_long};
 use crate::payload::{Body, Message, Payload};
 use crate::wire::{BulkFrame, Header, LeaseId, Violation};
 
-/// Maximum number of pieces of bulk memory that are being sent to the peer at its request; a
-/// further request is a protocol violation. A correct peer runs at most [`MAX_TURNS`] transfers at
-/// a time, with [`MAX_PIECES_IN_FLIGHT`] requests each. The limit is 8 times that product, because
-/// this end may still count pieces that the peer has already received.
+/// Maximum number of pieces of lent memory that are being sent to the peer at its request. A
+/// further request is a protocol violation. The limit is 8 times the number of requests that a
+/// correct peer has outstanding, because this end may still count pieces that the peer has already
+/// received.
 const MAX_PIECES_BEING_SENT: usize = 8 * MAX_TURNS * MAX_PIECES_IN_FLIGHT;
 
 /// Number of transfers that a connection runs at the same time; other transfers wait. With two, a
 /// transfer can start while another waits for its last data.
 const MAX_TURNS: usize = 2;
 
-/// Maximum number of unsent bytes on a connection while the peer requests bulk memory. Beyond the
-/// limit, such a request is a protocol violation, because the answers would exhaust the memory. A
-/// correct peer never reaches this limit: a server stops reading earlier, and a client requests
-/// little at a time.
+/// Maximum number of unsent bytes on a connection when the peer requests bytes of lent memory. A
+/// request beyond the limit is a protocol violation, because the answers would exhaust the memory.
+/// Correct peers stay below the limit.
 const MAX_UNSENT: usize = 4 << 20;
 
-/// Maximum number of bulks whose memory the results of a server lend to one peer at a time. A
-/// result with more bulks is not sent, and its call fails with
-/// [`Error::BadResponse`](crate::Error::BadResponse). Limited because each lent memory needs
-/// resources of the device.
+/// Maximum number of parts of memory ([`Bulk`](crate::Bulk)s) that a server lends to one peer with
+/// results at a time, because each needs resources of the device. A further result is not sent, and
+/// its call fails with [`Error::BadResponse`](crate::Error::BadResponse).
 pub(super) const MAX_RESULTS: usize = 1 << 10;
 
 /// State of all bulk memory of a connection: memory that this end has lent to the peer, and memory
@@ -75,8 +73,9 @@ pub(super) struct PieceAnswer {
 }
 
 impl BulkTable {
-    /// Creates the table of the bulks that a connection lends and borrows. `limit` is the maximum
-    /// length in bytes of a bulk that this end accepts from the peer.
+    /// Creates the table of the memory that the two ends of a connection lend to each other.
+    /// `limit` is the maximum length in bytes of a [`Bulk`](crate::Bulk) that this end accepts from
+    /// the peer.
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -97,8 +96,8 @@ impl BulkTable {
         self.turns.available_permits() < MAX_TURNS
     }
 
-    /// Counts a message that has arrived on the connection. If the count has changed since its last
-    /// piece, a transfer of bulk memory uses shorter pieces, so that calls do not wait long.
+    /// Counts a message that has arrived on the connection. While the count changes, transfers of
+    /// lent memory use shorter pieces, so that the calls of these messages do not wait long.
     #[inline]
     pub(crate) fn count_message(&self) {
         // Two threads may lose a count, which does no harm: only a change of the number matters.
@@ -278,9 +277,8 @@ impl BulkTable {
         }
     }
 
-    /// Sends an answer without bytes to the peer's request `tag` for the memory that `lease`
-    /// identifies. If `has_ended` is set, the answer means that the memory is no longer lent;
-    /// otherwise, the answer confirms a write.
+    /// Answers the peer's request `tag` to read or write lent memory, without data. If `has_ended`
+    /// is set, the answer says that the memory is no longer lent; otherwise it confirms a write.
     fn answer(&self, core: &Core, lease: LeaseId, tag: u32, has_ended: bool) -> Result<()> {
         let header = Header::BulkAnswer {
             lease,

@@ -65,8 +65,8 @@ async fn hostile_peer(
 #[test]
 fn an_idle_connection_detects_an_unreachable_peer() {
     run(async {
-        let brief = |builder: RdmaBuilder| builder.keep_alive(Duration::from_secs(4));
-        let (hostile, server) = hostile_peer(brief, Hostile::connect).await;
+        let settings = |builder: RdmaBuilder| builder.keep_alive(Duration::from_secs(4));
+        let (hostile, server) = hostile_peer(settings, Hostile::connect).await;
         // The peer's system drops every segment of the TCP connection, as a cut link does. Code 6
         // is the instruction to return, here a length of 0.
         let nothing = SockFilter::new(6, 0, 0, 0);

@@ -346,8 +346,8 @@ fn requests_of_a_scope_whose_completions_are_lost_are_forgotten_by_the_device() 
     let pair = pair_in(&context);
     let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let source = pattern(&pair.domain, 8, 1);
-    let patience = Duration::from_millis(50);
-    let lost = pair.left.scope(patience, |scope| {
+    let time_limit = Duration::from_millis(50);
+    let lost = pair.left.scope(time_limit, |scope| {
         let request = SendRequest::write(source.as_slice(), target.remote());
         drop(scope.post(request).unwrap());
     });

@@ -603,8 +603,8 @@ fn leases_go_through_a_scope() {
         let Some(lease) = lease(&pair.domain, kind, AccessFlags::REMOTE) else {
             continue;
         };
-        let patience = std::time::Duration::from_secs(60);
-        let scope = pair.right.scope(patience, |scope| {
+        let time_limit = std::time::Duration::from_secs(60);
+        let scope = pair.right.scope(time_limit, |scope| {
             let bound = scope.post_inline(lease.bind().unwrap()).unwrap();
             bound.wait().unwrap();
             assert_eq!(write(&pair, part(&lease), 1), WorkStatus::Success);

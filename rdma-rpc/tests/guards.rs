@@ -27,7 +27,7 @@ trait Vault {
     async fn open(&self, cx: &Context) -> Result<String, String>;
     async fn fill(&self, items: Receiver<u32>) -> Result<u32, String>;
     #[rpc(oneway)]
-    async fn knock(&self);
+    async fn notify(&self);
 }
 
 #[derive(Default)]
@@ -48,7 +48,7 @@ impl Vault for Safe {
         Ok(0)
     }
 
-    async fn knock(&self) {
+    async fn notify(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
@@ -117,7 +117,7 @@ async fn a_client_without_credentials_is_denied(address: Address) {
         };
         let calls = message(&[
             request("Vault.open", (0, 0), b""),
-            request("Vault.knock", (u32::MAX, 0), b""),
+            request("Vault.notify", (u32::MAX, 0), b""),
             request("Vault.unknown", (1, 0), b""),
         ]);
         within("calls", raw.say(&calls)).await;
@@ -153,7 +153,7 @@ async fn an_interceptor_denies_calls(address: Address) {
     assert_eq!(reason, "Vault.open needs the code");
     let (_items, filled) = within("a stream", client.fill()).await.unwrap();
     denied(within("the end", filled).await);
-    client.knock().await.unwrap();
+    client.notify().await.unwrap();
     let known = client.with_metadata(Metadata::default().with("code", "7734"));
     assert_eq!(within("a call", known.open()).await.unwrap(), "7734");
     assert_eq!(safe.0.load(Ordering::SeqCst), 1);
@@ -163,7 +163,7 @@ async fn an_interceptor_of_the_client_renews_metadata(address: Address) {
     let (server, safe) = serve(address, |server| server).await;
     let count = AtomicUsize::new(0);
     let builder = client().intercept(move |method, metadata| match method {
-        "Vault.fill" | "Vault.knock" => Err(Error::Denied {
+        "Vault.fill" | "Vault.notify" => Err(Error::Denied {
             reason: "not from here".to_owned(),
         }),
         _ => {
@@ -181,8 +181,8 @@ async fn an_interceptor_of_the_client_renews_metadata(address: Address) {
         }
         let stream = within("a stream", client.fill()).await;
         assert!(matches!(stream, Err(Error::Denied { .. })));
-        let knocked = within("a one-way call", client.knock()).await;
-        assert!(matches!(knocked, Err(Error::Denied { .. })));
+        let notified = within("a one-way call", client.notify()).await;
+        assert!(matches!(notified, Err(Error::Denied { .. })));
     }
     assert_eq!(safe.0.load(Ordering::SeqCst), 6);
 }

@@ -88,7 +88,7 @@ fn event_names_queue_and_context(device: &Device) {
     qp.connect(qp.number());
     cq.arm(false);
     qp.post(Request::write(&[], 0, 0));
-    assert!(channel.has_event(patience()));
+    assert!(channel.has_event(max_wait()));
     let (mut event_cq, mut event_context) = (ptr::null_mut(), ptr::null_mut());
     unsafe { ibv_get_cq_event(channel.raw(), &mut event_cq, &mut event_context) }
         .succeeds("ibv_get_cq_event");
@@ -120,7 +120,7 @@ fn arming_precedes_the_completion(device: &Device) {
     // queue.
     let (pair, channel) = pair(device);
     message(&pair, false);
-    assert!(pair.b.cq.within(patience()).is_some());
+    assert!(pair.b.cq.within(max_wait()).is_some());
     pair.b.cq.arm(false);
     assert!(
         !channel.has_event(QUIET),
@@ -254,7 +254,7 @@ fn events_of_a_destroyed_queue_are_discarded(device: &Device) {
     qp.connect(qp.number());
     cq.arm(false);
     qp.post(Request::write(&[], 0, 0));
-    assert!(channel.has_event(patience()));
+    assert!(channel.has_event(max_wait()));
     drop(qp);
     cq.destroy().succeeds("ibv_destroy_cq");
     assert!(!channel.has_event(QUIET), "the event is still there");

@@ -57,7 +57,7 @@ impl Extended {
     /// Begins an iteration at the first completion. Fails the case if there is none in time.
     #[track_caller]
     fn start(&self) {
-        let end = std::time::Instant::now() + patience();
+        let end = std::time::Instant::now() + max_wait();
         loop {
             match self.try_start() {
                 0 => return,

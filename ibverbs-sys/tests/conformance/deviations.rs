@@ -255,7 +255,7 @@ pub(crate) fn fatal(case: &str, driver: &str) -> Option<Verdict> {
 
 /// Returns the maximum time for which a case waits for an event that must happen: 60 seconds, or 5
 /// for a case that is known to fail on this driver.
-pub(crate) fn patience(case: &str, driver: &str) -> Duration {
+pub(crate) fn max_wait(case: &str, driver: &str) -> Duration {
     let deviates = |known: &Deviation| known.driver == driver && known.cases.contains(&case);
     match DEVIATIONS.iter().any(deviates) {
         true => Duration::from_secs(5),

@@ -441,7 +441,7 @@ fn rnr_retries_end_when_a_receive_is_posted(device: &Device) {
     let change = |plan: &mut Plan| {
         (plan.rnr_retry, plan.min_rnr_timer, plan.timeout) = (6, 27, 18);
     };
-    let end = Instant::now() + patience();
+    let end = Instant::now() + max_wait();
     while Instant::now() < end {
         let pair = patient(device, change);
         let begin = Instant::now();

@@ -136,7 +136,7 @@ fn an_event_is_reported_only_to_its_context(device: &Device) {
 fn events_of_a_destroyed_object_are_discarded(device: &Device) {
     // A pending event must not name a destroyed object.
     let srq = limit_reached(device);
-    assert!(device.has_event(patience()), "no event came");
+    assert!(device.has_event(max_wait()), "no event came");
     drop(srq);
     assert!(!device.has_event(QUIET), "the event is still there");
 }
@@ -144,7 +144,7 @@ fn events_of_a_destroyed_object_are_discarded(device: &Device) {
 fn events_of_a_destroyed_queue_pair_are_discarded(device: &Device) {
     let pair = Pair::rc(device);
     bad_write(&pair);
-    assert!(device.has_event(patience()), "no event came");
+    assert!(device.has_event(max_wait()), "no event came");
     drop(pair);
     assert!(!device.has_event(QUIET), "the event is still there");
 }
@@ -171,7 +171,7 @@ fn descriptor_becomes_readable(device: &Device) {
         "there is an event before anything happened"
     );
     let _srq = limit_reached(device);
-    assert!(device.has_event(patience()), "no event came");
+    assert!(device.has_event(max_wait()), "no event came");
     device.event();
     assert!(
         !device.has_event(QUIET),

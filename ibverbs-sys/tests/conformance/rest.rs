@@ -126,7 +126,7 @@ fn threads_post_to_queue_pairs_of_one_queue(device: &Device) {
 fn threads_poll_one_queue(device: &Device) {
     let pair = Pair::rc(device);
     let cq = Shared(pair.a.cq.raw());
-    let end = std::time::Instant::now() + patience();
+    let end = std::time::Instant::now() + max_wait();
     let threads: Vec<_> = (0..2)
         .map(|_| {
             thread::spawn(move || {

@@ -474,7 +474,7 @@ fn stopped_send_queue_starts_again(device: &Device) {
 
 /// Waits until the send queue is drained.
 fn drained(qp: &Qp) {
-    let end = std::time::Instant::now() + patience();
+    let end = std::time::Instant::now() + max_wait();
     while qp.query().0.sq_draining != 0 {
         assert!(
             std::time::Instant::now() < end,
@@ -530,7 +530,7 @@ fn a_draining_send_queue_finishes_started_requests(device: &Device) {
     pair.a.mr.set_u64(0, 1);
     let write = pair.a.write(&pair.b, 0, 40 << 10);
     pair.a.qp.post(write.immediate(0));
-    let end = std::time::Instant::now() + patience();
+    let end = std::time::Instant::now() + max_wait();
     while pair.b.mr.u64(0) == 0 {
         assert!(std::time::Instant::now() < end, "the write does not begin");
         std::thread::yield_now();

@@ -122,7 +122,7 @@ fn connection_works_after_a_lost_message(device: &Device) {
     pair.a.mr.set_u64(0, 1);
     pair.a.qp.post(pair.a.write(&pair.b, 0, 8).id(6));
     pair.a.cq.success(6);
-    let end = std::time::Instant::now() + patience();
+    let end = std::time::Instant::now() + max_wait();
     while pair.b.mr.u64(0) == 0 {
         assert!(
             std::time::Instant::now() < end,

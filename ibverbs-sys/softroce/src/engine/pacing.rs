@@ -58,22 +58,25 @@ pub(crate) enum Wait {
 /// waits because the program has stopped polling, the required number of useless wakeups doubles.
 #[derive(Debug)]
 pub(crate) struct Pacing {
-    away: bool,
-    in_vain: u32,
-    patience: u32,
+    /// Set while packets do not wake the engine.
+    is_unwatched: bool,
+    /// Number of useless wakeups since the last useful wakeup.
+    useless_wakeups: u32,
+    /// Number of useless wakeups after which packets stop waking the engine.
+    max_useless_wakeups: u32,
     /// Number of intervals in which the engine (background thread) did not watch the sockets and
     /// the program polled, so that the decision not to watch was right. Counted since the required
     /// number of useless wakeups last changed.
-    right: u32,
+    right_intervals: u32,
 }
 
 impl Pacing {
     pub(crate) fn new() -> Self {
         Self {
-            away: false,
-            in_vain: 0,
-            patience: INITIAL_USELESS_WAKEUPS,
-            right: 0,
+            is_unwatched: false,
+            useless_wakeups: 0,
+            max_useless_wakeups: INITIAL_USELESS_WAKEUPS,
+            right_intervals: 0,
         }
     }
 
@@ -82,37 +85,38 @@ impl Pacing {
         if found.armed {
             // A program that arms a completion queue is about to sleep, so its earlier polls do not
             // count.
-            self.away = false;
-            self.in_vain = 0;
-        } else if self.away {
+            self.is_unwatched = false;
+            self.useless_wakeups = 0;
+        } else if self.is_unwatched {
             if within(POLLED_RECENTLY) {
-                self.right += 1;
-                if self.right >= 64 {
-                    self.right = 0;
-                    self.patience = (self.patience / 2).max(INITIAL_USELESS_WAKEUPS);
+                self.right_intervals += 1;
+                if self.right_intervals >= 64 {
+                    self.right_intervals = 0;
+                    self.max_useless_wakeups =
+                        (self.max_useless_wakeups / 2).max(INITIAL_USELESS_WAKEUPS);
                 }
                 return Wait::Unwatched(CHECK_INTERVAL);
             }
-            self.away = false;
-            self.in_vain = 0;
+            self.is_unwatched = false;
+            self.useless_wakeups = 0;
             if found.fetched {
-                self.right = 0;
-                self.patience = (self.patience * 2).min(MAX_USELESS_WAKEUPS);
+                self.right_intervals = 0;
+                self.max_useless_wakeups = (self.max_useless_wakeups * 2).min(MAX_USELESS_WAKEUPS);
             }
         } else if found.contended && within(POLLED_RECENTLY) {
             // Another thread is receiving at this moment, and may need this processor.
-            self.away = true;
+            self.is_unwatched = true;
             return Wait::Unwatched(CHECK_INTERVAL);
         } else if found.contended || within(POLLED_JUST_NOW) {
             if found.woken {
-                self.in_vain += 1;
+                self.useless_wakeups += 1;
             }
-            if self.in_vain >= self.patience {
-                self.away = true;
+            if self.useless_wakeups >= self.max_useless_wakeups {
+                self.is_unwatched = true;
                 return Wait::Unwatched(CHECK_INTERVAL);
             }
         } else if found.woken && found.fetched {
-            self.in_vain = 0;
+            self.useless_wakeups = 0;
         }
         Wait::Watch
     }
@@ -226,8 +230,8 @@ mod tests {
             polled: ago(900),
             ..USEFUL_WAKEUP
         };
-        for patience in [8, 16, 32, 64, 128, 256, 512, 1024, 1024] {
-            assert_eq!(wake_until_unwatched(&mut pacing), patience);
+        for wakeups in [8, 16, 32, 64, 128, 256, 512, 1024, 1024] {
+            assert_eq!(wake_until_unwatched(&mut pacing), wakeups);
             assert_eq!(pacing.decide(left_over), Wait::Watch);
         }
         wake_until_unwatched(&mut pacing);

@@ -67,7 +67,7 @@ impl Listener {
                     .expect("tables")
                     .0,
                 wake_eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-                    .expect("a bell"),
+                    .expect("a doorbell"),
                 socket: socket.expect("a socket"),
                 thread: sleeping_thread(),
             }

@@ -92,7 +92,7 @@ fn bytes_in_chunks_that_wrap_around_the_ring_are_received() {
         let mut arrived = vec![0; bytes.len()];
         let received = here.receive(2, |tag, said| {
             let Received::RingMessage(ring_message, chunks) = said else {
-                panic!("a brief was sent");
+                panic!("a ring message was sent");
             };
             assert_eq!((tag, ring_message), (0x100, &part(length, &mut [0; 4])));
             let mut rest = &mut arrived[..];

@@ -76,7 +76,7 @@ impl fmt::Display for Line<'_> {
 /// Returns the text that describes a [`RingMessage`] (a short message without packet headers) in
 /// the trace.
 pub(crate) fn ring_message(ring_message: &RingMessage<'_>) -> String {
-    let mut line = format!("qp {:#x} brief", ring_message.destination);
+    let mut line = format!("qp {:#x} ring message", ring_message.destination);
     // Writing to a string cannot fail.
     if let Some(message) = &ring_message.message {
         let (sequence, length) = (message.sequence.value(), message.payload.len());

@@ -227,7 +227,7 @@ impl Wares {
             segment: file(4 << 20),
             tables: file(1 << 30),
             wake_eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-                .expect("a bell"),
+                .expect("a doorbell"),
             probe: Box::new(AtomicU64::new(7)),
             thread: sleeping_thread(),
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ibverbs_sys::*;
 
 use super::check::{Outcome, pointer, status};
-use super::device::{Device, QUIET, must, patience, readable};
+use super::device::{Device, QUIET, max_wait, must, readable};
 
 /// A completion queue. Clones refer to the same queue.
 #[derive(Clone)]
@@ -100,8 +100,8 @@ impl Cq {
     /// Returns the next completion, with any status. Fails the case if there is none in time.
     #[track_caller]
     pub(crate) fn next(&self) -> ibv_wc {
-        self.within(patience())
-            .unwrap_or_else(|| panic!("no completion came within {} s", patience().as_secs()))
+        self.within(max_wait())
+            .unwrap_or_else(|| panic!("no completion came within {} s", max_wait().as_secs()))
     }
 
     /// Returns the next completion, which must have the request ID `id` and the status `expected`.
@@ -205,9 +205,9 @@ impl Channel {
     #[track_caller]
     pub(crate) fn unacknowledged_event(&self) -> *mut ibv_cq {
         assert!(
-            self.has_event(patience()),
+            self.has_event(max_wait()),
             "no completion event came within {} s",
-            patience().as_secs()
+            max_wait().as_secs()
         );
         let (mut cq, mut cq_context) = (ptr::null_mut(), ptr::null_mut());
         unsafe { ibv_get_cq_event(self.raw(), &mut cq, &mut cq_context) }

@@ -21,13 +21,13 @@ thread_local! {
 
 /// Returns the maximum wait for an event that must happen: enough for an emulated machine under
 /// load.
-pub(crate) fn patience() -> Duration {
+pub(crate) fn max_wait() -> Duration {
     MAX_WAIT.get()
 }
 
 /// Sets the maximum wait of this thread's next case, which is shorter if the case is known to fail
 /// on the driver.
-pub(crate) fn set_patience(limit: Duration) {
+pub(crate) fn set_max_wait(limit: Duration) {
     MAX_WAIT.set(limit);
 }
 
@@ -156,9 +156,9 @@ impl Device {
     #[track_caller]
     pub(crate) fn unacknowledged_event(&self) -> ibv_async_event {
         assert!(
-            self.has_event(patience()),
+            self.has_event(max_wait()),
             "no asynchronous event came within {} s",
-            patience().as_secs()
+            max_wait().as_secs()
         );
         let mut event = ibv_async_event {
             element: ibv_async_event__bindgen_ty_1 { port_num: 0 },
@@ -172,7 +172,7 @@ impl Device {
     #[track_caller]
     pub(crate) fn event_of(&self, wanted: ibv_event_type) -> ibv_async_event {
         let mut others = Vec::new();
-        while self.has_event(patience()) {
+        while self.has_event(max_wait()) {
             let event = self.event();
             if event.event_type == wanted {
                 return event;
@@ -181,7 +181,7 @@ impl Device {
         }
         panic!(
             "no event of {wanted:?} came within {} s, only {others:?}",
-            patience().as_secs()
+            max_wait().as_secs()
         )
     }
 

@@ -11,7 +11,7 @@ use ibverbs_sys::*;
 
 use super::check::{Outcome, pointer, status};
 use super::completion::Cq;
-use super::device::{Device, PORT, must, patience};
+use super::device::{Device, PORT, max_wait, must};
 use super::memory::{ALL_ACCESS, Pd};
 use super::request::{Receive, Request};
 use super::srq::Srq;
@@ -297,7 +297,7 @@ impl Qp {
     /// Waits until the queue pair is in the state `state`. Fails the case after the maximum wait.
     #[track_caller]
     pub(crate) fn becomes(&self, state: State) {
-        let end = Instant::now() + patience();
+        let end = Instant::now() + max_wait();
         let mut found = self.state();
         while found != state && Instant::now() < end {
             std::thread::sleep(std::time::Duration::from_millis(1));

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use super::Case;
 use super::arguments::Arguments;
 use super::check::Ignored;
-use super::device::{Device, set_patience};
+use super::device::{Device, set_max_wait};
 use super::report::Verdict;
 use crate::deviations;
 
@@ -59,7 +59,7 @@ fn judged(case: &Case, wanted: Option<&str>, driver: &str) -> Verdict {
     if let Some(verdict) = deviations::fatal(&case.name, driver) {
         return verdict;
     }
-    set_patience(deviations::patience(&case.name, driver));
+    set_max_wait(deviations::max_wait(&case.name, driver));
     let ended = panic::catch_unwind(AssertUnwindSafe(|| case.run(&Device::open(wanted))));
     let verdict = match ended {
         Ok(()) => Verdict::Passed,

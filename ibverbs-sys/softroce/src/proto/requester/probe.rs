@@ -209,8 +209,8 @@ impl Probe {
         if let (Some(round_trip), Some(timeout)) = (self.round_trip, timeout)
             && self.count < MAX_PROBES
         {
-            let patience = Duration::from_nanos(round_trip.response_time() << self.count);
-            self.at = (patience + patience < timeout).then(|| now + patience);
+            let response_limit = Duration::from_nanos(round_trip.response_time() << self.count);
+            self.at = (response_limit + response_limit < timeout).then(|| now + response_limit);
         }
     }
 

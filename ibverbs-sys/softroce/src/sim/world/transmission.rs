@@ -62,13 +62,13 @@ impl World<'_> {
     pub(super) fn deliver_ring_message(&mut self, node: usize, words: &[u64; 7]) {
         let mut room = [0; MAX_SLOT_BYTES];
         let Some(ring_message) = ring_message::decode(words, &mut room) else {
-            self.record_violation("a brief makes no sense".to_owned());
+            self.record_violation("a ring message makes no sense".to_owned());
             return;
         };
         let Some(&slot) = self.nodes[node].directory.get(&ring_message.destination) else {
             let number = ring_message.destination;
             self.record_violation(format!(
-                "a brief for queue pair {number:#x} came to node {node}"
+                "a ring message for queue pair {number:#x} came to node {node}"
             ));
             return;
         };

@@ -391,7 +391,7 @@ fn a_message_of_too_many_segments_is_sent_in_chunks() {
     let list = [(0, 10), (10, 20), (30, 3000)]
         .map(|(from, length)| a.machine.segment(source, from, length));
     a.post(request(1, send(), &list));
-    let said = offer(&mut a, &b).expect("a brief");
+    let said = offer(&mut a, &b).expect("a ring message");
     assert!(!said.is_offer());
     fetch(&mut b, &a, &said);
     exchange(&mut a, &mut b);

@@ -266,7 +266,7 @@ impl Judge {
 ///
 /// The function `pair` measures one pair. Its argument is `true` if the value under test must be
 /// measured first, which alternates. If a processor moved during a pair ([`Pair::has_moved`]), the
-/// pair is measured again, but at most [`Effort::repeats`] pairs in total are.
+/// pair is measured again; this happens at most [`Effort::repeats`] times.
 fn measure_pairs(
     row: &Row,
     effort: Effort,

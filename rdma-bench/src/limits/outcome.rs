@@ -109,8 +109,8 @@ impl Judged {
     }
 
     /// Returns the number of pairs of measurements in this result during which a virtual processor
-    /// moved to another core of the host ([`Pair::has_moved`]). Such a pair is measured again; it
-    /// is part of the result only after the maximum number of repetitions.
+    /// moved to another core of the host ([`Pair::has_moved`]). Such a pair is measured
+    /// again, and is part of the result only after the maximum number of repetitions.
     pub fn moved_pairs(&self) -> usize {
         self.pairs.iter().filter(|pair| pair.has_moved()).count()
     }

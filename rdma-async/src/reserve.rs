@@ -116,8 +116,9 @@ pub struct Reserved<T> {
     pub output: Option<T>,
 }
 
-/// Handle of memory that [`Rdma::reserve`] lends, by which the program passes the memory to the
-/// peer and changes the time limit. Clones refer to one reservation.
+/// Handle of memory that a call of [`Rdma::reserve`] lends to the peer for a limited time. The
+/// program uses the handle to pass the memory to the peer and to change the time limit. Clones
+/// refer to the same memory.
 #[derive(Clone)]
 pub struct Grant {
     memory: RemoteMemory,
@@ -158,15 +159,15 @@ impl Grant {
         self.is_exclusive
     }
 
-    /// Offers the memory to the peer, which receives it by [`Rdma::receive_remote_mr`]. After the
-    /// end of the reservation, the peer's operations on the memory fail with
-    /// [`Error::LeaseEnded`]. If the future is dropped before the offer was sent, the memory can be
-    /// offered again.
+    /// Offers the memory to the peer, which receives it by [`Rdma::receive_remote_mr`]. Once the
+    /// call of [`Rdma::reserve`] has ended the peer's access, the peer's operations on the memory
+    /// fail with [`Error::LeaseEnded`]. If the future is dropped before the offer was sent, the
+    /// memory can be offered again.
     ///
     /// # Errors
     ///
-    /// [`Error::LeaseEnded`] if the reservation has ended, [`Error::InvalidArgument`] if the memory
-    /// was offered before, and the error that ended the connection.
+    /// [`Error::LeaseEnded`] if the peer's access has ended, [`Error::InvalidArgument`] if the
+    /// memory was offered before, and the error that ended the connection.
     pub async fn offer(&self) -> Result<()> {
         let connection = self.connection.upgrade().ok_or(Error::LeaseEnded)?;
         observed!(&connection, OfferMemory, self.memory.len as usize, {
@@ -190,8 +191,9 @@ impl Grant {
     }
 }
 
-/// State of memory that [`Rdma::reserve`] lends: its time limit, and the region after the peer has
-/// returned it. Shared by the future of the call, the clones of its [`Grant`] and the connection.
+/// State of memory that a call of [`Rdma::reserve`] lends to the peer: the time limit, and the
+/// memory region once the peer has given it back. Shared by the future of the call, the clones of
+/// its [`Grant`] and the connection.
 #[derive(Debug)]
 pub(crate) struct GrantState {
     inner: Mutex<Inner>,
@@ -210,7 +212,7 @@ struct Inner {
     region: Option<EndedAccess>,
 }
 
-/// Time limit of a reservation.
+/// Time limit of memory that [`Rdma::reserve`] lends to the peer.
 #[derive(Debug, Clone, Copy)]
 enum Limit {
     /// The limit starts when the reservation first waits for its end.
@@ -230,8 +232,8 @@ impl Limit {
 }
 
 impl GrantState {
-    /// Creates the state for a call of [`Rdma::reserve`] whose memory is not yet lent to the peer.
-    /// `limit` is the time for which the memory is lent, or `None` for no limit.
+    /// Creates the state of memory that a call of [`Rdma::reserve`] is about to lend to the peer.
+    /// `limit` is the time for which the peer may use the memory, or `None` for no limit.
     pub(crate) fn new(limit: Option<Duration>) -> Self {
         Self {
             inner: Mutex::new(Inner {
@@ -244,8 +246,8 @@ impl GrantState {
         }
     }
 
-    /// Waits until the time for which [`Rdma::reserve`] lends the memory has passed. Other tasks
-    /// may set a new limit meanwhile.
+    /// Waits until the time for which [`Rdma::reserve`] lends the memory has passed. If another
+    /// task sets a new limit meanwhile, the new limit counts.
     async fn expired(&self) {
         loop {
             let changed = self.changed.notified();
@@ -269,8 +271,8 @@ impl GrantState {
         }
     }
 
-    /// Waits for the region that the peer returns or releases, and returns the region. The thread
-    /// that receives the peer's message stores the region by [`Self::put_back`].
+    /// Waits until the peer has given the memory back, and returns the region. The thread that
+    /// receives the peer's message stores the region by [`Self::put_back`].
     async fn returned_region(&self) -> EndedAccess {
         self.wait_for(|inner| inner.region.take()).await
     }
@@ -294,18 +296,18 @@ impl GrantState {
         !self.is_offered.swap(true, Ordering::AcqRel)
     }
 
-    /// Calls `send`, which sends the message that offers the memory to the peer, under the lock of
-    /// the state. The lease cannot end during the call. The peer thus always gets the offer before
-    /// the message about the end.
+    /// Calls `send`, which sends the offer of the memory to the peer, under the lock of this state.
+    /// The peer's access cannot end during the call, so the peer always gets the offer before the
+    /// message that ends its access.
     pub(crate) fn send_offer<T>(&self, send: impl FnOnce() -> T) -> T {
         let _inner = self.inner.lock();
         send()
     }
 
-    /// Records that the message which offers the memory ([`Grant::offer`]) was not sent, so that
-    /// the memory can be offered again. Calls `forget` under the lock of the state: `forget`
-    /// removes the lease from the list of ended leases that the peer must still return, because the
-    /// peer does not know the lease.
+    /// Records that the offer of the memory ([`Grant::offer`]) was not sent, so that the memory can
+    /// be offered again. Also calls `forget` under the lock of this state. `forget` must remove the
+    /// memory from the list of memory that the peer still has to return, because the peer does not
+    /// know of it.
     pub(crate) fn withdraw_offer(&self, forget: impl FnOnce()) {
         let _inner = self.inner.lock();
         self.is_offered.store(false, Ordering::Release);
@@ -326,8 +328,9 @@ impl GrantState {
         self.is_offered.load(Ordering::Acquire)
     }
 
-    /// Stores the region that the peer has returned or released, with the state of the end of the
-    /// access. Wakes the task that waits for the region in [`Self::returned_region`].
+    /// Stores the region that the peer has given back, and wakes the task that waits for the region
+    /// in [`Self::returned_region`]. The peer's access to `region` has ended, or a request in
+    /// flight will end it.
     pub(crate) fn put_back(&self, region: EndedAccess) {
         {
             let mut inner = self.inner.lock();

@@ -47,7 +47,8 @@ impl fmt::Debug for SharedSecret {
 const MIN_LEN: usize = 16;
 
 impl SharedSecret {
-    /// Creates an authenticator from a secret of at least 16 bytes, which should be random.
+    /// Creates an authenticator, by which each end of a connection proves that it knows `secret`.
+    /// The secret must have at least 16 bytes, and should be random.
     ///
     /// # Errors
     ///

@@ -28,7 +28,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Returns the properties of this machine. A property that cannot be read is an empty text.
+    /// Returns the properties of this machine, such as the names of its kernel and its processor. A
+    /// property that cannot be read is an empty text.
     pub fn detect() -> Self {
         let read = |path: &str| {
             let text = fs::read_to_string(path).unwrap_or_default();

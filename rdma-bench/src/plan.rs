@@ -23,7 +23,8 @@ pub enum Layer {
 }
 
 impl Layer {
-    /// Returns the default number of outstanding requests of a bandwidth test over this layer.
+    /// Returns the default number of outstanding requests in bandwidth tests of this layer
+    /// (rdma-core, rdma-async or rdma-rpc).
     pub fn depth(self) -> usize {
         match self {
             Self::Core | Self::Async => 128,
@@ -168,9 +169,9 @@ impl Plan {
         }
     }
 
-    /// Returns whether the writes of this test have immediate data: if
-    /// [`immediate`](Self::immediate) is set, or if the test measures the latency of writes over
-    /// rdma-async, where the receiver notices only writes with immediate data.
+    /// Returns whether the writes of this test have immediate data. Returns `true` if
+    /// [`immediate`](Self::immediate) is set, and in latency tests of writes over rdma-async,
+    /// because its receivers notice only writes with immediate data.
     pub fn has_immediate(&self) -> bool {
         let noticed = self.test.verb == Verb::Write && self.test.metric == Metric::Latency;
         self.immediate || (noticed && self.layer == Layer::Async)

@@ -143,8 +143,9 @@ impl Settings {
         self.rx_depth.clamp(1, messages.max(1))
     }
 
-    /// Returns the number of requests and the number of receives that are kept posted on the second
-    /// queue pair of a latency test. Other messages are sent on this queue pair during the test.
+    /// Returns the number of sends and the number of receives that are kept posted on the second
+    /// queue pair of a latency test. The second queue pair carries other messages, to measure the
+    /// latency under load.
     pub fn beside_depths(&self) -> (usize, usize) {
         (self.tx_depth.max(1), self.rx_depth.max(1))
     }

@@ -6,13 +6,13 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 /// The number of slowest samples that the mean and the deviation of the latency leave out, as in
-/// perftest. The reported maximum is the fastest of these samples: the second-slowest of all
-/// samples.
+/// perftest. The reported maximum is the second-slowest sample.
 const TAIL: usize = 2;
 
-/// The latency statistics of a run, in microseconds. If all samples were kept, some statistics
-/// leave out one or two of the slowest samples, as in perftest (see each field). Otherwise, all
-/// statistics include all operations.
+/// The latency statistics of a run, in microseconds. A run with a number of iterations keeps all
+/// samples; some statistics then leave out one or two of the slowest, as in perftest (see each
+/// field). A run with a duration keeps only a histogram; all statistics then include all
+/// operations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Number of operations that were measured.
@@ -42,7 +42,8 @@ impl Latency {
     /// is the time between two timestamps, divided by `parts`, which is 2 in tests that report half
     /// of a round trip.
     ///
-    /// Returns `None` for fewer than four timestamps.
+    /// Returns `None` for fewer than four timestamps, because some statistics leave out two
+    /// samples.
     pub fn from_times(stamps: &[Instant], parts: u32) -> Option<Self> {
         let micros = |pair: &[Instant]| (pair[1] - pair[0]).as_secs_f64() * 1e6 / f64::from(parts);
         Self::of_samples(stamps.len(), stamps.windows(2).map(micros).collect())
@@ -140,8 +141,8 @@ impl Bandwidth {
 
     /// Computes the average and the peak rate of a run. `posted` and `completed` have the times at
     /// which each message was posted and completed; an unsignaled message completes with the next
-    /// signaled message. The peak is the best rate of any successive messages, from the post of the
-    /// first to the completion of the last.
+    /// signaled message. The peak is the highest rate of any sequence of successive messages, from
+    /// the post of its first message to the completion of its last.
     pub fn from_times(posted: &[Instant], completed: &[Instant]) -> Self {
         let (Some(first), Some(last)) = (posted.first(), completed.last()) else {
             return Self::over(0, Duration::ZERO);
@@ -201,7 +202,7 @@ mod tests {
 
     /// Checks that the statistics equal the summary that `ib_read_lat -n 20 -U` printed for these
     /// samples. Only the expected deviation is not from that summary, because perftest truncated it
-    /// to whole microseconds. The value of the slowest sample, the first, affects no statistic.
+    /// to whole microseconds.
     #[test]
     fn perftests_samples_give_perftests_summary() {
         let samples = [

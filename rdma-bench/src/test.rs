@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// An operation to measure.
+/// The RDMA operation or remote procedure call that a test measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verb {
     /// A send, which consumes a receive of the peer.
@@ -44,7 +44,8 @@ impl Verb {
     }
 
     /// Returns whether the peer's device responds to this operation with data, as to reads and
-    /// atomic operations. The number of such operations in flight on a queue pair is limited.
+    /// atomic operations. A device limits how many such operations may be outstanding on a queue
+    /// pair.
     pub fn has_response(self) -> bool {
         self == Self::Read || self.is_atomic()
     }

@@ -38,7 +38,8 @@ impl<C> Path<C> {
         }
     }
 
-    /// Returns the number of connections that this path has established since its creation.
+    /// Returns the number of connections to the peer that have been established since this object
+    /// was created, including the replacements of failed connections.
     pub(super) fn made(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
     }

@@ -83,9 +83,10 @@ impl Deadlines {
         u64::try_from(elapsed.as_nanos().div_ceil(1_000_000)).unwrap_or(NEVER - 1)
     }
 
-    /// Adds a deadline to the timer wheel: `connection` ends after `limit`, unless the deadline is
-    /// cancelled. Returns the key for cancelling, and `true` if the wheel must now be checked
-    /// earlier than before. A sleeping driver, the task that checks the wheel, must then be woken.
+    /// Adds a deadline: `connection` ends after `limit`, unless the deadline is cancelled. Returns
+    /// the key for cancelling, and `true` if the deadlines must now be checked earlier than before.
+    /// In that case, the caller must wake the driver task, which checks the deadlines, if it
+    /// sleeps.
     pub(super) fn add(&self, connection: Weak<Connection>, limit: Duration) -> (DeadlineKey, bool) {
         let now = Instant::now();
         let due = now
@@ -171,9 +172,9 @@ impl Wheel {
         Some(connection)
     }
 
-    /// Removes the deadlines that have passed at the tick `to` (in milliseconds since the start of
-    /// the wheel), and returns their connections and time limits. Stores the tick at which the
-    /// wheel must be checked again in `next`.
+    /// Removes the deadlines that have passed at the time `to`, in milliseconds since the creation
+    /// of the [`Deadlines`]. Returns the connections to end, each with its time limit. Stores the
+    /// time of the next check in `next`.
     fn advance(&mut self, to: u64, next: &AtomicU64) -> Vec<(Weak<Connection>, Duration)> {
         let mut due = Vec::new();
         let last = to.min(self.tick + SLOTS - 1);

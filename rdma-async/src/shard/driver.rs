@@ -21,14 +21,15 @@ use crate::connection::Connection;
 use crate::error::{Error, Result};
 
 /// Number of polls of the completion queue between two yields of the driver task to the executor,
-/// while no other task runs on its thread. More than one, because a yield takes longer than a poll.
+/// if the driver is the only active task of its thread. More than one, because a yield takes longer
+/// than a poll.
 const POLLS_PER_TURN: u32 = 64;
-/// Duration of a yield to the executor: if a yield of the driver task is shorter, the driver
-/// assumes that no other task has run meanwhile.
+/// Minimum duration of a yield to the executor during which another task may have run. After a
+/// shorter yield, the driver task assumes that the executor resumed it at once.
 const LONE_YIELD: Duration = Duration::from_micros(1);
-/// Number of consecutive yields shorter than [`LONE_YIELD`] after which the driver, the polling
-/// task, assumes that no other task is ready. More than one, because of two tasks that yield, tokio
-/// runs each task twice in a row, so one short yield occurs although another task is ready.
+/// Number of consecutive yields shorter than [`LONE_YIELD`] after which the driver task assumes
+/// that no other task is ready. More than one: if two tasks yield repeatedly, tokio runs each of
+/// them twice in a row, so the first of two yields is short although another task is ready.
 const LONE_YIELDS: u32 = 2;
 
 /// State of the driver: the task that polls the completion queue of a shard (queues that several
@@ -66,8 +67,8 @@ pub(super) fn spawn(shard: &Arc<Shard>, channel: AsyncFd<CompletionChannel>) {
 }
 
 impl Driver {
-    /// Polls the completion queue while completions arrive, and otherwise sleeps, until the shard
-    /// is dropped.
+    /// Polls the completion queue while completions arrive, and otherwise sleeps. Returns when the
+    /// [`Shard`], which owns the completion queue, has been dropped.
     async fn run(&mut self) -> Result<()> {
         while let Some(shard) = self.shard.upgrade() {
             self.poll_while_busy(&shard).await;
@@ -144,8 +145,8 @@ impl Driver {
         }
     }
 
-    /// Takes the completion event from the completion channel, if there is one, so that the queue
-    /// can be armed again.
+    /// Takes the pending completion event, if any, from the completion channel, and records that
+    /// the next event must be requested again.
     fn drain(&mut self) -> Result<()> {
         if self.channel.get_ref().next_event()?.is_some() {
             self.is_armed = false;

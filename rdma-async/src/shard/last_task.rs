@@ -8,12 +8,14 @@ use std::task::Waker;
 /// that always gets its result by polling becomes only an eighth slower.
 const MAX_IN_ROW: i32 = 7;
 
-/// Number of times that a task must wait, without polling, after a poll that has found no result.
-/// The results of a distant peer, or of a peer on the same thread, arrive too late for every poll.
+/// Number of times that a task must wait, without polling, after a poll that found no result. The
+/// results of a distant peer, or of a peer on the same thread, often arrive only after the poll has
+/// ended. The waits keep such useless polls rare.
 const WAITS_AFTER_FAILURE: i32 = 16;
 
-/// Identity of the task that polled most recently for its own result. Another task may not poll at
-/// its first call: if several tasks polled in turn, each poll would delay the other tasks.
+/// Identity of the task that last asked for permission to poll the completion queue for its own
+/// result. The first request of another task is refused: if several tasks polled in turn, each poll
+/// would delay the other tasks.
 #[derive(Debug, Default)]
 pub(super) struct LastTask {
     /// Address of the data of the task's waker.
@@ -24,10 +26,10 @@ pub(super) struct LastTask {
 }
 
 impl LastTask {
-    /// Returns whether the task of `waker` may poll for its own result, and stores the identity of
-    /// this task. Polling is permitted if the same task called this function last. To let other
-    /// tasks run, the task must wait after [`MAX_IN_ROW`] polls in a row, and several times after
-    /// [`Self::poll_failed`].
+    /// Returns whether the task of `waker` may poll the completion queue for its own result, and
+    /// stores the identity of this task. Returns `false` if another task called this function last.
+    /// So that other tasks can run, also returns `false` once after [`MAX_IN_ROW`] permissions, and
+    /// [`WAITS_AFTER_FAILURE`] times after a poll without a result.
     pub(super) fn replace(&self, waker: &Waker) -> bool {
         // Two tasks have different addresses while both exist. `Waker::will_wake` also compares the
         // addresses of the virtual tables, which can differ for the same task.
@@ -45,7 +47,7 @@ impl LastTask {
         may_poll
     }
 
-    /// Records that the poll of the task that was stored last has found no result. The same task
+    /// Records that the poll which [`Self::replace`] permitted last has found no result. The task
     /// may not poll at its next [`WAITS_AFTER_FAILURE`] attempts.
     pub(super) fn poll_failed(&self) {
         self.in_row.store(-WAITS_AFTER_FAILURE, Ordering::Relaxed);

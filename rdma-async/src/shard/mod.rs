@@ -45,9 +45,9 @@ const BATCH: usize = 32;
 /// Maximum number of batches of [`BATCH`] completions that one poll handles. Bounds the time for
 /// which a poll occupies its thread.
 const BATCHES: usize = 8;
-/// Maximum number of polls for the last completions of a connection, before the connection is
-/// removed from its shard. Enough to empty a full completion queue, and a limit in case completions
-/// arrive faster than they are polled.
+/// Maximum number of polls of the completion queue for the last completions of a connection that
+/// ends. Enough to empty a full queue; a limit is needed in case completions arrive faster than
+/// they are polled.
 const DETACH_POLLS: usize = 1 << 10;
 /// Maximum time for which a future polls the completion queue before it waits, on a runtime with
 /// one thread. About the latency of a fast device; longer polling would delay the other tasks of
@@ -60,9 +60,8 @@ const POLLS_PER_CLOCK: usize = 8;
 /// connections. The queue grows with the number of connections.
 const INITIAL_ENTRIES: u32 = 4096;
 
-/// Settings that all connections of a shard have in common, because they share its completion queue
-/// and its receive queue: the completion mode and the length of a receive. Connections with other
-/// settings use another shard.
+/// Settings that connections must have in common to share a completion queue and a receive queue (a
+/// [`Shard`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Profile {
     /// Method by which futures are notified of completions.
@@ -108,8 +107,8 @@ pub(crate) struct Shard {
     counts: driver::Counts,
 }
 
-/// State of the polling of the completion queue, locked by the polling thread: the table of
-/// connections by queue pair number, and buffers.
+/// Data for polling the completion queue: the connections by queue pair number, a buffer for
+/// completions, and the results of a poll. Locked by the polling thread.
 #[derive(Debug)]
 struct Poller {
     connections: QueuePairMap<Arc<Connection>>,
@@ -120,8 +119,8 @@ struct Poller {
     detached: Vec<Arc<Connection>>,
 }
 
-/// Change of the table of connections that get the completions of this shard. Queued, and applied
-/// by the next poll of the completion queue.
+/// Addition or removal of a connection in the table that maps queue pair numbers to connections.
+/// Queued until the next poll of the completion queue, which applies it.
 #[derive(Debug)]
 enum Change {
     Attach(Arc<Connection>),
@@ -186,8 +185,9 @@ impl Shard {
         Ok(shard)
     }
 
-    /// Returns whether new connections on the runtime `runtime` with the settings in `profile` can
-    /// use the queues of this shard.
+    /// Returns whether a new connection can share these completion and receive queues with existing
+    /// connections. The runtime and the settings (`profile`) must be equal, and the task that polls
+    /// the queues must still run.
     pub(crate) fn serves(&self, runtime: Id, profile: Profile) -> bool {
         self.runtime == runtime && self.profile == profile && !self.has_ended()
     }
@@ -198,21 +198,22 @@ impl Shard {
         self.has_ended.load(Ordering::Acquire)
     }
 
-    /// Returns the lender from which the memory of receives comes, and to which the memory of
+    /// Returns the allocator from which receives get their memory, and to which the memory of
     /// received messages returns.
     pub(crate) fn receive_memory(&self) -> &Arc<PieceLender> {
         self.receives.memory()
     }
 
-    /// Sets the completion queue and the shared receive queue of this shard in the builder of a new
-    /// queue pair. Several connections share these queues.
+    /// Returns `builder`, the builder of a new queue pair, with the completion queue and the
+    /// receive queue that several connections share.
     pub(crate) fn prepare(&self, builder: QueuePairBuilder) -> QueuePairBuilder {
         self.receives
             .prepare(builder.send_completions(&self.completions))
     }
 
-    /// Reserves room in the completion queue for the completions of `requests` send requests, and
-    /// posts receives for `messages` further messages. Grows the completion queue if necessary.
+    /// Reserves room in the shared completion queue for `requests` more send requests, and posts
+    /// receives for `messages` more messages on the shared receive queue. Grows the completion
+    /// queue if necessary.
     fn reserve(&self, requests: usize, messages: usize) -> Result<()> {
         {
             let mut reserved = self.reserved.lock();
@@ -358,8 +359,8 @@ impl Shard {
         found
     }
 
-    /// Passes a completion to the connection of its queue pair. Returns whether the completion
-    /// belongs to a receive, so that the caller counts completed receives.
+    /// Passes a completion to the connection of its queue pair. Returns `true` if the completion
+    /// belongs to a receive: the caller counts completed receives, to post new receives.
     #[inline]
     fn dispatch(
         &self,
@@ -423,21 +424,21 @@ impl Shard {
     }
 
     /// Returns whether a future may poll the completion queue for a short time before it waits.
-    /// Permitted on a runtime with one thread, unless another future waits for a message, a credit
-    /// or room in the send queue.
+    /// Permitted only on a runtime with one thread, and only while no other future waits
+    /// ([`Self::waiting`]). Never permitted in the mode [`CompletionMode::Event`].
     #[inline]
     pub(crate) fn may_poll_briefly(&self) -> bool {
         self.polls_briefly && self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns whether the task of `waker` may poll for its own result. Forbidden if the poll would
-    /// delay other tasks, by the rules of [`LastTask::replace`].
+    /// Returns whether the task of `waker` may poll the completion queue for its own result.
+    /// Returns `false` if the poll could delay other tasks: see [`LastTask::replace`].
     pub(crate) fn is_lone_task(&self, waker: &Waker) -> bool {
         self.last_task.replace(waker)
     }
 
-    /// Records that a poll, which [`Self::is_lone_task`] has permitted, has found no result. The
-    /// task may then not poll at its next attempts.
+    /// Records that a task has polled the completion queue for its own result and found no result.
+    /// [`Self::is_lone_task`] then refuses the next attempts of the task.
     pub(crate) fn lone_poll_failed(&self) {
         self.last_task.poll_failed();
     }
@@ -469,9 +470,9 @@ impl Shard {
         }
     }
 
-    /// Counts a future as waiting for a message, a credit or room, until the returned guard is
-    /// dropped. Meanwhile, other futures may not poll for their own results before they wait
-    /// ([`Self::may_poll_briefly`]), because the poll would delay this future.
+    /// Counts a future as waiting until the returned guard is dropped. Meanwhile, other futures may
+    /// not poll the completion queue ([`Self::may_poll_briefly`]): the poll would occupy the
+    /// thread, so that the waiting future could not run.
     pub(crate) fn waiting(&self) -> WaitingFuture<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         WaitingFuture(&self.waiting)
@@ -535,9 +536,9 @@ impl Shard {
         !self.is_asleep.load(Ordering::Relaxed)
     }
 
-    /// Schedules requests of the connection that are accepted and not yet posted, and the buffered
-    /// bytes of its stream, to be posted at the end of the driver's current round. Wakes a sleeping
-    /// driver. Returns `false` if the driver has ended, so that the caller must post them itself.
+    /// Lets the driver task post the connection's accepted requests and buffered stream bytes at
+    /// the end of its current round. Wakes the driver if it sleeps. Returns `false` if the driver
+    /// has ended, so that the caller must post them itself.
     pub(crate) fn flush_at_turn_end(&self, connection: &Connection) -> bool {
         let Some(connection) = connection.to_arc() else {
             return false;
@@ -568,9 +569,9 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves resources of a shard for one connection: room in the completion queue for the
-    /// completions of `requests` requests, and receives for `messages` messages of the peer.
-    /// Dropping the returned value releases them.
+    /// Reserves resources for one connection in the queues of `shard`, which several connections
+    /// share: room in the completion queue for `requests` requests, and receives for `messages`
+    /// messages of the peer. Dropping the returned value releases them.
     pub(crate) fn new(shard: Arc<Shard>, requests: usize, messages: usize) -> Result<Self> {
         shard.reserve(requests, messages)?;
         Ok(Self {
@@ -591,9 +592,9 @@ impl Drop for Reservation {
     }
 }
 
-/// Guard that counts a future as waiting for a message, a credit or room, until the guard is
-/// dropped. Meanwhile, other futures may not poll before they wait, because the poll would delay
-/// this future.
+/// Guard that counts a future as waiting until the guard is dropped. Meanwhile, other futures may
+/// not poll the completion queue: the poll would occupy the thread, so that the waiting future
+/// could not run.
 #[derive(Debug)]
 pub(crate) struct WaitingFuture<'s>(&'s AtomicU32);
 

@@ -70,17 +70,18 @@ impl Receives {
         self.fill()
     }
 
-    /// Subtracts `messages` from the number of messages that the peers of all connections may send,
-    /// because a connection has ended. Receives that are already posted remain.
+    /// Lowers the number of receives to keep posted, because a connection has ended whose peer
+    /// could send `messages` messages. Receives that are already posted remain.
     pub(super) fn shrink(&self, messages: usize) {
         let mut allowed = self.allowed.lock();
         *allowed -= messages;
         self.set_targets(*allowed);
     }
 
-    /// Sets two numbers of posted receives, so that `allowed` messages can arrive: the target, a
-    /// quarter more than `allowed` (limited by the capacity of the queue), and a lower number. If
-    /// fewer receives are posted, further receives are posted up to the target.
+    /// Sets how many receives to keep posted, so that `allowed` messages can arrive. The target is
+    /// a quarter more than `allowed`, limited by the capacity of the queue. Receives are posted up
+    /// to the target once fewer than `allowed`, and fewer than four fifths of the target, are
+    /// posted.
     fn set_targets(&self, allowed: usize) {
         // A quarter more than may arrive, so that receives are posted in batches.
         let target = (allowed + allowed.div_ceil(4)).min(self.capacity());

@@ -8,8 +8,9 @@ use parking_lot::Mutex;
 
 use crate::connection::Connection;
 
-/// List of the connections with staged requests (accepted, but not yet posted to the device) in the
-/// current turn, one round of the driver task. In the order of their first staged request.
+/// List of the connections whose accepted requests must be posted to the device at the end of the
+/// driver task's current round (turn). The connections are in the order of their first such
+/// request.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     connections: Mutex<Vec<Arc<Connection>>>,
@@ -17,8 +18,8 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Adds `connection` to the list, so that its staged requests are posted at the end of the
-    /// turn.
+    /// Adds `connection` to the list, so that its accepted requests are posted to the device at the
+    /// end of the driver task's current round.
     pub(super) fn add(&self, connection: Arc<Connection>) {
         self.connections.lock().push(connection);
         self.has_any.store(true, Ordering::Release);

@@ -128,13 +128,13 @@ impl RdmaStream {
     }
 
     /// Waits for the next bytes of the stream, and returns them in the memory in which they
-    /// arrived, or `None` at the end of the stream. Bytes that arrived in the ring, because other
-    /// bytes were read by `AsyncRead` before, are first copied. Cancel-safe: dropping the future
-    /// loses no bytes.
+    /// arrived; `None` at the end of the stream. After reads by `AsyncRead`, the next bytes may
+    /// have arrived in the buffer for such reads, and are then copied. Cancel-safe: dropping the
+    /// future loses no bytes.
     ///
     /// # Errors
     ///
-    /// The errors of reading.
+    /// The errors of `AsyncRead` on this stream.
     pub async fn read_chunk(&mut self) -> io::Result<Option<StreamChunk>> {
         self.reader.read_chunk().await
     }

@@ -91,11 +91,13 @@ impl OwnedReadHalf {
         Arc::ptr_eq(&self.rdma, rdma)
     }
 
-    /// Waits for the next bytes, like [`RdmaStream::read_chunk`](crate::RdmaStream::read_chunk).
+    /// Waits for the next bytes of the stream, and returns them without copying them if possible;
+    /// `None` at the end of the stream. See
+    /// [`RdmaStream::read_chunk`](crate::RdmaStream::read_chunk).
     ///
     /// # Errors
     ///
-    /// The errors of reading.
+    /// The errors of `AsyncRead` on this stream.
     pub async fn read_chunk(&mut self) -> io::Result<Option<StreamChunk>> {
         poll_fn(|cx| self.poll_fill_chunk(cx)).await?;
         match self.unread.take() {
@@ -156,8 +158,9 @@ impl OwnedReadHalf {
         Poll::Ready(Ok(()))
     }
 
-    /// Marks the first `amount` unread bytes as read, and frees their slot of the ring after its
-    /// last byte. Panics if there are fewer unread bytes.
+    /// Marks the first `amount` unread bytes as read. If no unread byte remains in a slot of the
+    /// receive ring, frees the slot, so that the peer can write to it again. Panics if there are
+    /// fewer than `amount` unread bytes.
     fn skip(&mut self, amount: usize) {
         let len = self.unread.as_ref().map_or(0, Unread::len);
         assert!(amount <= len, "more bytes consumed than filled");

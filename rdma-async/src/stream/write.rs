@@ -49,8 +49,9 @@ impl OwnedWriteHalf {
         }
     }
 
-    /// Returns the connection of the stream. [`RdmaStream::rdma`](crate::RdmaStream::rdma)
-    /// describes which operations a program must not use.
+    /// Returns the connection of this stream, for example to allocate memory for
+    /// [`Self::send_registered`]. The program must not send or receive messages on the connection,
+    /// and must not write with immediate data.
     pub fn rdma(&self) -> &Rdma {
         &self.rdma
     }
@@ -59,7 +60,8 @@ impl OwnedWriteHalf {
         &self.rdma
     }
 
-    /// Writes a region of registered memory without copying, like
+    /// Writes the bytes of a region of registered memory to the stream without copying them. Waits
+    /// until the stream has room for the bytes, and not until the peer has them. See
     /// [`RdmaStream::send_registered`](crate::RdmaStream::send_registered).
     ///
     /// # Errors

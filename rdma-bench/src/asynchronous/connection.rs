@@ -89,9 +89,9 @@ impl Connection {
     }
 }
 
-/// Exchanges access to memory with the peer before a test. In a test that accesses memory of one
-/// side only, the server gives access and the client receives it; `role` is the role of this
-/// process. Returns the peer's memory; `None` if this process does not access it.
+/// Exchanges access to memory with the peer before a test. In latency tests of writes, both sides
+/// give access to memory; in tests of sends, neither side does; in all other tests, only the
+/// server. Returns the peer's memory, or `None` if this process does not access it.
 async fn exchange_memory(rdma: &Rdma, role: Role, plan: &Plan) -> Result<Option<RemoteMr>> {
     let both_ways = plan.test.verb == Verb::Write && plan.test.metric == Metric::Latency;
     if plan.test.verb == Verb::Send {

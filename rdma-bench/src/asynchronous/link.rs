@@ -24,11 +24,12 @@ struct Offer {
     port: Option<u16>,
 }
 
-/// Connects to the peer through rdma-async. Returns one connection for each queue pair of `plan`,
-/// all on one device, and the properties of the first connection for the report.
+/// Connects to the peer through rdma-async, as the test `plan` and the options in `settings`
+/// require. Returns one connection for each queue pair of `plan`, all on one device, and the
+/// properties of the first connection, which the report shows.
 ///
 /// The caller sets some parameters of the connections in `builder`, such as queue depths. This
-/// function adds the device and the other parameters that `plan` and `settings` determine.
+/// function adds the device and the parameters that `plan` and `settings` determine.
 pub(crate) fn establish(
     role: Role,
     (plan, settings): (&Plan, &Settings),

@@ -74,8 +74,8 @@ pub(crate) fn run<T>(
 }
 
 /// Checks the peer periodically while the operations of a test run. Fails if the peer has exited,
-/// or if the operation counter `progress` has not changed for too long. Returns when the peer has
-/// finished the test, but only if `watch` was created for a process that must then stop, too.
+/// or if the operation counter `progress` has not changed for too long. If `watch` is set to end
+/// this process with its peer, returns when the peer has finished the test.
 async fn watch_peer(mut watch: Watch, progress: &Progress) -> Result<()> {
     let mut seen = progress.count();
     loop {

@@ -16,8 +16,8 @@ use crate::statistics::Bandwidth;
 /// clock after every operation would take a noticeable part of the time.
 const PERIOD: usize = 16;
 
-/// The state that the concurrent loops of a bandwidth test share. Each loop runs one operation
-/// after the other, so the number of loops is the number of outstanding operations.
+/// State that the concurrent loops of a bandwidth test share. Each loop runs one operation after
+/// the other, so the number of loops is the window: the number of outstanding operations.
 #[derive(Debug)]
 pub(crate) struct Window {
     /// Number of operations that no loop has started yet.
@@ -101,9 +101,9 @@ impl Window {
         self.last.set(now);
     }
 
-    /// Ends the measured time of the test now. A test with a pipeline must call this function after
-    /// its last operation has completed. Such a test calls [`Self::complete`] earlier: as soon as
-    /// the pipeline has accepted an operation.
+    /// Ends the measured time of the test now. A pipelined test must call this function after its
+    /// last operation has completed, because it calls [`Self::complete`] earlier: when the pipeline
+    /// accepts an operation.
     pub(crate) fn end(&self) {
         self.last.set(Instant::now());
     }

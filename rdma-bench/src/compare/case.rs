@@ -87,8 +87,9 @@ impl Case {
         cases
     }
 
-    /// Returns the settings with which `rdma-bench` runs this test: the queue depth and the
-    /// signaling interval are those that perftest uses, too.
+    /// Returns the settings with which `rdma-bench` runs this test. The queue depth and the
+    /// signaling interval equal those of perftest, so that the results of both programs are
+    /// comparable.
     pub(crate) fn settings(&self) -> Settings {
         let moderation = if self.size > 8192 { 1 } else { 100 };
         Settings {

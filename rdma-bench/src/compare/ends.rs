@@ -140,9 +140,10 @@ impl Process {
         })
     }
 
-    /// Starts a second program (a companion) that runs at the same time as this process. The
-    /// function `companion` returns its command line, which depends on the output of this process,
-    /// or `None` while that output is incomplete. Waits until the output is complete.
+    /// Starts a second program (a companion) that runs at the same time as the benchmark program
+    /// `self`. The function `companion` gets the output of `self`, and returns the command line of
+    /// the second program, or `None` while the output is incomplete. Waits until the output is
+    /// complete.
     fn run_beside(&mut self, companion: Companion<'_>) -> Result<Self> {
         let started = Instant::now();
         loop {

@@ -29,7 +29,8 @@ pub enum Program {
     Perftest,
 }
 
-/// The result of one run of a benchmark program.
+/// The result of one run of a benchmark program: the measured latency or rate, and further data if
+/// the program reports them.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Reading {
     /// The measured value: microseconds, or messages per second.
@@ -42,7 +43,8 @@ pub(crate) struct Reading {
 }
 
 impl Program {
-    /// Returns the name of the program that measures `case`, as it appears in errors.
+    /// Returns the command that measures the test `case`, as a short text for error messages, such
+    /// as `ib_write_bw`.
     pub(crate) fn name(&self, case: &Case) -> String {
         match self {
             Self::Ours(_, layer) => format!("rdma-bench {} --layer {layer}", case.test),
@@ -159,8 +161,8 @@ fn figure(case: &Case, printed: &str) -> Option<f64> {
     (figure.is_finite() && figure > 0.0).then_some(figure)
 }
 
-/// Returns the numbers in the last line that perftest printed for the size of `case`; `None` if
-/// there is no such line.
+/// Returns the numbers of the result line in `printed`, the output of perftest: the last line of
+/// numbers that begins with the message size of `case`. Returns `None` if there is no such line.
 pub(crate) fn columns(case: &Case, printed: &str) -> Option<Vec<f64>> {
     printed.lines().rev().find_map(|line| {
         let columns: Option<Vec<f64>> = line

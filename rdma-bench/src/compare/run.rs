@@ -26,12 +26,11 @@ const ATTEMPTS: usize = 3;
 /// By default, `rdma-bench` uses memory that the device provides.
 const MALLOC: &[&str] = &["--memory", "malloc"];
 
-/// Compares `ours`, the program `rdma-bench`, with `peer`, a program of perftest: runs the test
-/// `case` with both in turn. Without `peer`, only measures `ours`.
+/// Compares `rdma-bench` (`ours`) with a program of perftest (`peer`): runs the test `case` with
+/// both in turn. Without `peer`, only measures `ours`.
 ///
-/// Measures pairs of runs until the results show that `goal` is met or missed, at most as many
-/// pairs as `effort` allows. The order within a pair alternates, so that neither program profits
-/// from the state in which the other leaves the machine.
+/// Measures pairs of runs until the results show that `goal` is met or missed, or until `effort`
+/// allows no further pair. The order within a pair alternates, so that it favors neither program.
 ///
 /// # Errors
 ///

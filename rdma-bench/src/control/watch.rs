@@ -75,8 +75,8 @@ impl Watch {
         }
     }
 
-    /// Reads the clock and the control connection, after a wait without a message or completion.
-    /// Returns `true` if the peer has finished, so that this process must stop, too.
+    /// Checks the peer and the time limit, after a wait without a message or completion. Returns
+    /// `true` if this process must stop because the peer has finished, or `false` to continue.
     ///
     /// # Errors
     ///

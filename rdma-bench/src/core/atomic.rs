@@ -32,7 +32,8 @@ pub(super) fn latency(connection: &Connection, control: &mut Control) -> Result<
 }
 
 /// Measures the rate of atomic operations with many operations outstanding. Each queue pair uses
-/// its own eight bytes of the peer's memory.
+/// its own eight bytes of the peer's memory. `control` is the TCP connection on which client and
+/// server coordinate the test.
 pub(super) fn bandwidth(connection: &Connection, control: &mut Control) -> Result<Measured> {
     let verb = connection.plan.test.verb;
     let parts = connection.allocate_scratch(SIZE)?.into_iter();

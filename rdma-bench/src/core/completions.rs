@@ -7,8 +7,8 @@ use rdma_core::{CompletionChannel, CompletionQueue, Context, WorkCompletion};
 use crate::control::Watch;
 use crate::error::{Error, Result};
 
-/// A completion queue of a test over rdma-core. Has a completion channel, too, if this process
-/// waits for completion events instead of polling.
+/// A completion queue of a test over rdma-core, and its completion channel if this process waits
+/// for events instead of polling.
 #[derive(Debug)]
 pub(super) struct Completions {
     pub(super) queue: CompletionQueue,
@@ -40,8 +40,8 @@ impl Completions {
     }
 
     /// Waits for completions, writes them to `room`, and returns their number. During the wait,
-    /// `watch` checks that the peer is alive. Returns 0 if the peer has finished and no completion
-    /// is left, so that this process must stop, too.
+    /// `watch` checks that the peer is alive. Returns 0 if this process must stop, because the peer
+    /// has finished and no further completion has arrived.
     #[inline]
     pub(super) fn wait(&self, room: &mut [WorkCompletion], watch: &mut Watch) -> Result<usize> {
         loop {

@@ -182,9 +182,9 @@ impl Connection {
         self.peers.len() * self.plan.queue_pairs
     }
 
-    /// Returns two memories of `size` bytes: first, memory of this process that the peer may
-    /// access; second, memory of the peer that this process may access. If this process has several
-    /// peers, uses the first.
+    /// Returns the first `size` bytes of two memory regions: first, of a region of this process
+    /// that the first peer may access; second, of the first peer's region that this process may
+    /// access.
     pub(super) fn first_peer_memory(&self, size: usize) -> Result<(ExposedMemory, RemoteMemory)> {
         match (&*self.exposed, &*self.peers[0].regions) {
             ([exposed, ..], [remote, ..]) => Ok((exposed.slice(..size)?, remote.slice(..size)?)),
@@ -208,7 +208,8 @@ impl Connection {
         memory::allocate(&self.domain, self.plan.memory, size)
     }
 
-    /// Allocates, for each queue pair, the memory of the messages of `size` bytes that it sends.
+    /// Allocates the memory of one message of `size` bytes for each queue pair, in the order of the
+    /// queue pairs. The memory is frozen (read-only), so that several sends can use it at once.
     pub(super) fn allocate_messages(&self, size: usize) -> Result<Vec<FrozenBuffer>> {
         let (count, stride) = (self.queue_pair_count(), memory::stride(&self.plan, size));
         let memory = self.allocate_message(count * stride)?.freeze();
@@ -216,8 +217,8 @@ impl Connection {
         Ok((0..count).map(part).collect::<Result<_, _>>()?)
     }
 
-    /// Allocates, for each queue pair, memory of `size` bytes that many requests may write to at
-    /// once, and that peers cannot access.
+    /// Allocates memory of `size` bytes for each queue pair, such as the target of its reads. Many
+    /// requests at once may write to the same memory. Peers cannot access the memory.
     pub(super) fn allocate_scratch(&self, size: usize) -> Result<Vec<ExposedMemory>> {
         let stride = memory::stride(&self.plan, size);
         let memory = self.allocate_message(self.queue_pair_count() * stride)?;
@@ -226,14 +227,14 @@ impl Connection {
         memory::messages(&[memory], stride, size)
     }
 
-    /// Returns whether this process measures until the peer has finished. This is so for the server
-    /// of a test with a duration, because only the client measures the duration.
+    /// Returns whether this process runs the test until the peer has finished. Returns `true` on
+    /// the server of a test with a duration, because only the client measures the duration.
     pub(super) fn ends_with_peer(&self) -> bool {
         self.role == Role::Server && matches!(self.plan.length, Length::Duration(_))
     }
 
-    /// Returns the number of messages that each queue pair transfers; `usize::MAX` if the test has
-    /// a duration instead.
+    /// Returns the number of messages that each queue pair transfers. Returns `usize::MAX` (no
+    /// limit) if the test runs for a duration instead.
     pub(super) fn message_count(&self) -> usize {
         self.plan.length.iterations().unwrap_or(usize::MAX)
     }
@@ -305,9 +306,9 @@ fn other_servers(plan: &Plan, settings: &Settings, first: &Control) -> Result<Ve
     settings.further_servers.iter().map(connect).collect()
 }
 
-/// Returns the addresses of both ends of the first queue pair for the report, this process's end
-/// first. An address consists of the queue pair number, the GID and other values, among them the
-/// memory that the other end may access: for this process, the first element of `exposed`.
+/// Returns the addresses of both ends of the first queue pair for the report: first of this
+/// process, then of the peer. Each address includes the memory that the other end may access, if
+/// any. `exposed` is the memory of this process.
 fn ends(plan: &Plan, peer: &Peer, exposed: &[ExposedMemory]) -> Result<[Address; 2]> {
     let queue_pair = &peer.queue_pairs[0];
     let remote = queue_pair

@@ -27,8 +27,8 @@ pub(super) fn allocate(domain: &ProtectionDomain, kind: Memory, size: usize) -> 
     Ok(memory)
 }
 
-/// Returns the distance in bytes between the starts of two adjacent messages of up to `size` bytes
-/// in a memory region of the test `plan`.
+/// Returns the number of bytes from the start of a message to the start of the next message in a
+/// memory region of the test `plan`. `size` is the maximum message size.
 pub(super) fn stride(plan: &Plan, size: usize) -> usize {
     match plan.regions {
         // Adjacent messages share cache lines, so that the caches hold many messages.
@@ -37,10 +37,10 @@ pub(super) fn stride(plan: &Plan, size: usize) -> usize {
     }
 }
 
-/// Allocates the memory that peers may access with the rights `access`. If [`Plan::regions`] is
-/// `None`, the memory is one region with room for one message of each queue pair. Otherwise, the
-/// regions together have room for [`Plan::REGION_MESSAGES`] messages, and each region has room for
-/// about the same number.
+/// Allocates the memory that peers may access with the rights `access`. If [`Plan::regions`] is a
+/// number, allocates this number of regions, which together have room for [`Plan::REGION_MESSAGES`]
+/// messages, evenly distributed. Otherwise, allocates one region with room for one message of each
+/// queue pair.
 pub(super) fn expose(
     domain: &ProtectionDomain,
     plan: &Plan,
@@ -79,8 +79,8 @@ pub(super) fn messages(
     Ok(messages)
 }
 
-/// Returns the memory of every message that has room in `regions`, the memory regions of a peer. In
-/// each region, a message of `size` bytes begins at each multiple of `stride` bytes.
+/// Divides `regions`, the memory regions of a peer, into messages of `size` bytes, and returns the
+/// memory of each message. In a region, a message begins at each multiple of `stride` bytes.
 pub(super) fn remote_messages(
     regions: &[RemoteMemory],
     stride: usize,

@@ -198,8 +198,8 @@ impl Timestamps {
         self.begun = Instant::now();
     }
 
-    /// Records the present time as the time of the next post, if the peak bandwidth is measured.
-    /// Must be called immediately before the post.
+    /// Records the present time as the time at which the next message is posted, or does nothing if
+    /// the test does not measure the peak bandwidth. Must be called immediately before the post.
     #[inline]
     fn post(&mut self) {
         if let Some((posted, _)) = &mut self.messages {

@@ -35,8 +35,9 @@ pub(super) struct SecondQueuePair {
 }
 
 impl SecondQueuePair {
-    /// Returns how many requests and how many receives this process keeps posted on the second
-    /// queue pair. Both numbers are 0 if the test has no second queue pair.
+    /// Returns how many sends and how many receives this process keeps posted on the second queue
+    /// pair, which loads the device during a latency test. Both numbers are 0 if the test has no
+    /// second queue pair.
     pub(super) fn depths(role: Role, plan: &Plan, settings: &Settings) -> (usize, usize) {
         let (requests, receives) = settings.beside_depths();
         match (plan.beside, role) {
@@ -90,9 +91,10 @@ pub(super) fn latency(
     }
 }
 
-/// Runs the client of a latency test that also sends other messages on a second queue pair. Returns
-/// the latency, and the bandwidth of the second queue pair. The bandwidth leaves out messages that
-/// completed after the last answer of the latency test: they did not compete with that test.
+/// Runs the client of a test of latency under load: measures the latency on the first queue pair,
+/// and meanwhile sends other messages on the second. Returns the latency, and the bandwidth of the
+/// second queue pair. Messages that completed after the last answer of the latency test do not
+/// count, because they did not compete with that test.
 fn run_client(
     connection: &Connection,
     second: &SecondQueuePair,
@@ -144,9 +146,10 @@ fn run_client(
     Measured::beside(&exchange.recorder, 2, Bulk { size, bandwidth })
 }
 
-/// Runs the server of a latency test: answers the messages of the test, and receives other messages
-/// on the second queue pair, until the client has finished. Returns the latency, and the bandwidth
-/// of the second queue pair from its first message to its last.
+/// Runs the server of a test of latency under load: answers the messages of the latency test, and
+/// receives the client's other messages on the second queue pair, until the client has finished.
+/// Returns the latency, and the bandwidth of the second queue pair from its first message to its
+/// last.
 fn run_server(
     connection: &Connection,
     second: &SecondQueuePair,
@@ -263,8 +266,9 @@ impl Exchange {
     }
 }
 
-/// The client's end of the second queue pair. Keeps sends of one message outstanding, and counts
-/// the completed sends. Every send is signaled.
+/// The client's end of the second queue pair, which loads the device during a latency test. Keeps
+/// several sends of the same message outstanding, and counts the completed sends. Every send is
+/// signaled.
 struct BulkSender {
     queue: SendQueue<FrozenBuffer>,
     message: FrozenBuffer,
@@ -287,7 +291,8 @@ impl BulkSender {
         completion.queue_pair() == self.queue.queue_pair()
     }
 
-    /// Posts sends on the second queue pair until [`depth`](Self::depth) sends are outstanding.
+    /// Posts sends until [`depth`](Self::depth) sends are outstanding, to load the device during a
+    /// latency test.
     #[inline]
     fn fill(&mut self) -> Result<()> {
         while self.queue.in_flight() < self.depth {
@@ -330,8 +335,8 @@ impl BulkReceiver {
         completion.queue_pair() == self.queue.queue_pair()
     }
 
-    /// Completes the receive of `completion`, counts its message, and posts a receive with the same
-    /// memory again.
+    /// Handles `completion`, the completion of a receive: counts the received message, and posts a
+    /// receive with the same memory again.
     #[inline]
     fn repost(&mut self, completion: &WorkCompletion) -> Result<()> {
         let memory = self.queue.complete(completion).ok_or_else(unposted)?;

@@ -29,9 +29,10 @@ pub(super) fn latency(
     ping_pong(connection, size, control, SendRequest::send)
 }
 
-/// Measures half of the round trip of two requests, one from each process. Each process detects the
-/// peer's request by the completion of a receive. The function `request` creates this process's
-/// request from the message.
+/// Measures half of the round trip of two messages, one in each direction. Each process detects the
+/// peer's message by the completion of a receive. The function `request` creates the request that
+/// sends a message from the message's memory. `control` is the TCP connection on which client and
+/// server coordinate the test.
 pub(super) fn ping_pong(
     connection: &Connection,
     size: usize,

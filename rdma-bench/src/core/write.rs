@@ -118,9 +118,9 @@ pub(super) fn bandwidth(
 }
 
 /// Measures the bandwidth of writes of `size` bytes to many addresses. Successive writes send
-/// successive messages of this process's memory regions, and begin again after the last. Each
-/// message is written to the same position in the peer's regions. `control` is the TCP connection
-/// on which client and server coordinate the test.
+/// successive messages of this process's memory regions, and begin again after the last. The target
+/// is the message with the same index in the peer's regions. `control` is the TCP connection on
+/// which client and server coordinate the test.
 fn scattered(connection: &Connection, size: usize, control: &mut Control) -> Result<Measured> {
     let stride = memory::stride(&connection.plan, size);
     let from = memory::messages(&connection.exposed, stride, size)?;

@@ -17,12 +17,13 @@ pub enum Attack {
 
 /// The UDP port of the first softroce device on a host.
 const BASE_PORT: u16 = 4791;
-/// Distance between the UDP ports of two softroce devices on a host. The top eight bits of a queue
-/// pair number are the index of the device, and so select one of these ports.
+/// Distance between the UDP ports of two successive softroce devices on a host. The top eight bits
+/// of a queue pair number are the index of the device. The port of the device with index `n` is
+/// [`BASE_PORT`] plus `n` times this distance.
 const PORT_STRIDE: u16 = 100;
 
-/// One end of the connection that forged packets attack, read from the header that the program
-/// under test prints.
+/// One end of the connection that is attacked with forged packets. The values come from the lines
+/// that the attacked program prints at its start.
 struct Side {
     queue_pair: u32,
     packet_sequence: u32,

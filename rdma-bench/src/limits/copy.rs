@@ -13,8 +13,8 @@ use super::source::WITHOUT_PRELOAD;
 use crate::compare::ends::{free_port, run_with_servers};
 use crate::error::{Error, Result};
 
-/// Size in bytes of the copied file. The description of the comparison `E13`, which uses this
-/// measurement, states the same size.
+/// Size in bytes of the copied file. The comparison that uses this measurement, the row `E13`,
+/// states the same size in its description.
 const SIZE: u64 = 1 << 30;
 const NAME: &str = "rdma_cp";
 

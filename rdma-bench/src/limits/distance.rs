@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// The distance of the two processors of a test: near if they share a cache, else far. Derived from
-/// the time that a cache line takes from one processor to the other and back.
+/// The distance of the two processors of a test: near if they share a cache, otherwise far.
+/// Determined by measuring how long a cache line takes from one processor to the other and back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Distance {
     /// The processors share a cache: the round trip of a cache line takes about 100 ns.
@@ -15,9 +15,8 @@ pub enum Distance {
 }
 
 impl Distance {
-    /// The time in microseconds from which two processors count as [`Self::Far`]: the time that a
-    /// cache line takes from one to the other and back. This value lies between the typical times
-    /// with and without a shared cache.
+    /// The shortest round trip of a cache line between two processors, in microseconds, that counts
+    /// as [`Self::Far`]. This value lies between the typical times with and without a shared cache.
     const THRESHOLD: f64 = 0.2;
 
     /// Returns the distance of two processors: near if they share a cache, else far. `round_trip`

@@ -18,13 +18,14 @@ const PROGRAM: &str = "ib_write_bw";
 const SECONDS: &str = "1";
 /// The MTU in bytes of the network between the two simulated hosts: the usual MTU of Ethernet.
 const NETWORK_MTU: usize = 1500;
-/// The path MTU of the connections in bytes: the largest that fits into the MTU of the network.
+/// The path MTU of the connections in bytes: the largest path MTU that fits into [`NETWORK_MTU`],
+/// the MTU of the simulated network.
 const PATH_MTU: &str = "1024";
 
 /// Runs `count` clients of [`PROGRAM`] at the same time on one simulated host. Each writes messages
 /// of `size` bytes to a server of its own on the other host. Returns the value that `statistic`
-/// selects: the sum of the clients' rates in messages per second, or, for the counter `fairness`,
-/// the lowest of these rates divided by the highest.
+/// selects: the sum of the clients' rates in messages per second, or the fairness (the lowest of
+/// these rates divided by the highest).
 pub(super) fn measure(
     network: &Network,
     count: usize,

@@ -32,7 +32,7 @@ impl Goal {
         number.is_finite().then_some(number)
     }
 
-    /// Returns the bound of this goal: the maximum or the minimum that the goal allows.
+    /// Returns the maximum or the minimum that this goal sets for the result of a comparison.
     pub fn bound(self) -> Bound {
         match self {
             Self::Ratio(bound) | Self::Difference(bound) | Self::Value(bound) => bound,
@@ -61,8 +61,8 @@ impl Goal {
         }
     }
 
-    /// Returns this goal of a comparison as a JSON object: the kind of the number that the goal
-    /// bounds, such as `ratio`, and the bound.
+    /// Returns this goal as a JSON object: the kind of the number that must meet the goal, such as
+    /// `ratio`, and the maximum or the minimum.
     pub(super) fn document(self) -> Value {
         match self.bound() {
             Bound::AtMost(most) => json!({"of": self.name(), "at_most": most}),

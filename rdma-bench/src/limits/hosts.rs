@@ -68,9 +68,9 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// Returns the words that precede a program on its command line to run the program on `host`:
-    /// they enter the network namespace of the simulated host. The program's softroce device then
-    /// uses the address of that host.
+    /// Returns the start of a command line (`ip netns exec` and more) that runs the program after
+    /// it on the simulated host `host`. The program's softroce device then uses the address of that
+    /// host.
     pub(super) fn prefix(&self, host: Host) -> Vec<OsString> {
         let name = &self.names[host as usize];
         let address = format!("SOFTROCE_ADDRESS={}", host.address());

@@ -34,18 +34,19 @@ impl Effort {
     /// The effort that suffices to decide the goal of a comparison: up to 31 pairs of measurements
     /// (one of the value under test, and one of the reference value).
     ///
-    /// After each number of pairs in `checks`, the measurement stops if the 95 % confidence
-    /// interval decides the goal. Each check adds a chance of a wrong verdict: if the true median
-    /// is exactly at the goal, the probability of the verdict *met* (or *missed*) is 1.5 % with a
-    /// single check after 31 pairs, 3.9 % with these five checks, and 6.2 % with a check after
-    /// every pair. So there are few checks, at fixed numbers of pairs.
+    /// The measurement ends early if the 95 % confidence interval decides the goal after a number
+    /// of pairs in `checks`. Each check adds a chance of a wrong verdict. If the true median is
+    /// exactly at the goal, the probability of the verdict *met* is 1.5 % with one check after 31
+    /// pairs, 3.9 % with these five checks, and 6.2 % with a check after every pair. So there are
+    /// few checks.
     pub const FULL: Self = Self {
         checks: &[7, 11, 15, 23, 31],
         repeats: 10,
         time: Duration::from_millis(500),
     };
     /// The effort of a quick run: three pairs of measurements for each comparison. Three pairs show
-    /// that the comparison can be measured, but are too few to decide its goal.
+    /// that the comparison can be measured, but are too few for the verdict that its goal is met or
+    /// missed.
     pub const QUICK: Self = Self {
         checks: &[3],
         repeats: 2,
@@ -108,9 +109,8 @@ impl Programs {
     }
 }
 
-/// Returns the path in `path`, which is the path of an optional benchmark program. Fails if `path`
-/// is `None`, which means that the program was not built. `name` is the name of the program in the
-/// error.
+/// Returns `path`, the path of an optional benchmark program. Fails if `path` is `None`, because
+/// the program was not built. `name` is the name of the program in the error.
 fn built<'p>(name: &str, path: Option<&'p Path>) -> Result<&'p Path> {
     path.ok_or_else(|| Error::Program {
         program: name.into(),
@@ -118,7 +118,7 @@ fn built<'p>(name: &str, path: Option<&'p Path>) -> Result<&'p Path> {
     })
 }
 
-/// The RDMA devices that the comparisons measure.
+/// The networks on which the comparisons run, each with its RDMA device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Networks {
     /// The softroce device.
@@ -156,9 +156,9 @@ impl Judge {
         }
     }
 
-    /// Runs the comparison `row`: measures pairs of the value under test and the reference value,
-    /// until the results show that the goal is met or missed, at most as many pairs as the effort
-    /// allows.
+    /// Runs the comparison `row`: measures the value under test and the reference value in pairs.
+    /// Stops when the results show that the goal is met or missed, or when the effort allows no
+    /// further pair.
     ///
     /// # Errors
     ///
@@ -205,9 +205,9 @@ impl Judge {
         })
     }
 
-    /// Measures the reference value of the comparison `row`, which is the sum of several numbers.
-    /// Returns one result for each number, except for the round trip time of a cache line, which
-    /// [`Self::pair`] measures.
+    /// Measures the reference value of the comparison `row`, which is a sum. Returns one result for
+    /// each number of the sum. Leaves out the round trip time of a cache line, which [`Self::pair`]
+    /// measures itself.
     fn measure_yardstick(&mut self, row: &Row) -> Result<Vec<Reading>> {
         let measured = |term: &&Term| term.source != Source::CacheLine;
         let terms = row.yardstick.iter().filter(measured);
@@ -230,9 +230,9 @@ impl Judge {
         Ok(reading.figure)
     }
 
-    /// Returns the number of messages with which a run of the program `source` takes about the
-    /// duration that [`Effort::time`] sets. Returns 0 if the program is given a duration instead of
-    /// a number. The first call for a program runs it once to find the number.
+    /// Returns the number of messages for a run of the program `source` that takes about
+    /// [`Effort::time`]. Returns 0 if the program is given a duration instead of a number. The
+    /// first call for a program runs it once to find the number.
     fn count(&mut self, source: &Source) -> Result<usize> {
         let Some((least, most)) = source.counts() else {
             return Ok(0);
@@ -260,14 +260,13 @@ impl Judge {
     }
 }
 
-/// Measures pairs of the comparison `row` (one value under test and one reference value), and
+/// Measures the comparison `row` in pairs (one value under test and one reference value), and
 /// returns the results. After each number of pairs in [`Effort::checks`], stops if the goal is met
 /// or missed.
 ///
-/// The function `pair` measures one pair. For every other pair, its argument is `true`, and the
-/// value under test is measured first. A pair during which a processor moved (see
-/// [`Pair::has_moved`]) is left out and measured again; after [`Effort::repeats`] such repetitions,
-/// further such pairs count.
+/// The function `pair` measures one pair. Its argument is `true` if the value under test must be
+/// measured first, which alternates. If a processor moved during a pair ([`Pair::has_moved`]), the
+/// pair is measured again; this happens at most [`Effort::repeats`] times.
 fn measure_pairs(
     row: &Row,
     effort: Effort,
@@ -300,10 +299,10 @@ mod tests {
     use super::super::outcome::tests::{pair, row};
     use super::*;
 
-    /// Returns the result of a comparison whose ratio must be at least 0.9, from `pairs` instead of
-    /// from measurements. Each element of `pairs` has the ratio of a pair, and the round trip times
-    /// of a cache line before and after the pair in microseconds. `effort` determines when the
-    /// comparison ends.
+    /// Returns the result of a comparison with invented measurements, to test how results are
+    /// judged. The ratio must be at least 0.9. Each element of `pairs` has the ratio of a pair, and
+    /// the round trip times of a cache line before and after the pair in microseconds. `effort`
+    /// limits the number of pairs.
     fn taken(effort: Effort, pairs: impl IntoIterator<Item = (f64, [f64; 2])>) -> Judged {
         let row = row("G1");
         let mut pairs = pairs.into_iter();
@@ -345,9 +344,9 @@ mod tests {
         assert_eq!(count(&even), (31, Verdict::Undecided));
     }
 
-    /// Returns the probability of a wrong verdict: of the verdict *met* for a comparison whose true
-    /// median is exactly at the goal. `checks` are the numbers of pairs of measurements after which
-    /// the goal is evaluated.
+    /// Returns the probability of the wrong verdict *met* for a comparison whose true median is
+    /// exactly at the goal. `checks` are the numbers of pairs of measurements after which the goal
+    /// is evaluated.
     fn false_verdict(checks: &[usize]) -> f64 {
         // At each index: the probability that this many pairs are above the goal and that no
         // evaluation has decided yet.

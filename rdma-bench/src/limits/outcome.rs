@@ -78,19 +78,19 @@ impl Judged {
     /// when the meaning of a field changes.
     pub const SCHEMA: &'static str = "rdma-bench/limit/2";
 
-    /// Returns the median of all measurements of the value under test.
+    /// Returns the median, over all pairs of measurements, of the value that the comparison tests.
     pub fn figure(&self) -> f64 {
         middle(self.pairs.iter().map(|pair| pair.figure)).unwrap_or(f64::NAN)
     }
 
-    /// Returns the median of the yardsticks (the reference values) over all pairs of measurements;
-    /// `None` if the comparison has no reference value.
+    /// Returns the median of the reference value over all pairs of measurements; `None` if the
+    /// comparison has no reference value.
     pub fn yardstick(&self) -> Option<f64> {
         middle(self.pairs.iter().filter_map(|pair| pair.yardstick))
     }
 
-    /// Returns the median, over all pairs of measurements, of the number that the goal bounds: a
-    /// ratio, a difference, or the value under test alone.
+    /// Returns the median, over all pairs of measurements, of the number that must meet the goal:
+    /// the ratio or the difference of the two compared values, or the tested value alone.
     pub fn median(&self) -> f64 {
         middle(self.judged()).unwrap_or(f64::NAN)
     }
@@ -108,9 +108,9 @@ impl Judged {
         Some(self.row.goal.verdict(&interval))
     }
 
-    /// Returns the number of pairs of measurements in this result during which a processor moved to
-    /// another core (see [`Pair::has_moved`]). Such a pair is normally measured again; it is part
-    /// of the result only after the maximum number of repetitions.
+    /// Returns the number of pairs of measurements in this result during which a virtual processor
+    /// moved to another core of the host ([`Pair::has_moved`]). Such a pair is measured
+    /// again, and is part of the result only after the maximum number of repetitions.
     pub fn moved_pairs(&self) -> usize {
         self.pairs.iter().filter(|pair| pair.has_moved()).count()
     }

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 /// comparison (`E15`) is measured with the same number of threads.
 const RANKS: usize = 4;
 /// Size in bytes of the vector that each process contributes to the all-reduce. The reference value
-/// of the comparison (`E15`) is measured with the same size.
+/// of the comparison, the row `E15`, is measured with the same size.
 const SIZE: usize = 64 << 20;
 /// Number of all-reduce operations in a run of the example. The example does not measure the first
 /// operation.

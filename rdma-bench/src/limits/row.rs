@@ -6,8 +6,8 @@ use super::goal::{Bound, Goal};
 use super::source::Source;
 use super::statistic::Statistic;
 
-/// A comparison of the judge: a value under test (the figure), the reference value that it is
-/// compared with (the yardstick), and the goal.
+/// A comparison of two measured values: the value under test (the figure), the reference value (the
+/// yardstick), and the goal that the result must meet.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
     /// The name of the row, such as `G8a`: a letter, the number of the goal, and a small letter if
@@ -27,8 +27,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// Returns whether `name` selects this comparison: by its own name (`G8a`), by the name of its
-    /// goal (`G8`), or by the letter of its goal (`G`). Upper and lower case are the same.
+    /// Returns whether `name` selects this row: by its full name (`G8a`), by the name without the
+    /// small letter (`G8`), or by the first letter (`G`). Upper and lower case are the same.
     pub fn matches_name(&self, name: &str) -> bool {
         let goal = self.id.trim_end_matches(|c: char| c.is_ascii_lowercase());
         let letter = goal.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -71,14 +71,15 @@ pub struct Term {
 }
 
 impl Term {
-    /// Creates one summand of a compared value: the typical number that `source` measures, with the
-    /// factor 1. The typical number is the median of a time, or the average of a rate.
+    /// Creates a measurement for a comparison: the typical number that the program `source`
+    /// measures, which is the median of a time or the average of a rate.
     pub const fn of(source: Source) -> Self {
         Self::times(1.0, source)
     }
 
-    /// Creates one summand of a compared value: the typical number that `source` measures, with the
-    /// factor `times`. The typical number is the median of a time, or the average of a rate.
+    /// Creates a measurement for a comparison: the typical number that the program `source`
+    /// measures, multiplied by `times`. The typical number is the median of a time, or the average
+    /// of a rate.
     pub const fn times(times: f64, source: Source) -> Self {
         Self {
             times,
@@ -87,9 +88,8 @@ impl Term {
         }
     }
 
-    /// Returns this summand of a compared value with another number from the result of the program
-    /// that measures it. `statistic` selects the number, such as a percentile instead of the
-    /// median.
+    /// Returns this measurement with another statistic of the program's result, such as a
+    /// percentile instead of the median.
     pub const fn with(self, statistic: Statistic) -> Self {
         Self { statistic, ..self }
     }
@@ -126,8 +126,7 @@ pub enum Quantity {
 }
 
 impl Quantity {
-    /// Returns the name of the unit in which JSON documents give numbers of this kind (times, rates
-    /// or counts).
+    /// Returns the unit of this kind of number in JSON documents, such as `usec` for times.
     pub(super) fn unit(self) -> &'static str {
         match self {
             Self::Time => "usec",

@@ -22,7 +22,8 @@ use crate::test::{Metric, Test, Verb};
 /// Time limit of one run of a program. A longer run counts as failed.
 pub(super) const RUN_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// A test of an RDMA device: operation, message size, path of the messages and options.
+/// A test of an RDMA device: operation, message size, options, and the network or transport that
+/// carries the messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     verb: Verb,
@@ -37,7 +38,8 @@ pub struct Run {
     attack: Option<Attack>,
 }
 
-/// The network or transport that carries the messages of a test between server and client.
+/// The way by which messages pass between server and client of a test: a transport of softroce, or
+/// another network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Path {
     /// The path that softroce chooses between two processes of one machine.
@@ -54,9 +56,9 @@ impl Path {
     /// The environment variable, with its value, that makes softroce send all messages by UDP.
     const UDP: &'static str = "SOFTROCE_PATH=udp";
 
-    /// Returns the words that precede a program on its command line, so that this network or
-    /// transport carries the program's messages. The words call `env` to change environment
-    /// variables; there are no words if no variable must be changed.
+    /// Returns the start of a command line that makes the program after it use this network or
+    /// transport: a call of `env` that changes environment variables. Empty if no variable must be
+    /// changed.
     fn prefix(self) -> &'static [&'static str] {
         match self {
             Self::Chosen => &[],
@@ -69,7 +71,7 @@ impl Path {
     }
 }
 
-/// The result of one run of a program that the judge measures.
+/// The result of one run of a benchmark program: one number, and the output of the program.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Reading {
     /// The value of the requested statistic: microseconds, messages per second, or a count.
@@ -124,8 +126,8 @@ impl Run {
         Self { servers, ..self }
     }
 
-    /// Returns this test under attack: while the test runs, another process sends forged packets to
-    /// the ports of `attack`.
+    /// Returns this test with an attack: while the test runs, another process sends forged packets
+    /// to the ports that `attack` selects.
     pub const fn under_attack(self, attack: Attack) -> Self {
         let attack = Some(attack);
         Self { attack, ..self }
@@ -136,9 +138,9 @@ impl Run {
         self.verb.is_call()
     }
 
-    /// Returns whether this test sends messages of another size during a latency measurement, to
-    /// show the latency under load (option `--beside` of `rdma-bench`). Only rdma-core and rdma-rpc
-    /// support this.
+    /// Returns whether this test measures latency under load: `rdma-bench` sends other messages
+    /// during the latency test (option `--beside`). Only tests of rdma-core and rdma-rpc support
+    /// this option.
     pub(super) fn has_messages_beside(self) -> bool {
         self.args.contains(&"--beside")
     }

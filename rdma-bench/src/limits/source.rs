@@ -148,8 +148,8 @@ impl Source {
         }
     }
 
-    /// Returns the minimum and the maximum number of messages in a run of this program, for which
-    /// the number of messages is chosen; `None` for a program that takes a duration instead.
+    /// Returns the minimum and the maximum number of messages in a run of this program; `None` if
+    /// the program takes a duration instead of a number.
     pub(super) fn counts(&self) -> Option<(usize, usize)> {
         match self {
             Self::Ours(_, run) | Self::Perftest(run) => Some(run.counts()),
@@ -168,9 +168,9 @@ impl Source {
         }
     }
 
-    /// Returns the time in seconds that this program takes for one message, computed from `figure`,
-    /// the result of a run: a time in microseconds, or a rate per second. The judge needs this time
-    /// to choose the number of messages of later runs.
+    /// Returns the time in seconds that this program takes for one message, by which the number of
+    /// messages of later runs is chosen. Computed from `figure`, the result of a run: a time in
+    /// microseconds, or a rate per second.
     pub(super) fn seconds(&self, figure: f64) -> f64 {
         let times = match self {
             Self::Ours(_, run) | Self::Perftest(run) => run.times_per_message(),
@@ -184,8 +184,8 @@ impl Source {
     }
 
     /// Runs this program, and returns the number that `statistic` selects from its result, such as
-    /// the median time in microseconds or the average rate per second. The run has `count`
-    /// messages, or the duration `time` if the program takes a duration.
+    /// the median time in microseconds. The run has `count` messages. A program that takes a
+    /// duration runs for `time` instead.
     pub(super) fn measure(
         &self,
         (programs, networks): (&Programs, &Networks),
@@ -272,9 +272,9 @@ fn ucx(test: &str, size: usize, count: usize, statistic: Statistic) -> Result<Re
 /// Otherwise, the environment variable `LD_PRELOAD` loads softroce into the program.
 pub(super) const WITHOUT_PRELOAD: [&str; 3] = ["env", "-u", "LD_PRELOAD"];
 
-/// Runs the program `yardstick`, which measures copies, system calls and sockets, without softroce
-/// for the duration `time`. `program` is its path, and `args` select the operation. Returns the
-/// number that `statistic` selects from the result.
+/// Runs the program `yardstick` (at the path `program`), which measures copies, system calls and
+/// sockets, for the duration `time`. `args` select the operation. softroce is not loaded. Returns
+/// the number that `statistic` selects from the result.
 fn yardstick(
     program: &Path,
     args: &[&str],
@@ -315,9 +315,9 @@ fn on_hosts(
     read_json(&name, statistic, &printed)
 }
 
-/// Runs the program `connections`, which measures RDMA connections within one process, on one
-/// processor for the duration `time`. `program` is its path. Returns the number that `statistic`
-/// selects from the result.
+/// Runs the program `connections` (at the path `program`) on one processor for the duration `time`.
+/// `args` select the measured quantity, such as the rate of writes beside idle connections. Returns
+/// the number that `statistic` selects from the result.
 fn connections(
     program: &Path,
     args: &[&str],
@@ -341,8 +341,8 @@ fn run_served(mut line: Vec<OsString>, name: &str, statistic: Statistic) -> Resu
     read_json(name, statistic, &printed)
 }
 
-/// Runs the server and the client of the program `rdma-bench-peers`, whose path is `program`,
-/// without softroce for the duration `time`. Returns the value of `statistic` from the client's
+/// Runs the server and the client of the program `rdma-bench-peers` (at the path `program`) for the
+/// duration `time`. softroce is not loaded. Returns the value of `statistic` from the client's
 /// result.
 fn peers(program: &Path, args: &[&str], time: Duration, statistic: Statistic) -> Result<Reading> {
     let mut line = WITHOUT_PRELOAD.map(OsString::from).to_vec();

@@ -5,7 +5,7 @@ use super::outcome::Judged;
 use super::row::Row;
 use crate::error::Error;
 
-/// Returns the header line of the judge's table: the names of the columns.
+/// Returns the header line of the table of comparisons: the names of the columns.
 pub fn heading() -> String {
     format!(
         "{:<6}{:<51}{:<7}{:>11}{:>11}{:>12}  {:<22}{:<21}{:<6}{:<25}{}",
@@ -24,7 +24,7 @@ pub fn heading() -> String {
 }
 
 /// Returns the table line of the measured comparison `judged`. The column `judged` shows the number
-/// that the goal bounds: the ratio, the difference (with a sign), or the value under test.
+/// that must meet the goal: the ratio, the difference (with a sign), or the value under test.
 pub fn line(judged: &Judged) -> String {
     let row = &judged.row;
     let (unit, factor) = row.unit.name_and_factor();

@@ -19,8 +19,8 @@ pub(super) fn is_time(test: &str) -> bool {
 }
 
 /// Returns the part of `ucx_perftest`'s command line that server and client have in common. The two
-/// processes connect through the TCP port `port`. The command line keeps softroce from being loaded
-/// by `LD_PRELOAD`, because UCX uses shared memory instead of softroce.
+/// processes connect through the TCP port `port`. The command line begins with `env -u LD_PRELOAD`,
+/// so that softroce is not loaded: UCX uses shared memory instead.
 pub(super) fn argv(port: u16) -> Vec<OsString> {
     let port = port.to_string();
     let argv = ["env", "-u", "LD_PRELOAD", TRANSPORTS, PROGRAM, "-p", &port];

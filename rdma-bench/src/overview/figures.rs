@@ -11,8 +11,8 @@ use crate::compare::{Case, Network, Program};
 use crate::error::{Error, Result};
 use crate::test::{Metric, Test};
 
-/// The measured latency and rate of one operation with one message size over one layer: a row of
-/// the overview table.
+/// The measured latency and rate of one operation with one message size over one library, such as
+/// rdma-core. Shown as a row of the overview table.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Figures {
     /// The median of the latency, in microseconds.

@@ -5,8 +5,8 @@ use std::fmt;
 use crate::plan::{Layer, Memory};
 use crate::test::Verb;
 
-/// The message sizes of the overview in bytes. The comparison with perftest has goals for the same
-/// sizes.
+/// The message sizes in bytes for which the overview table shows latency and rate. The comparison
+/// with perftest has goals for the same sizes.
 const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
 
 /// A layer or program whose performance the overview shows.
@@ -38,7 +38,8 @@ impl Subject {
         Self::Rpc,
     ];
 
-    /// Returns the layer of this workspace that is measured; `None` for perftest.
+    /// Returns the layer (crate) that this row of the overview table measures: rdma-core,
+    /// rdma-async or rdma-rpc. Returns `None` for perftest.
     pub fn layer(self) -> Option<Layer> {
         match self {
             Self::Core(_) | Self::CoreImmediate => Some(Layer::Core),
@@ -95,8 +96,7 @@ pub struct Row {
 }
 
 /// Returns all rows of the overview table, which shows the latency and the rate of operations over
-/// each layer. The rows are in the order of the table, and include perftest if `with_perftest` is
-/// set.
+/// each layer (crate) of this workspace. Includes perftest if `with_perftest` is set.
 pub fn rows(with_perftest: bool) -> Vec<Row> {
     let mut rows = Vec::new();
     let verbs = [
@@ -148,7 +148,7 @@ pub(super) fn verb_name(verb: Verb) -> &'static str {
     }
 }
 
-/// Returns `size`, a number of bytes, as text with a unit.
+/// Returns `size`, a number of bytes, as text in B, KiB or MiB, rounded down.
 pub(super) fn bytes(size: usize) -> String {
     match size {
         size if size >= 1 << 20 => format!("{} MiB", size >> 20),

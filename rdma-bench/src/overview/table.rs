@@ -14,9 +14,9 @@ device's own, or malloc's. imm: writes with immediate data, which the receiver n
 rdma-async do here. Messages over rdma-async above 4 KiB are read by the receiver, not sent.
 ";
 
-/// Returns the overview of the operations of all layers as a text table, with one line for each
-/// element of `rows`. An element has a row (operation, message size and layer) and its measured
-/// values; `None` if the row could not be measured.
+/// Returns a text table of the latency and the rate of operations over each layer (crate). Each
+/// element of `rows` becomes one line: operation, message size and layer, and the measured values.
+/// The values are `None` if the row could not be measured.
 pub fn table(rows: &[(Row, Option<Figures>)]) -> String {
     let mut text = format!(
         "{:<14}{:>8}  {:<18}{:>12}{:>12}{:>12}{:>12}\n",

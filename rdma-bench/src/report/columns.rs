@@ -95,7 +95,7 @@ pub fn write_samples(latency: &Latency, listing: Listing, out: &mut dyn Write) -
     Ok(())
 }
 
-/// Writes to `out` the lines by which the server reports that it waits for its client.
+/// Writes a message to `out`: the benchmark server waits for its client.
 ///
 /// # Errors
 ///

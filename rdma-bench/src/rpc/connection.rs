@@ -32,8 +32,8 @@ trait Bench {
     #[rpc(raw)]
     async fn echo(&self, bytes: Payload) -> Result<Payload, ()>;
 
-    /// Reads the bytes of the caller's bulk memory `bulk`, and returns them to the caller as bulk
-    /// memory of the server.
+    /// Reads the bytes of `bulk`, which is memory of the caller, and returns them in memory of the
+    /// server.
     async fn bulk(&self, bulk: Bulk) -> Result<Bulk, ()>;
 
     /// Sends items of `size` bytes on the stream `items` until the caller drops its end of the
@@ -90,8 +90,9 @@ enum End {
 }
 
 impl Connection {
-    /// Establishes the rdma-async connections to the peer over which rdma-rpc sends calls: as many
-    /// as `plan` has queue pairs. The server also starts the tasks that answer calls.
+    /// Connects to the peer through rdma-async, and prepares RPC calls over the connections. The
+    /// number of connections is the number of queue pairs in `plan`. The server also starts the
+    /// tasks that answer calls.
     ///
     /// # Errors
     ///

@@ -52,13 +52,13 @@ impl Counters {
         }
     }
 
-    /// Selects the quantity (packets or bytes) that the counter at `index` counts, for every flow
-    /// that is created with these counters later.
+    /// Selects the quantity (packets or bytes) that the counter with the index `index` counts, for
+    /// every flow that is created with these counters later.
     ///
     /// # Errors
     ///
     /// The error of `ibv_attach_counters_point_flow`: the device does not support this counter, or
-    /// a flow already uses the set.
+    /// a flow already uses these counters.
     #[doc(alias = "ibv_attach_counters_point_flow")]
     pub fn attach(&self, counter: Counter, index: u32) -> Result<()> {
         self.handle.attach(counter.to_raw(), index, None)
@@ -92,7 +92,7 @@ impl Counters {
         self.handle.read(values, false)
     }
 
-    /// Reads the first counters into `values`, like [`Self::read`], but from the driver's cache if
+    /// Reads the first `values.len()` counters like [`Self::read`], but from the driver's cache if
     /// it has one.
     ///
     /// # Errors

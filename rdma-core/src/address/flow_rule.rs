@@ -64,8 +64,8 @@ pub struct Ipv4Match {
     pub time_to_live: Option<u8>,
 }
 
-/// Conditions on the IPv6 header of a packet. `None` matches every value. The number next to an
-/// address is the length of the prefix that must match, up to 128 bits.
+/// Conditions on the IPv6 header of a packet. `None` matches every value. The prefix length of an
+/// address is the number of its leading bits that must match, up to 128.
 #[doc(alias = "ibv_flow_spec_ipv6")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Ipv6Match {
@@ -268,7 +268,8 @@ impl FlowRule {
         })
     }
 
-    /// Adds the tag `number` to matching packets. The completion of such a packet reports the tag.
+    /// Adds the tag `number` to the packets that match this flow rule. The completion of such a
+    /// packet reports the tag.
     #[doc(alias = "IBV_FLOW_SPEC_ACTION_TAG")]
     pub fn tag(self, number: u32) -> Self {
         type Spec = sys::ibv_flow_spec_action_tag;
@@ -286,8 +287,8 @@ impl FlowRule {
         self.layer(kind, size_of::<Spec>(), |_| {})
     }
 
-    /// Makes the rule count matching packets in `counters`, for which the program must have called
-    /// [`Counters::attach`] before.
+    /// Makes this flow rule count the packets that match it in `counters`. [`Counters::attach`]
+    /// must be called before: it selects the counted quantity.
     #[doc(alias = "IBV_FLOW_SPEC_ACTION_COUNT")]
     pub fn count(mut self, counters: &Counters) -> Self {
         type Spec = sys::ibv_flow_spec_counter_action;
@@ -299,8 +300,8 @@ impl FlowRule {
         })
     }
 
-    /// Appends the C struct of a condition or an action. Every such struct begins with its type and
-    /// its size.
+    /// Appends a condition or an action to this flow rule, as a C struct of the type `kind` and of
+    /// `size` bytes. The struct begins with its type and its size; `fill` fills in the rest.
     fn layer(
         mut self,
         kind: sys::ibv_flow_spec_type,
@@ -344,7 +345,7 @@ impl FlowRule {
     }
 }
 
-/// The bytes of the C struct of one condition or action of a rule, which is being filled in.
+/// The bytes of a C struct that is being filled in: a condition or an action of a flow rule.
 struct Layer<'a>(&'a mut [u8]);
 
 impl Layer<'_> {

@@ -40,8 +40,8 @@ pub struct GroupMembership {
     attached: AttachedQueuePair,
 }
 
-/// Returns the GID of an IP multicast group on RoCE v2: the IPv6 address, or the IPv6-mapped IPv4
-/// address.
+/// Returns the GID of an IP multicast group on RoCE v2: the IPv6 address, or the IPv4 address
+/// mapped to IPv6 (`::ffff:a.b.c.d`).
 ///
 /// # Errors
 ///

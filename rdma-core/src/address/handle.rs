@@ -21,7 +21,8 @@ pub struct AddressHandle {
 }
 
 impl AddressHandle {
-    /// Creates an address handle for the path `vector`, like [`ProtectionDomain::address_handle`].
+    /// Creates an address handle for the destination that `vector` describes, like
+    /// [`ProtectionDomain::address_handle`].
     ///
     /// # Errors
     ///
@@ -35,8 +36,8 @@ impl AddressHandle {
 
     /// Creates an address handle for replies to a received datagram.
     ///
-    /// `grh` is the beginning of the receive's memory; only its first 40 bytes are used. `port` is
-    /// the port that received the datagram.
+    /// `grh` is the memory of the receive, which begins with the header of the datagram; only the
+    /// first 40 bytes are used. `port` is the port that received the datagram.
     ///
     /// # Errors
     ///

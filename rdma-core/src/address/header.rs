@@ -63,10 +63,11 @@ pub struct GlobalRouteHeader {
 const IPV4_OF_FIVE_WORDS: u8 = 0x45;
 
 impl DatagramHeader {
-    /// The length in bytes of the area in front of each datagram.
+    /// The length in bytes of the header area that a receive stores in front of each datagram.
     pub const LEN: usize = 40;
 
-    /// Parses the header at the beginning of the memory of a receive.
+    /// Parses the IPv4, IPv6 or global route header at the beginning of the memory of a datagram
+    /// receive.
     ///
     /// ```
     /// # use rdma_core::address::DatagramHeader;
@@ -129,7 +130,8 @@ impl DatagramHeader {
         }
     }
 
-    /// Returns the hop limit or time to live: the remaining number of hops.
+    /// Returns the remaining number of hops: the time to live of an IPv4 header, or the hop limit
+    /// of another header.
     pub fn hop_limit(&self) -> u8 {
         match self {
             Self::Ipv4(header) => header.time_to_live,
@@ -192,8 +194,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns 20 bytes with the value `front`, followed by an IPv4 header from 10.0.0.1 to
-    /// 10.0.0.2 with its checksum.
+    /// Returns an IPv4 header from 10.0.0.1 to 10.0.0.2 with its checksum, as a receive stores it:
+    /// after 20 undefined bytes, which have the value `front` here.
     fn ipv4(front: u8) -> [u8; 40] {
         let mut bytes = [front; 40];
         bytes[20..].copy_from_slice(&[

@@ -12,7 +12,7 @@ use crate::ffi::{megabits_of_rate, rate_of_megabits};
 pub struct StaticRate(pub u8);
 
 impl StaticRate {
-    /// No limit other than the rate of the port; the default.
+    /// The default: packets are limited only by the rate of the port.
     #[doc(alias = "IBV_RATE_MAX")]
     pub const PORT: Self = Self(0);
 
@@ -29,7 +29,8 @@ impl StaticRate {
         rate_of_megabits(megabits).map(Self)
     }
 
-    /// Returns the rate in Mbit/s, or `None` for [`Self::PORT`] and for an unknown code.
+    /// Returns the rate in Mbit/s; `None` for [`Self::PORT`], which sets no limit, and for an
+    /// unknown code.
     #[doc(alias = "ibv_rate_to_mbps")]
     pub fn megabits(self) -> Option<u32> {
         megabits_of_rate(self.0)

@@ -57,7 +57,8 @@ impl<'a> AddressQuery<'a> {
         }
     }
 
-    /// Creates a query for addresses to listen for `service` on all local addresses.
+    /// Creates a query for a server that listens at all local addresses. `service` is the name or
+    /// the number of its port.
     #[doc(alias = "RAI_PASSIVE")]
     pub fn listen(service: &'a str) -> Self {
         Self {
@@ -80,21 +81,22 @@ impl<'a> AddressQuery<'a> {
         self
     }
 
-    /// Requires that the host is a numeric address, so that no name lookup is necessary.
+    /// Sets that the host in this query is a numeric address, so that no name is looked up.
     #[doc(alias = "RAI_NUMERICHOST")]
     pub fn numeric(mut self) -> Self {
         self.numeric = true;
         self
     }
 
-    /// Makes the query skip route resolution. The returned addresses contain no route.
+    /// Makes the query look up no route to the address. The returned addresses contain no route.
     #[doc(alias = "RAI_NOROUTE")]
     pub fn without_route(mut self) -> Self {
         self.route = false;
         self
     }
 
-    /// Resolves the query. Blocks until the system's resolver has finished.
+    /// Runs this query, and returns the addresses that it finds. Blocks until the system's resolver
+    /// has finished.
     ///
     /// # Errors
     ///

@@ -196,10 +196,10 @@ impl Connection {
         Ok(!self.wait_disconnected(Some(Duration::ZERO))?)
     }
 
-    /// Disconnects: moves the queue pair to the error state, notifies the peer, and waits for the
-    /// peer's confirmation. A peer confirms when its program processes the event (in
-    /// [`Self::wait_disconnected`], [`Self::is_connected`] or this method) or drops the connection.
-    /// Dropping the `Connection` disconnects without waiting.
+    /// Disconnects: moves the queue pair to the error state, informs the peer, and waits for the
+    /// peer's confirmation. The peer confirms when its program calls [`Self::wait_disconnected`],
+    /// [`Self::is_connected`] or this method, or drops the connection. Dropping the `Connection`
+    /// disconnects without waiting.
     ///
     /// # Errors
     ///
@@ -219,8 +219,8 @@ impl Connection {
             })
     }
 
-    /// Moves the queue pair to the error state, and sends or confirms the disconnection. Later
-    /// calls have no effect.
+    /// Moves the queue pair to the error state, and disconnects: informs the peer, or confirms if
+    /// the peer has disconnected first. Later calls have no effect.
     fn end(&self) -> Result<()> {
         if self.ended.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -250,7 +250,7 @@ impl Drop for Connection {
     }
 }
 
-/// A wait for the events of one connection identifier, with a time limit for each step of
+/// Receiver of the events of one connection identifier, with a time limit for each step of
 /// connecting.
 pub(super) struct EventWaiter {
     pub(super) channel: EventChannel,
@@ -268,9 +268,9 @@ impl fmt::Debug for EventWaiter {
 }
 
 impl EventWaiter {
-    /// Waits for the event that completes `step`, and returns the data of this event. The function
-    /// `pick` selects the event: it returns the data of the right event, and any other event
-    /// unchanged as `Err`. Events that end the connection become errors; all others are ignored.
+    /// Waits for the event that completes `step`, a step of connecting, and returns the data that
+    /// `pick` takes from the event. The function `pick` returns any unexpected event unchanged as
+    /// `Err`. Such an event becomes an error if it ends the connection, and is otherwise ignored.
     pub(super) fn until<T>(
         &self,
         step: ConnectionStep,

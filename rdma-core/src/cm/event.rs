@@ -92,7 +92,8 @@ pub enum ConnectionEventKind {
     Unknown(u32),
 }
 
-/// The connection parameters that the peer sent when it connected or accepted.
+/// The values that the peer sent when it connected or accepted: its private data, its queue pair
+/// and its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerParameters {
     /// The private data of the peer's program, padded with zeros to the capacity of the message.

@@ -66,7 +66,8 @@ impl ConnectionId {
         self.handle.peer_address()
     }
 
-    /// Returns the name of the device that the identifier uses, if a device is already known.
+    /// Returns the name of the device that this connection identifier uses; `None` if the device is
+    /// not known yet.
     pub fn device_name(&self) -> Option<String> {
         self.handle.device_name()
     }
@@ -77,8 +78,9 @@ impl ConnectionId {
         self.handle.port()
     }
 
-    /// Returns the open device (context) that the identifier uses. All identifiers of one device
-    /// share this context as long as the program keeps a handle to it.
+    /// Returns the open device (context) that this connection identifier uses. All identifiers of
+    /// one device share the context. The device is opened again only if the program has dropped all
+    /// earlier handles of the context.
     ///
     /// # Errors
     ///
@@ -152,9 +154,9 @@ impl ConnectionId {
             .listen(i32::try_from(backlog).unwrap_or(i32::MAX))
     }
 
-    /// Creates the queue pair that `builder` describes, on the device of this identifier, in the
-    /// state INIT: receives can already be posted. Afterwards, [`Self::connect`] and
-    /// [`Self::establish`] connect the queue pair, or, for a datagram identifier,
+    /// Creates the queue pair that `builder` describes, on the device of this connection
+    /// identifier, in the state INIT: receives can already be posted. Afterwards, [`Self::connect`]
+    /// and [`Self::establish`] connect the queue pair; for a datagram identifier,
     /// [`Self::activate`] makes it ready.
     ///
     /// # Errors
@@ -318,13 +320,13 @@ impl ConnectionId {
         self.handle.notify_established()
     }
 
-    /// Sets the enhanced connection establishment (ECE) options that the next connect request or
-    /// acceptance sends to the peer. Use the result of [`query_ece`](PreparedQueuePair::query_ece)
-    /// on the queue pair.
+    /// Sets the enhanced connection establishment (ECE) options, by which two devices of a vendor
+    /// agree on additional features. The next connect request or acceptance sends the options to
+    /// the peer. Use the result of [`query_ece`](PreparedQueuePair::query_ece) on the queue pair.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for options without a vendor, and the error of
+    /// [`Error::InvalidArgument`] if the vendor in `ours` is 0, and the error of
     /// `rdma_set_local_ece`.
     #[doc(alias = "rdma_set_local_ece")]
     pub fn set_local_ece(&self, ours: EnhancedEstablishment) -> Result<()> {

@@ -106,7 +106,8 @@ impl Listener {
         }
     }
 
-    /// Returns the address at which the listener listens.
+    /// Returns the address at which the listener listens; `None` if the system reports no IP
+    /// address.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.id.local_address()
     }
@@ -178,7 +179,7 @@ impl Incoming {
         &self.request
     }
 
-    /// Returns the peer's address.
+    /// Returns the peer's address; `None` if the system reports no IP address.
     pub fn peer_address(&self) -> Option<SocketAddr> {
         self.request.peer_address()
     }
@@ -228,8 +229,8 @@ impl Incoming {
         self.prepare(builder)?.establish(parameters)
     }
 
-    /// Accepts a datagram peer: see [`ConnectionRequest::accept_datagram`]. Dropping the returned
-    /// identifier ends the association with the peer.
+    /// Accepts a datagram peer: see [`ConnectionRequest::accept_datagram`]. Returns the connection
+    /// identifier of the association with the peer. Dropping the identifier ends the association.
     ///
     /// # Errors
     ///

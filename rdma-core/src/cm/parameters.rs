@@ -6,7 +6,8 @@ use super::event::PeerParameters;
 use crate::error::Result;
 use crate::queue_pair::{Endpoint, Limit, Retries};
 
-/// The parameters that this side sends when it connects or accepts.
+/// The parameters that this side sends when it connects or accepts: private data, numbers of
+/// retries, and support of flow control.
 ///
 /// The maximum numbers of outstanding reads and atomics are settings of the queue pair:
 /// [`incoming_reads`](crate::QueuePairBuilder::incoming_reads) and
@@ -57,8 +58,8 @@ impl ConnectionParameters {
         self
     }
 
-    /// Sets whether this side declares to the peer that it supports end-to-end flow control. The
-    /// declaration has no other effect. The default is `false`.
+    /// Sets the flag by which this side declares to the peer that it supports end-to-end flow
+    /// control. The flag does not change how this side works. The default is `false`.
     pub fn flow_control(mut self, has: bool) -> Self {
         self.flow_control = has;
         self
@@ -77,7 +78,8 @@ impl ConnectionParameters {
     }
 
     /// Converts the parameters to the C struct that librdmacm expects. The queue pair number and
-    /// the limits of RDMA reads come from `local`.
+    /// the limits of RDMA reads come from `local`. `shared_receives` is set if the queue pair uses
+    /// a shared receive queue.
     pub(crate) fn to_raw(&self, local: &Endpoint, shared_receives: bool) -> sys::rdma_conn_param {
         sys::rdma_conn_param {
             private_data: std::ptr::null(),

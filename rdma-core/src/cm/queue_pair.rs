@@ -14,7 +14,7 @@ use crate::queue_pair::{
 };
 
 /// Bits of the attribute mask that old kernels set for internal use, and that verbs do not define.
-/// librdmacm, too, clears them, but only on InfiniBand.
+/// Must be cleared on InfiniBand, as in librdmacm.
 const KERNEL_BITS: mask = mask(0x00e0_0000);
 
 /// Creates the queue pair that `builder` describes, on the device of the identifier, and moves it
@@ -84,7 +84,8 @@ fn address(id: &ConnectionId, context: &Context) -> Result<LocalAddress> {
     })
 }
 
-/// Moves the queue pair from INIT to RTR and then to RTS, connected to the queue pair of `peer`.
+/// Connects the prepared queue pair to the queue pair of `peer`, and returns the connected queue
+/// pair. Moves the queue pair from INIT to RTR (ready to receive), and then to RTS (ready to send).
 pub(super) fn establish(
     id: &ConnectionId,
     prepared: PreparedQueuePair,
@@ -164,7 +165,8 @@ impl PeerParameters {
 }
 
 impl super::MulticastMember {
-    /// Returns the destination for datagrams to the group from queue pairs of `domain`.
+    /// Returns the destination for datagrams to this multicast group. `domain` is the protection
+    /// domain of the queue pairs that send them.
     ///
     /// # Errors
     ///

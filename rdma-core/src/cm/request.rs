@@ -47,7 +47,7 @@ impl ConnectionRequest {
         &self.peer.private_data
     }
 
-    /// Returns the peer's address.
+    /// Returns the peer's address; `None` if the system reports no IP address.
     pub fn peer_address(&self) -> Option<SocketAddr> {
         self.id.peer_address()
     }

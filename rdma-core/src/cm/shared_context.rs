@@ -15,9 +15,9 @@ static OPEN: Mutex<Vec<Weak<ContextHandle>>> = Mutex::new(Vec::new());
 /// Returns a context of the device with this name. Opens the device unless a context from an
 /// earlier call is still in use.
 ///
-/// The contexts of librdmacm cannot be used, because librdmacm closes them at any time. A queue
-/// pair may use any context of the device, because the connection manager only needs the queue pair
-/// number.
+/// The crate does not use the contexts of librdmacm, because librdmacm may close them at any time.
+/// A queue pair works with any context of the device: the connection manager only needs the queue
+/// pair number.
 pub(super) fn of_device(name: &str) -> Result<Context> {
     let mut open = OPEN.lock();
     open.retain(|context| context.strong_count() > 0);

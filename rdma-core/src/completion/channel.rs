@@ -62,9 +62,9 @@ impl CompletionChannel {
         self.handle.drain(|id| each(CompletionQueueId(id)))
     }
 
-    /// Reads and acknowledges the next pending event, without waiting, and returns the id of the
-    /// completion queue that produced the event. Takes one system call where [`drain`](Self::drain)
-    /// takes two, if the device announces at most one event at a time.
+    /// Reads and acknowledges the next pending event, without waiting. Returns the id of the
+    /// completion queue that produced the event, or `None` if no event is pending. If at most one
+    /// event is pending, this method takes one system call, and [`drain`](Self::drain) takes two.
     ///
     /// # Errors
     ///

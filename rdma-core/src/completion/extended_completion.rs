@@ -18,8 +18,8 @@ pub struct ExtendedCompletion<'a> {
     session: &'a Session<'a>,
 }
 
-/// The tag of a message that a tag-matching receive queue received, with the sender's private data
-/// (`ibv_wc_tm_info`).
+/// The tag of a message that a tag-matching receive queue received, and the data that the sender
+/// added to the tag (`ibv_wc_tm_info`).
 #[doc(alias = "ibv_wc_tm_info")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -80,7 +80,8 @@ impl<'a> ExtendedCompletion<'a> {
         WorkOpcode::from_raw(self.session.opcode())
     }
 
-    /// Returns the number of bytes that were transferred, like [`WorkCompletion::len`].
+    /// Returns the number of bytes that were transferred, like [`WorkCompletion::len`]; `None` if
+    /// the completion queue was created without this field.
     #[doc(alias = "ibv_wc_read_byte_len")]
     #[allow(clippy::len_without_is_empty, reason = "not of every completion")]
     #[inline]
@@ -108,7 +109,8 @@ impl<'a> ExtendedCompletion<'a> {
         self.session.immediate()
     }
 
-    /// Returns the number of the queue pair whose request completed.
+    /// Returns the number of the queue pair whose request completed; `None` if the completion queue
+    /// was created without this field.
     #[doc(alias = "ibv_wc_read_qp_num")]
     #[inline]
     pub fn queue_pair(&self) -> Option<u32> {
@@ -143,28 +145,32 @@ impl<'a> ExtendedCompletion<'a> {
         self.session.source_lid()
     }
 
-    /// Returns the service level of a datagram.
+    /// Returns the service level of a datagram; `None` if the completion queue was created without
+    /// this field.
     #[doc(alias = "ibv_wc_read_sl")]
     #[inline]
     pub fn service_level(&self) -> Option<u8> {
         self.session.service_level()
     }
 
-    /// Returns the low bits of the destination LID, for a datagram on InfiniBand.
+    /// Returns the path bits of a datagram on InfiniBand: the low bits (at most 7) of the
+    /// destination LID. Returns `None` if the completion queue was created without this field.
     #[doc(alias = "ibv_wc_read_dlid_path_bits")]
     #[inline]
     pub fn path_bits(&self) -> Option<u8> {
         self.session.path_bits()
     }
 
-    /// Returns the time of completion in ticks of the device's clock.
+    /// Returns the time of completion in ticks of the device's clock; `None` if the completion
+    /// queue was created without this field.
     #[doc(alias = "ibv_wc_read_completion_ts")]
     #[inline]
     pub fn timestamp(&self) -> Option<u64> {
         self.session.timestamp()
     }
 
-    /// Returns the time of completion as wall-clock time.
+    /// Returns the time of completion as wall-clock time; `None` if the completion queue was
+    /// created without this field.
     #[doc(alias = "ibv_wc_read_completion_wallclock_ns")]
     #[inline]
     pub fn wall_clock(&self) -> Option<SystemTime> {
@@ -179,7 +185,8 @@ impl<'a> ExtendedCompletion<'a> {
         self.session.vlan()
     }
 
-    /// Returns the tag of the flow rule that matched a raw packet.
+    /// Returns the tag of the flow rule that matched a raw packet; `None` if the completion queue
+    /// was created without this field.
     #[doc(alias = "ibv_wc_read_flow_tag")]
     #[inline]
     pub fn flow_tag(&self) -> Option<u32> {
@@ -194,10 +201,12 @@ impl<'a> ExtendedCompletion<'a> {
     }
 
     /// Returns a copy of the completion. A program can store the copy, or pass it to the queue of
-    /// the request to get the memory back. The copy costs one read for each field that the queue
-    /// was created with. All other fields of the copy are 0 or `None`. Without
-    /// [`CompletionFields::IMMEDIATE`], the crate does not learn which key a peer invalidated, so a
-    /// [`WindowLease`](crate::memory::WindowLease) that the peer invalidated still counts as bound.
+    /// the request to get the memory back. Fields that the completion queue was created without are
+    /// 0 or `None` in the copy.
+    ///
+    /// Without [`CompletionFields::IMMEDIATE`], the copy does not tell which key the peer has
+    /// invalidated. A [`WindowLease`](crate::memory::WindowLease) of this key then still counts as
+    /// bound.
     ///
     /// [`CompletionFields::IMMEDIATE`]: super::CompletionFields::IMMEDIATE
     #[inline]

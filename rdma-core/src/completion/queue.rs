@@ -91,8 +91,9 @@ impl CompletionQueueBuilder {
     }
 }
 
-/// Returns the channel of the builder. Fails if the channel belongs to another context, or if the
-/// number of entries is 0. `what` is the name of the queue in the error.
+/// Checks the settings of a new completion queue, and returns its completion channel, if any. Fails
+/// if the queue would have 0 entries, or if the channel belongs to another context. `what` is the
+/// name of the queue in the error.
 pub(super) fn checked_channel(
     builder: &CompletionQueueBuilder,
     what: &'static str,

@@ -23,8 +23,8 @@ use crate::ffi;
 pub struct WorkCompletion(sys::ibv_wc);
 
 impl WorkCompletion {
-    /// Creates a completion from the C struct. Not public, because a send or receive queue trusts
-    /// the id in a completion: the queue returns the memory of the request with that id.
+    /// Creates a completion from the C struct. Not public: for a completion with an invented id, a
+    /// send or receive queue would return memory that the device still uses.
     pub(crate) fn from_raw_parts(raw: sys::ibv_wc) -> Self {
         Self(raw)
     }
@@ -100,9 +100,9 @@ impl WorkCompletion {
             .then(|| ffi::raw_invalidated_key(&self.0))
     }
 
-    /// Returns whether the received packets had a global route header, which all packets of RoCE
-    /// have. In the memory of a datagram, and not of other messages, the header is in the first 40
-    /// bytes, which are always reserved for it; on RoCE with IPv4 the last 20 of them are the IPv4
+    /// Returns whether the received packets had a global route header, as all packets of RoCE have.
+    /// A datagram receive stores this header in the first 40 bytes of its memory; on RoCE with
+    /// IPv4, the last 20 of these bytes are the IPv4 header. Receives of other queue pairs store no
     /// header.
     #[doc(alias = "IBV_WC_GRH")]
     #[inline]
@@ -131,8 +131,8 @@ impl WorkCompletion {
         self.0.src_qp
     }
 
-    /// Returns the index of the partition key, for a datagram to a general services (GSI) queue
-    /// pair.
+    /// Returns the index of the partition key of a received datagram. Valid only for a general
+    /// services (GSI) queue pair.
     #[inline]
     pub fn partition_key_index(&self) -> u16 {
         self.0.pkey_index

@@ -105,8 +105,8 @@ impl Context {
         DeviceInfo::new(self)
     }
 
-    /// Returns the number of completion vectors of the device, from which
-    /// [`CompletionQueueBuilder::vector`] chooses.
+    /// Returns the number of completion vectors (interrupts) of the device.
+    /// [`CompletionQueueBuilder::vector`] selects the vector of a completion queue.
     #[doc(alias = "num_comp_vectors")]
     pub fn completion_vectors(&self) -> u32 {
         self.handle.completion_vectors()

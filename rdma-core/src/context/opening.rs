@@ -5,8 +5,7 @@ use crate::device::{AddressChoice, Device, DeviceSelector, devices};
 use crate::error::{Error, Result};
 
 impl Context {
-    /// Opens the device with this name. The crate logs the choice of a device with its reason, here
-    /// and in the following functions.
+    /// Opens the device with this name. The crate logs that the device was chosen by its name.
     ///
     /// # Errors
     ///
@@ -87,8 +86,8 @@ impl Context {
         }
     }
 
-    /// Opens the first device with a usable port, or with the given port if it is usable. `reason`
-    /// is the reason of the choice, for the log.
+    /// Opens the first usable device of `devices`. Each device comes with the port that must be
+    /// usable, or `None` if any port is enough. `reason` is the reason of the choice, for the log.
     fn first_usable<'a>(
         devices: impl Iterator<Item = (&'a Device, Option<u8>)>,
         reason: &'static str,
@@ -129,8 +128,8 @@ impl Context {
 struct Unusable(Vec<Error>);
 
 impl Unusable {
-    /// Converts the reasons to one error that lists all of them. `instead` is a device that the
-    /// program could open by its name, which the error then suggests.
+    /// Converts the reasons why no device can be used to one error. `instead` is another device,
+    /// which the error suggests to open by its name.
     fn error(mut self, instead: Option<&Device>) -> Error {
         match (self.0.len(), instead) {
             (0, _) => Error::NoDevice,

@@ -83,8 +83,8 @@ impl AddressChoice {
         }
     }
 
-    /// Takes the GID index from the environment variable `RDMA_GID_INDEX`, if the variable contains
-    /// a number and the program has set no index.
+    /// Sets the GID index from the environment variable `RDMA_GID_INDEX`, unless the program has
+    /// set an index. Without the variable, or with the value `auto`, the crate chooses the GID.
     ///
     /// # Errors
     ///
@@ -108,8 +108,9 @@ impl AddressChoice {
         }
     }
 
-    /// Chooses the port and the GID that fit the requirements best. The candidates are the ports of
-    /// a device and the valid entries of their GID tables.
+    /// Chooses the port and the GID that fit these requirements best. `device` is the name of the
+    /// device in errors, `ports` are its ports, and `gids` are the valid entries of their GID
+    /// tables.
     ///
     /// # Errors
     ///
@@ -163,8 +164,8 @@ impl AddressChoice {
         }
     }
 
-    /// Returns the best GID of the port, as an address, with the rank of this GID. A lower rank is
-    /// better.
+    /// Chooses the GID of the port `port` that fits the peer's address and whose type is preferred
+    /// most. Returns the rank of the GID (lower is better), and the local address with this GID.
     fn choose_on(
         self,
         device: &str,
@@ -238,8 +239,9 @@ impl AddressChoice {
     }
 }
 
-/// The rank of a GID among all candidates; the GID with the lowest rank is chosen. The first number
-/// says how well the GID fits the peer, the second ranks the type of the GID.
+/// The rank of a GID among all candidates; the GID with the lowest rank is chosen. The first
+/// number, from 0 to 2, is the result of [`AddressChoice::fit`]. The second is the rank of the
+/// GID's type.
 type Rank = (u8, u8);
 
 /// The UDP port of RoCE v2, used as the destination port when the system is asked for the route to
@@ -247,8 +249,9 @@ type Rank = (u8, u8);
 const ROCE_PORT: u16 = 4791;
 
 impl AddressChoice {
-    /// Returns how well a GID fits the peer (lower is better), and the reason as text if the GID
-    /// fits. `is_loopback` says that the GID belongs to a loopback interface.
+    /// Returns how well the address of a GID suits the peer, from 0 (best) to 2. If the GID suits
+    /// because of its address, also returns this reason as text. `is_loopback` says that the GID
+    /// belongs to a loopback interface.
     fn fit(self, entry: &GidEntry, is_loopback: bool) -> (u8, Option<&'static str>) {
         match self.source.map(|source| source.to_canonical()) {
             None => (0, None),
@@ -368,7 +371,7 @@ mod tests {
         );
     }
 
-    /// Returns the requirements for a peer to which this host sends from the address `source`.
+    /// Returns an [`AddressChoice`] for a peer to which this host sends from the address `source`.
     fn from(source: &str) -> AddressChoice {
         AddressChoice {
             source: Some(source.parse().unwrap()),

@@ -175,7 +175,8 @@ impl DeviceAttributes {
         count(self.raw.max_res_rd_atom)
     }
 
-    /// Returns the maximum number of raw packet queue pairs of the device.
+    /// Returns the maximum number of queue pairs of the device that send and receive raw Ethernet
+    /// packets.
     pub fn max_raw_packet_queue_pairs(&self) -> usize {
         count(self.raw.max_raw_ethy_qp)
     }

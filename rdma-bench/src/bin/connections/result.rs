@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// Name of the JSON format, which each result contains. The number at its end is incremented when
-/// the meaning of a field changes.
+/// Name of the format of the JSON results. Each result contains this name. The number at its end is
+/// incremented when the meaning of a field changes.
 pub(crate) const SCHEMA: &str = "rdma-bench/connections/1";
 
 /// The samples of one measurement, which ends after a given duration. Each sample is the average
@@ -53,7 +53,8 @@ impl Samples {
         })
     }
 
-    /// Returns the result of the measurement as JSON: the median over all samples of the number of
+    /// Returns the result as a JSON object: the name of the format, the unit, the number of
+    /// operations, and the rate. The rate is the median, over all samples, of the number of
     /// operations per second.
     pub(crate) fn rate(mut self) -> Value {
         self.samples.sort_unstable_by(f64::total_cmp);
@@ -70,9 +71,8 @@ impl Samples {
         self.begun.elapsed()
     }
 
-    /// Returns the result of the measurement as JSON: the number of operations per second, computed
-    /// from the mean of all samples. A sample is the average time of an operation among those
-    /// measured together.
+    /// Returns the result as a JSON object, like [`Self::rate`], but with another rate: the number
+    /// of operations per second that follows from the mean time of an operation over all samples.
     pub(crate) fn overall_rate(self) -> Value {
         let mean = self.samples.iter().sum::<f64>() / self.samples.len() as f64;
         json!({

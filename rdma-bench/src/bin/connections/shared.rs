@@ -20,12 +20,13 @@ use crate::result::Samples;
 
 /// Size in bytes of the value that the measured reads return.
 const VALUE_SIZE: usize = 64;
-/// Size in bytes of the memory that a peer may access during a measured grant of access.
+/// Size in bytes of the memory to which a peer gets access, in measurements of granting access.
 const GRANTED_SIZE: usize = 4096;
 /// Number of operations that one sample measures together, so that the time to read the clock does
 /// not matter.
 const BATCH: usize = 500;
-/// Time limit of a reservation: so long that no reservation expires during the measurement.
+/// Time for which rdma-async lends memory to the peer: so long that it never passes during the
+/// measurement.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// Measures the rate of plain reads of [`VALUE_SIZE`] bytes of a peer's memory: the reader does not

@@ -69,8 +69,9 @@ pub(crate) fn answer(shared: &Shared) -> anyhow::Result<()> {
     }
 }
 
-/// Runs the second process of [`measure_tasks`], in which a tokio task answers every wakeup with a
-/// wakeup. The two eventfds are its standard input and output.
+/// Runs the second process of [`measure_tasks`]: a tokio task that waits for a wakeup by an
+/// eventfd, and answers with a wakeup, again and again. The two eventfds are its standard input and
+/// output. The process reports in the shared memory `shared` that it is ready.
 pub(crate) fn answer_tasks(shared: &Shared) -> anyhow::Result<()> {
     runtime()?.block_on(async {
         let (there, back) = (register(io::stdin())?, io::stdout());

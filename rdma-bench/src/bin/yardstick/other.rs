@@ -19,16 +19,17 @@ const POLLS: u32 = 1 << 14;
 
 /// Indices of the words of the shared memory. Each word has its own cache lines.
 pub(crate) mod word {
-    /// Index of the word by which the second process reports that it is ready. The process sets the
-    /// word to a value other than 0: its UDP port, the address of its memory, or 1 if the first
-    /// process needs no such value.
+    /// Index, in the shared memory, of the word that the started process sets to a value other than
+    /// 0 when it is ready: its UDP port, the address of its memory, or 1 if no such value is
+    /// needed.
     pub(crate) const READY: usize = 0;
-    /// Index of the word that the first process writes: its UDP port if the processes exchange
-    /// datagrams, or the number of its writes if it writes to a ring in shared memory.
+    /// Index, in the shared memory, of the word that the measuring process sets: its UDP port in a
+    /// measurement of datagrams, or the number of its writes in a measurement of a ring.
     pub(crate) const PORT: usize = 1;
-    /// Index of the word of the measured exchange. In the measurement of a cache line's round trip,
-    /// both processes increment the word in turn. In other measurements, the second process counts
-    /// in it the bytes or writes that it has received.
+    /// Index, in the shared memory, of the word that changes during the measurement. To measure the
+    /// round trip of a cache line, both processes increment the word in turn. In other
+    /// measurements, the word is the number of bytes or writes that the started process has
+    /// received.
     pub(crate) const LINE: usize = 2;
     /// Number of atomic words at the start of the shared memory, by which the two processes of a
     /// measurement coordinate.
@@ -72,7 +73,8 @@ impl Other {
         Ok(Self { child, shared })
     }
 
-    /// Returns the memory that both processes share. Its first words have the indices in [`word`].
+    /// Returns the memory that this process shares with the process that it has started. The memory
+    /// begins with words, whose indices are the constants in [`word`].
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
     }

@@ -44,8 +44,8 @@ pub(crate) fn measure(size: usize, latency: bool, time: Duration) -> anyhow::Res
     }
 }
 
-/// Runs the second process of the measurement: provides `size` bytes of ordinary memory, and sleeps
-/// until its standard input is closed.
+/// Runs the process to whose memory the measuring process writes: provides `size` bytes, stores
+/// their address in the shared memory `shared`, and sleeps until its standard input is closed.
 pub(crate) fn offer(shared: &Shared, size: usize) -> anyhow::Result<()> {
     let memory = vec![1_u8; size];
     shared.store(word::READY, memory.as_ptr() as u64);

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-/// Name of the JSON format, which each result contains. The number at its end is incremented when
-/// the meaning of a field changes.
+/// Name of the format of the JSON results. Each result contains this name. The number at its end is
+/// incremented when the meaning of a field changes.
 const SCHEMA: &str = "rdma-bench/yardstick/1";
 
 /// The result of a measurement: a rate, or the statistics of a time.

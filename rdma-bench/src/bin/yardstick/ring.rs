@@ -8,8 +8,8 @@ use super::other::{spin, word};
 use super::system::Shared;
 use super::{Measured, Other, Role};
 
-/// Number of writes that fit into the shared memory (the ring). More than one, so that one process
-/// can copy bytes into the ring while the other copies bytes out.
+/// Capacity of the ring in shared memory, in blocks of the measured size. More than one block, so
+/// that one process can copy a block into the ring while the other copies a block out.
 const DEPTH: u64 = 16;
 
 /// Measures writes through a ring in shared memory: copies writes of `size` bytes into the ring for

@@ -89,9 +89,9 @@ impl Shared {
         self.word(number).store(value, Ordering::Release);
     }
 
-    /// Copies `bytes` into this memory. `offset` is the position of the first byte, counted from
-    /// the end of the first `words` words. No other thread or process may access the target at the
-    /// same time.
+    /// Copies `bytes` into the byte area of this memory, which follows its words. `words` is the
+    /// number of words, and `offset` the target position in the byte area. No other thread or
+    /// process may access the target at the same time.
     #[inline]
     pub(crate) fn copy_in(&self, words: usize, offset: usize, bytes: &[u8]) {
         let start = self.part(words, offset, bytes.len());
@@ -102,9 +102,9 @@ impl Shared {
         }
     }
 
-    /// Copies bytes from this memory to `bytes`. `offset` is the position of the first byte,
-    /// counted from the end of the first `words` words. No other thread or process may access the
-    /// source at the same time.
+    /// Fills `bytes` from the byte area of this memory, which follows its words. `words` is the
+    /// number of words, and `offset` the source position in the byte area. No other thread or
+    /// process may access the source at the same time.
     #[inline]
     pub(crate) fn copy_out(&self, words: usize, offset: usize, bytes: &mut [u8]) {
         let start = self.part(words, offset, bytes.len());
@@ -118,9 +118,9 @@ impl Shared {
         }
     }
 
-    /// Converts the position `offset`, counted from the end of the first `words` words, to an
-    /// offset from the start of this memory. Panics if this memory has fewer than `len` bytes from
-    /// there on.
+    /// Converts `offset`, a position in the byte area of this memory, to an offset from the start
+    /// of this memory. The byte area follows the words, whose number is `words`. Panics if fewer
+    /// than `len` bytes begin at the position.
     fn part(&self, words: usize, offset: usize, len: usize) -> usize {
         let start = words * LINE + offset;
         assert!(start + len <= self.len, "no such part of the shared memory");

@@ -109,16 +109,17 @@ pub(crate) fn pump(size: usize, by: KernelPath, time: Duration) -> anyhow::Resul
     Ok(Measured::rate(sent, begun.elapsed().as_secs_f64()))
 }
 
-/// Returns the number of datagrams of `size` bytes that the second process has received, from its
-/// count in the shared memory `shared`.
+/// Returns the number of datagrams of `size` bytes that the receiving process has received,
+/// computed from its count of bytes in the shared memory `shared`.
 #[inline]
 fn received(shared: &Shared, size: usize) -> u64 {
     shared.load(word::LINE) / size as u64
 }
 
-/// Returns the maximum number of datagrams of `size` bytes in flight, for a receive buffer of
-/// `room` bytes. Like the kernel, counts the memory that a datagram occupies, which depends on
-/// `by`, instead of the bytes of its payload. A quarter of the buffer stays free.
+/// Returns the maximum number of datagrams of `size` bytes in flight for a receive buffer of `room`
+/// bytes, so that a quarter of the buffer stays free. Counts the memory that the kernel uses for a
+/// datagram. This memory is larger than the payload, and depends on the number of datagrams in one
+/// system call (`by`).
 fn window(by: KernelPath, size: usize, room: usize) -> usize {
     let room = room / 4 * 3;
     match by {

@@ -37,22 +37,21 @@ macro_rules! async_beside_core {
     };
 }
 
-/// Returns the measurement, for a comparison, of the rate of 8-byte writes over rdma-async while
-/// softroce delays every packet by 20 us. `args` are further arguments of `rdma-bench`, which
-/// measures the rate.
+/// Returns the measurement of the rate of 8-byte writes over rdma-async while softroce delays every
+/// packet by 20 us. `args` are further arguments of `rdma-bench`, which measures the rate.
 const fn rate_with_latency(args: &'static [&'static str]) -> Term {
     let run = Run::new(Write, Bandwidth, 8).with(args);
     of_async(run.with_variables(&["SOFTROCE_LATENCY=20us"]))
 }
 
-/// Returns the measurement, for a comparison, of a stream of bytes by the program `streams`. `args`
-/// are the arguments of the program, which select the measured quantity, and RDMA or TCP.
+/// Returns the measurement of a byte stream by the program `streams`. `args` are the arguments of
+/// the program, which select the measured quantity, and RDMA or TCP.
 const fn streams(args: &'static [&'static str]) -> Term {
     Term::of(Source::Streams(args))
 }
 
-/// Returns the measurement, for a comparison, of a web server by the program `web`. `args` are the
-/// arguments of the program, which also select RDMA or TCP.
+/// Returns the measurement of a web server by the program `web`. `args` are the arguments of the
+/// program, which also select RDMA or TCP.
 const fn web(args: &'static [&'static str]) -> Term {
     Term::of(Source::Web(args))
 }
@@ -61,7 +60,8 @@ const fn web(args: &'static [&'static str]) -> Term {
 /// outstanding and polls without sleeping.
 const PIPELINE_64: &[&str] = &["-t", "64", "--completion", "busy", "--pipeline"];
 
-/// The arguments of `streams` for the bandwidth of writes of 64 KiB over RDMA.
+/// The arguments with which the program `streams` measures the bandwidth of a byte stream over
+/// RDMA, in writes of 64 KiB.
 const STREAM_BANDWIDTH: &[&str] = &["bandwidth", "--by", "rdma", "--size", "65536"];
 
 /// The comparisons (rows of the judge's table) that measure rdma-async. Their names begin with E.

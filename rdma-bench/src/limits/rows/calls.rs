@@ -19,8 +19,8 @@ const fn peer(args: &'static [&'static str]) -> Term {
     Term::of(Source::Peer(args))
 }
 
-/// Returns the measurement, for a comparison, of the rate of RPC calls with an argument and a
-/// result of 32 bytes. `args` are further arguments of `rdma-bench`, which measures the rate.
+/// Returns the measurement of the rate of RPC calls with an argument and a result of 32 bytes.
+/// `args` are further arguments of `rdma-bench`, which measures the rate.
 const fn echo_rate(args: &'static [&'static str]) -> Term {
     of_rpc(Run::new(Echo, Bandwidth, 32).with(args))
 }

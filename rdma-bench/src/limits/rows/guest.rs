@@ -10,7 +10,7 @@ use crate::test::Metric::{Bandwidth, Latency};
 use crate::test::Verb::{Send, Write};
 
 /// The comparisons of softroce with the kernel's Soft-RoCE device, each with its goal. Their names
-/// begin with G11.
+/// are `G11` and a small letter.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "G11a",

@@ -32,12 +32,12 @@ const fn raw(args: &'static [&'static str]) -> Term {
     Term::of(Source::Yardstick(args))
 }
 
-/// The arguments of `rdma-bench` for 64 outstanding operations, in the comparisons of rdma-async
-/// and rdma-rpc.
+/// The arguments of `rdma-bench` for 64 outstanding operations (option `-t`), in tests of
+/// rdma-async and rdma-rpc.
 const DEPTH_64: &[&str] = &["-t", "64"];
 
-/// The arguments of `rdma-bench` for 64 outstanding operations whose tasks poll without sleeping. A
-/// test of rdma-core, with which such a test is compared, polls without sleeping by default.
+/// The arguments of `rdma-bench` for 64 outstanding operations whose tasks poll without sleeping,
+/// as tests of rdma-core do by default.
 const BUSY_DEPTH_64: &[&str] = &["-t", "64", "--completion", "busy"];
 
 /// Returns the measurement, for a comparison, of the round trip of an 8-byte message over `layer`.

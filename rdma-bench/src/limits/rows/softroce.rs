@@ -24,17 +24,16 @@ const fn ucx_of(test: &'static str, size: usize) -> Term {
     Term::of(Source::Ucx { test, size })
 }
 
-/// Returns the measurement, for a comparison, of the packets per second that softroce sends by UDP
-/// with a path MTU of `mtu` bytes. perftest measures the rate of large writes, which is multiplied
-/// by the number of packets of one write.
+/// Returns the measurement of the packets per second that softroce sends by UDP with a path MTU of
+/// `mtu` bytes. perftest measures large writes per second; the result is multiplied by the number
+/// of packets in one write.
 const fn packets(mtu: usize) -> Term {
     let run = Run::new(Write, Bandwidth, LARGE).path(Path::Udp).mtu(mtu);
     Term::times((LARGE / mtu) as f64, Source::Perftest(run))
 }
 
-/// Returns the measurement, for a comparison, of the rate of 8-byte writes over rdma-core from one
-/// client to `servers` servers. `args` are further arguments of `rdma-bench`, such as the number of
-/// memory regions.
+/// Returns the measurement of the rate of 8-byte writes over rdma-core from one client to `servers`
+/// servers. `args` are further arguments of `rdma-bench`, such as the number of memory regions.
 const fn writes_to_servers(args: &'static [&'static str], servers: usize) -> Term {
     let run = Run::new(Write, Bandwidth, 8).with(args).servers(servers);
     ours(run)
@@ -91,9 +90,9 @@ macro_rules! attacked {
     };
 }
 
-/// The comparisons of softroce, each with its goal. If the name begins with G, the reference value
-/// is in most cases measured without RDMA: by copies, system calls or sockets. If the name begins
-/// with S, forged packets attack softroce during the measurement.
+/// The comparisons of softroce, each with the goal that its result must meet. Most reference values
+/// are measured without RDMA: by copies, system calls or sockets. If the name of a comparison
+/// begins with S, forged packets attack softroce during the measurement.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "G1",

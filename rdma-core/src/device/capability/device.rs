@@ -26,7 +26,7 @@ bitflags! {
         const CURR_QP_STATE_MOD = 1 << 7;
         /// A port can be shut down by software.
         const SHUTDOWN_PORT = 1 << 8;
-        /// Software can choose how a port is initialised.
+        /// Programs can request a type of initialisation for a port.
         const INIT_TYPE = 1 << 9;
         /// An asynchronous event reports that a port becomes active.
         const PORT_ACTIVE_EVENT = 1 << 10;
@@ -40,7 +40,7 @@ bitflags! {
         const N_NOTIFY_CQ = 1 << 14;
         /// Memory windows of type 1 are supported.
         const MEM_WINDOW = 1 << 17;
-        /// IP checksum offload is supported for UD queue pairs.
+        /// For unreliable datagram (UD) queue pairs, the device computes and checks IP checksums.
         const UD_IP_CSUM = 1 << 18;
         /// Extended reliable connections (XRC) are supported.
         const XRC = 1 << 20;
@@ -48,23 +48,24 @@ bitflags! {
         const MEM_MGT_EXTENSIONS = 1 << 21;
         /// Memory windows of type 2A are supported.
         const MEM_WINDOW_TYPE_2A = 1 << 23;
-        /// Memory windows of type 2B, which belong to one queue pair, are supported.
+        /// Memory windows of type 2B, which belong to one queue pair and one protection domain, are
+        /// supported.
         const MEM_WINDOW_TYPE_2B = 1 << 24;
-        /// IP checksum offload is supported for RC queue pairs.
+        /// For reliable connected (RC) queue pairs, the device computes and checks IP checksums.
         const RC_IP_CSUM = 1 << 25;
-        /// IP checksum offload is supported for raw packets.
+        /// For raw packets, the device computes and checks IP checksums.
         const RAW_IP_CSUM = 1 << 26;
-        /// Flow steering to queue pairs is supported.
+        /// Flow steering is supported: rules of the program direct packets to queue pairs.
         const MANAGED_FLOW_STEERING = 1 << 29;
         /// Raw packets can be received with their frame check sequence.
         const RAW_SCATTER_FCS = 1 << 34;
         /// The device can pad its writes over PCI to whole cache lines.
         const PCI_WRITE_END_PADDING = 1 << 36;
-        /// A flush operation can make earlier writes globally visible.
+        /// A flush operation can make earlier writes visible to the whole system of the peer.
         const FLUSH_GLOBAL = 1 << 38;
         /// A flush operation can make earlier writes persistent.
         const FLUSH_PERSISTENT = 1 << 39;
-        /// Atomic RDMA writes of 8 bytes are supported.
+        /// The atomic write is supported: an RDMA write of 8 bytes that takes effect as a whole.
         const ATOMIC_WRITE = 1 << 40;
         /// In a confidential guest, DMA of the device uses bounce buffers that are shared with the
         /// host.
@@ -81,17 +82,17 @@ bitflags! {
     #[doc(alias = "ibv_is_qpt_supported")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct QueuePairKinds: u32 {
-        /// Queue pairs of the type reliable connection (RC) support the capability.
+        /// The set contains reliable connected (RC) queue pairs.
         const RC = 1 << 2;
-        /// Queue pairs of the type unreliable connection (UC) support the capability.
+        /// The set contains unreliable connected (UC) queue pairs.
         const UC = 1 << 3;
-        /// Queue pairs of the type unreliable datagram (UD) support the capability.
+        /// The set contains unreliable datagram (UD) queue pairs.
         const UD = 1 << 4;
-        /// Queue pairs for raw Ethernet packets support the capability.
+        /// The set contains queue pairs for raw Ethernet packets.
         const RAW_PACKET = 1 << 8;
-        /// Initiators of extended reliable connections (XRC) support the capability.
+        /// The set contains initiators of extended reliable connections (XRC).
         const XRC_SEND = 1 << 9;
-        /// Targets of extended reliable connections (XRC) support the capability.
+        /// The set contains targets of extended reliable connections (XRC).
         const XRC_RECV = 1 << 10;
 
         const _ = !0;

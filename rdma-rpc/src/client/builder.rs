@@ -237,8 +237,8 @@ impl ClientBuilder {
     /// * A server that reports [`NotServing`](crate::HealthState::NotServing) gets no calls.
     /// * If a check is not answered within `interval`, the connection is ended.
     /// * A server without the health service is healthy if it answers.
-    /// * A connection that has the maximum number of running calls is not checked, because the
-    ///   deadlines of these calls detect an unresponsive server.
+    /// * A connection on which new calls must wait is not checked, because the deadlines of its
+    ///   running calls detect an unresponsive server.
     pub fn health_check(mut self, interval: Duration) -> Self {
         self.reconnect.health_check = Some(interval);
         self

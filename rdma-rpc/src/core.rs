@@ -51,10 +51,9 @@ pub(crate) enum Side {
 }
 
 impl Core {
-    /// Starts the protocol on `link`, an established transport, and returns the state of the
-    /// connection. Sends the settings of this end, and spawns the tasks of the connection, which
-    /// receive messages, send messages, enforce deadlines, and fail the connection if the peer's
-    /// settings do not arrive in time.
+    /// Starts the protocol on the open connection `link`, and returns the state of the connection.
+    /// Sends the settings of this end, and spawns the tasks that send and receive messages and
+    /// enforce time limits.
     ///
     /// `bulk_limit` is the maximum length in bytes of a [`Bulk`](crate::Bulk) that the peer may
     /// send. `metadata` is sent with the settings; if `metadata` is `None`, the caller must call
@@ -105,8 +104,8 @@ impl Core {
         core
     }
 
-    /// Sends the settings of this end, together with `metadata`: a client's credentials, or a
-    /// server's instance ID.
+    /// Sends the protocol settings of this end, such as its message limit. `metadata` is sent with
+    /// the settings: the credentials of a client, or the instance ID of a server.
     pub(crate) fn send_settings(self: &Arc<Self>, metadata: &Metadata) {
         let header = Header::Settings(self.own_settings);
         let appended = self.outbox.append(
@@ -224,8 +223,8 @@ impl Core {
         matches!(self.side, Side::Client(_)) || self.outbox.has_room()
     }
 
-    /// Waits until messages of the peer may be handled, because few enough messages wait to be
-    /// sent. Returns immediately at the client's end of a connection.
+    /// Waits while too many messages of this end wait to be sent, because handling the peer's
+    /// messages may add further ones. Returns immediately at the client's end of a connection.
     pub(crate) async fn wait_for_room(&self) {
         if let Side::Server(_) = self.side {
             self.outbox.wait_for_room().await;

@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep_until};
 /// need no special case.
 pub(crate) const NO_DEADLINE: u64 = u64::MAX;
 
-/// Timer for the calls of a connection. Each call in progress has an entry with its deadline, its
-/// slot. One task sleeps until the earliest deadline, and then checks all slots.
+/// Timer for the calls of a connection. Each running call has a slot that contains its deadline.
+/// One task sleeps until the earliest deadline, and then checks all slots.
 #[derive(Debug)]
 pub(crate) struct Deadlines {
     /// Time at which the connection was created.
@@ -47,9 +47,9 @@ impl Deadlines {
         (deadline != NO_DEADLINE).then(|| self.epoch.checked_add(since))?
     }
 
-    /// Makes the timer end each call whose deadline has passed at the time `deadline`. The caller
-    /// must have stored the deadline in the entry of its call. Wakes the timer's task only if this
-    /// deadline is the earliest.
+    /// Makes the timer end a call at the time `deadline`, in microseconds since the creation of the
+    /// connection. The caller must have stored the deadline in the slot of the call. Wakes the
+    /// timer's task only if this deadline is the earliest.
     pub(crate) fn add(&self, deadline: u64) {
         if deadline < self.next.load(Ordering::Relaxed)
             && deadline < self.next.fetch_min(deadline, Ordering::AcqRel)
@@ -60,7 +60,7 @@ impl Deadlines {
 
     /// Calls `expire` with the current time whenever the earliest deadline has passed. `expire`
     /// must end the calls whose deadlines have passed, and return the earliest remaining deadline.
-    /// Never returns.
+    /// Times are in microseconds since the creation of the connection. Never returns.
     pub(crate) async fn run(self: &Arc<Self>, mut expire: impl FnMut(u64) -> u64) {
         loop {
             let next = self.next.load(Ordering::Acquire);

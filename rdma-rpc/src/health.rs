@@ -61,7 +61,8 @@ pub struct HealthStates {
 }
 
 impl Default for HealthStates {
-    /// Creates states in which the server is [`Serving`](HealthState::Serving).
+    /// Creates health states in which the server as a whole is [`Serving`](HealthState::Serving),
+    /// and no service has a state.
     fn default() -> Self {
         let server = (String::new(), HealthState::Serving);
         Self {

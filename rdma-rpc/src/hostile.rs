@@ -20,8 +20,7 @@ use crate::limits;
 use crate::method::MethodInfo;
 use crate::server::{Call, Methods, Server, ServerHandle, Service};
 
-/// Test service with methods of every kind. Its method names are those in the messages of
-/// [`violations`].
+/// Test service with methods of every kind, which the messages in [`violations`] call.
 #[derive(Clone, Default)]
 struct TestService {
     /// Number of long responses that were created.
@@ -142,7 +141,7 @@ async fn a_client_that_has_sent_its_settings_may_be_idle() {
 }
 
 /// Time after which a server disconnects a peer that takes no message from the connection. Equal to
-/// the timeout of the outbox.
+/// the constant in `outbox/flusher.rs`.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test(start_paused = true)]
@@ -228,9 +227,9 @@ async fn a_deadline_passes_with_the_clock_of_the_runtime() {
 async fn the_number_of_unreceived_answers_is_limited() {
     /// Number of calls that the test's peer starts with each message.
     const CALLS_PER_MESSAGE: u32 = 20;
-    /// Number of responses of 1 MiB that the server creates before the server stops handling
-    /// messages, if the peer receives none: 16 MiB in the server's send queue, and 64 messages in
-    /// the in-memory transport.
+    /// Number of responses of 1 MiB that the server creates for a peer that receives no message.
+    /// The server then stops handling messages, because 16 responses (16 MiB) wait in its send
+    /// queue and 64 in the in-memory transport.
     const MAX_UNRECEIVED: usize = 16 + 64;
     let (server, service) = serve().await;
     let mut peer = connect(&server).await;

@@ -8,23 +8,24 @@ use rdma_async::RdmaBuilder;
 /// that a peer cannot exhaust the memory by a few messages.
 pub(crate) const MESSAGE_LEN: usize = 16 << 20;
 
-/// Lowest value of the message limit that a program can set, in bytes. Longer than any message with
-/// several frames, so that only longer frames, each sent alone, must be compared with the limit.
+/// Lowest value of the message limit that a program can set, in bytes. Every message with several
+/// frames is shorter, so only a frame that is sent alone must be checked against the limit.
 const MIN_MESSAGE_LEN: usize = 8 << 10;
 
 /// Highest message limit that can be set, in bytes. Lengths up to this limit fit into the 32-bit
 /// fields of the wire format.
 const MAX_MESSAGE_LEN: usize = 1 << 30;
 
-/// Default maximum length in bytes of a bulk that the peer sends. Limited because a program that
-/// reads a whole bulk allocates memory of this length.
+/// Default maximum length in bytes of a [`Bulk`](crate::Bulk) that the peer sends. Limited because
+/// a program that reads a whole bulk allocates memory of this length.
 pub(crate) const BULK_LEN: usize = 1 << 30;
 
 /// Timeout for connecting, and for the arrival of the peer's settings. Long enough for a slow
 /// network, and short enough that a silent peer does not occupy resources for long.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Returns the message limit closest to `bytes` that can be set.
+/// Returns `bytes`, restricted to the range of message limits that a program can set: from
+/// [`MIN_MESSAGE_LEN`] to [`MAX_MESSAGE_LEN`].
 pub(crate) fn clamp_message_len(bytes: usize) -> usize {
     bytes.clamp(MIN_MESSAGE_LEN, MAX_MESSAGE_LEN)
 }

@@ -35,8 +35,8 @@ impl Buffer {
 
 /// Unencoded bytes: the argument and the result of a method with `#[rpc(raw)]`.
 ///
-/// The bytes of a long message are not copied: the payload owns the receive buffer, which is used
-/// again after the payload was dropped. A payload of at most 64 bytes does not allocate.
+/// The bytes of a long message are not copied: the payload keeps the receive buffer until it is
+/// dropped. A payload of at most 64 bytes does not allocate.
 pub struct Payload(PayloadMemory);
 
 /// Maximum number of bytes that a payload stores within itself instead of on the heap. Enough for
@@ -72,8 +72,8 @@ impl RetainedBytes {
 }
 
 impl Payload {
-    /// Converts the payload to a vector. Copies the bytes, unless the payload is a whole heap
-    /// buffer, for example because it was created from a vector.
+    /// Converts the payload to a vector. Copies the bytes, unless they fill a heap buffer, such as
+    /// the vector from which the payload was created.
     pub fn into_vec(self) -> Vec<u8> {
         match self.0 {
             PayloadMemory::Retained(RetainedBytes {
@@ -263,7 +263,8 @@ pub(crate) struct BodyBuffer {
 const MAX_REUSED_LEN: usize = 16 << 10;
 
 impl BodyBuffer {
-    /// Stores a body: copies a short body, and takes the buffer of a long body.
+    /// Stores `body`: copies the bytes of a [`Body::Short`], and takes the buffer of a
+    /// [`Body::Long`].
     pub(crate) fn set(&mut self, body: Body<'_>) {
         self.bytes.clear();
         self.retained = None;

@@ -29,8 +29,8 @@ const MAX_TEXT_LEN: usize = 512;
 
 impl Status {
     /// Encodes the status for a frame. Returns the number of the status, and the encoded body of
-    /// the frame: a text for a status with a reason, two numbers for a length and its limit, or
-    /// nothing.
+    /// the frame. The body is the text of a reason, a length and its limit as two numbers, or
+    /// empty.
     pub(crate) fn to_parts(&self) -> (u16, Cow<'_, [u8]>) {
         let text = |number, text: &'_ str| {
             let ends = (0..=MAX_TEXT_LEN.min(text.len())).rev();

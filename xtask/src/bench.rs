@@ -71,16 +71,18 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Returns whether the options select comparisons of rdma-rpc with other RPC frameworks: F1, F2
-    /// and so on, or J7. The program that measures the other frameworks must then be built.
+    /// Returns whether the options select comparisons of rdma-rpc with other RPC frameworks. The
+    /// names of these comparisons are F1, F2 and so on, and J7. The program that measures the other
+    /// frameworks must then be built.
     fn compares_frameworks(&self) -> bool {
         let only = self.only.as_deref().unwrap_or_default();
         self.includes_rows(['F', 'f'])
             || ["J", "J7"].iter().any(|row| row.eq_ignore_ascii_case(only))
     }
 
-    /// Returns whether the options select comparisons of rdma-async: E1, E2 and so on. The examples
-    /// of rdma-async and the program that measures web servers must then be built.
+    /// Returns whether the options select comparisons of rdma-async, whose names are E1, E2 and so
+    /// on. These comparisons need the examples of rdma-async and the program that measures web
+    /// servers.
     fn measures_streams(&self) -> bool {
         self.includes_rows(['E', 'e'])
     }
@@ -249,9 +251,9 @@ enum Part {
 }
 
 impl Part {
-    /// Returns the parts of the benchmarks that the options `options` select. If the options select
-    /// comparisons by name (such as `F1`), calls the function `of_rows` with this name, which
-    /// returns the parts that measure these comparisons.
+    /// Returns the parts of the benchmarks to be run with these options. If the options select
+    /// comparisons by a name such as `F1`, calls `of_rows` with this name. `of_rows` must return
+    /// the parts that measure these comparisons.
     fn selected(
         options: &Options,
         of_rows: impl FnOnce(&str) -> anyhow::Result<Vec<Self>>,
@@ -274,9 +276,9 @@ impl Part {
         }
     }
 
-    /// Returns the parts of the benchmarks that measure the comparisons in `listing`. Each line of
-    /// this list has the name of a comparison and the machine that measures the comparison: `host`,
-    /// or `guest` for the virtual machine. The benchmark [`LIMITS`] prints such a list.
+    /// Returns the parts of the benchmarks that are needed to measure the comparisons in `listing`.
+    /// Each line of this text has the name of a comparison, and `host` or `guest` for the machine
+    /// that measures the comparison. The benchmark [`LIMITS`] prints such a list.
     fn from_listing(listing: &str) -> anyhow::Result<Vec<Self>> {
         let mut parts = Vec::new();
         for line in listing.lines() {
@@ -433,8 +435,8 @@ mod tests {
 
     use super::{Options, Part, Target, has_written_since, is_row};
 
-    /// Returns the parts of the benchmarks that the options with these values of `device`, `only`
-    /// and `arguments` select. `listing` replaces the list of comparisons that the benchmark
+    /// Returns the parts of the benchmarks that run with the options `device`, `only` and
+    /// `arguments`. `listing` replaces the list of comparisons that the benchmark
     /// [`LIMITS`](super::LIMITS) prints for the name `only`.
     fn parts(
         device: Target,

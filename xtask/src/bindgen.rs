@@ -24,8 +24,8 @@ const GENERATED: [&str; 5] = [
     "shim/layout.c",
 ];
 
-/// The packages with the headers and with libclang, in the versions from which the checked-in
-/// bindings were generated.
+/// The Debian packages with the C headers of the verbs libraries and with libclang, in the versions
+/// from which the checked-in bindings were generated.
 const PACKAGES: Group = Group {
     names: &[
         "libibverbs-dev",
@@ -73,8 +73,8 @@ pub(crate) fn run(shell: &Shell, check: bool) -> anyhow::Result<()> {
 }
 
 /// Runs the build script of ibverbs-sys, which writes the generated files to the directory `out`.
-/// An error may come from a later step: cargo then compiles the crate with the checked-in bindings,
-/// which may be too old to compile, although the new files are complete.
+/// Can fail even if these files are complete: cargo then compiles the crate with the checked-in
+/// bindings, which may be out of date.
 fn generate(shell: &Shell, out: &Path) -> anyhow::Result<()> {
     let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let libclang = env::var("LIBCLANG_PATH").unwrap_or_else(|_| LIBCLANG.to_owned());

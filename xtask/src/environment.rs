@@ -8,9 +8,8 @@ use std::ffi::OsString;
 /// because a cargo process that xtask starts would take them for settings of the user.
 const CARGO_VARIABLES: &[&str] = &["CARGO", "RUST_RECURSION_COUNT", "OUT_DIR"];
 
-/// The prefixes of the variables by which cargo describes the package `xtask` to xtask itself.
-/// xtask removes these variables from the environment of the commands that it starts, which did not
-/// have them without xtask.
+/// The prefixes of the environment variables that cargo sets to describe the package `xtask`. xtask
+/// removes these variables from the environment of the commands that it starts.
 const CARGO_PREFIXES: &[&str] = &[
     "CARGO_PKG_",
     "CARGO_MANIFEST_",
@@ -21,7 +20,7 @@ const CARGO_PREFIXES: &[&str] = &[
 /// The environment variable with the name of the device that tests and tools use by default.
 pub(crate) const DEVICE: &str = "RDMA_DEVICE";
 
-/// The name of softroce's device, for the variable [`DEVICE`].
+/// The name of softroce's device, as a value of the environment variable `RDMA_DEVICE`.
 pub(crate) const SOFTROCE: &str = "softroce0";
 
 /// The environment variable that selects the path by which softroce sends messages to a peer.

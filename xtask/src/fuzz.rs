@@ -15,8 +15,8 @@ use crate::cargo::{self, Executable};
 use crate::limit::{ProcessGroup, TIMED_OUT, exit_code};
 use crate::{environment, packages, project};
 
-/// The packages that contain fuzz targets, relative to the root of the workspace. Target names are
-/// unique across them.
+/// The directories of the packages with fuzz targets, relative to the root of the workspace. Two
+/// packages must not have a target of the same name.
 const PACKAGES: [&str; 2] = ["ibverbs-sys/softroce/fuzz", "rdma-rpc/fuzz"];
 
 /// A map from the name of each fuzz target to the directory of its package.

@@ -16,8 +16,8 @@ pub(crate) struct Group {
     pub(crate) purpose: &'static str,
 }
 
-/// The packages to build the workspace: the headers of the verbs libraries, and the tool that finds
-/// them.
+/// The Debian packages to build the workspace: the headers of the verbs libraries, and pkg-config,
+/// which finds these headers.
 pub(crate) const BUILD: &Group = &Group {
     names: &["libibverbs-dev", "librdmacm-dev", "pkg-config"],
     purpose: "build against libibverbs and librdmacm",
@@ -36,8 +36,9 @@ pub(crate) const DEVICE: &Group = &Group {
     purpose: "set up and inspect the kernel's Soft-RoCE device",
 };
 
-/// The packages to boot the guest: the emulator, the guest's user space, tools to unpack a kernel
-/// package, and programs of this machine that the guest runs.
+/// The Debian packages on this machine to boot the guest, a virtual machine: the emulator, the
+/// guest's user space, tools to unpack a kernel package, and programs of this machine that the
+/// guest runs.
 pub(crate) const GUEST: &Group = &Group {
     names: &[
         "qemu-system-x86",
@@ -53,15 +54,15 @@ pub(crate) const GUEST: &Group = &Group {
     purpose: "boot the QEMU guest with the kernel's Soft-RoCE device",
 };
 
-/// The Debian package with the Cap'n Proto compiler, which is needed to build a benchmark of other
-/// RPC frameworks.
+/// The Debian package to build the RPC frameworks with which rdma-rpc is compared: the Cap'n Proto
+/// compiler.
 pub(crate) const PEERS: &Group = &Group {
     names: &["capnproto"],
     purpose: "build the RPC frameworks that rdma-rpc is compared with",
 };
 
-/// The package with the program that dissects the packets captured by tests. Without it, the tests
-/// themselves check the bytes of the packets.
+/// The Debian package with the program that dissects the packets captured by tests. Without it, the
+/// tests themselves check the bytes of the packets.
 pub(crate) const DISSECTOR: &Group = &Group {
     names: &["tshark"],
     purpose: "dissect the packets that tests capture",
@@ -103,9 +104,8 @@ pub(crate) const CALLGRIND: &Group = &Group {
 /// of QEMU. If apt would remove any other package, nothing is installed.
 const REPLACEABLE: &str = "qemu-";
 
-/// Pairs of a Debian package and a program in it. If the program exists, the contents of the
-/// package are installed, even if dpkg does not list the package, as after an installation from
-/// source code.
+/// Pairs of a Debian package and a program in it. If the program exists, xtask need not install the
+/// package, even if dpkg does not list it, for example after an installation from source code.
 const PROGRAM_OF: &[(&str, &str)] = &[
     ("binutils", "ar"),
     ("dapl2-utils", "dtest"),

@@ -95,8 +95,9 @@ pub(crate) fn runs_in_guest(requirements: &Requirements) -> bool {
     matches!(device_here(requirements), Ok(None))
 }
 
-/// Returns the name of the device of this machine that a command with these requirements uses;
-/// `None` if the command must run in the guest (a virtual machine).
+/// Returns the name of the device of this machine on which to run a command with these
+/// requirements. Returns `None` if the command must run in the guest (a virtual machine). Fails if
+/// the required device does not exist.
 fn device_here(requirements: &Requirements) -> anyhow::Result<Option<String>> {
     if let Some(name) = &requirements.device {
         ensure!(

@@ -19,8 +19,8 @@ const TESTS: &[&str] = &["random_rounds", "holes", "scope", "dropped_futures"];
 /// (`mem::forget`), to show that forgetting them is safe.
 const LEAK_CHECKED: &[&str] = &["random_rounds", "dropped_futures"];
 
-/// Number of rounds of tests with random rounds, as the value of an environment variable. Few,
-/// because each round is much slower under AddressSanitizer.
+/// Number of repetitions for tests with random inputs, as the value of an environment variable.
+/// Low, because each repetition is much slower under AddressSanitizer.
 const ROUNDS: &str = "100";
 
 /// Number of operations of the test that drops futures, on each async runtime, as the value of an

@@ -17,13 +17,12 @@ use super::{BulkMemory, PeerBulk, memories};
 use crate::core::Core;
 use crate::error::{BulkError, Error, Result};
 
-/// Number of bytes that a transfer moves before another transfer of the connection gets its turn.
-/// Longer than a piece, so that transfers of up to this length complete one after the other. If
-/// they alternated after each piece, all of them would use memory and caches until the last ended.
+/// Number of bytes that a transfer moves before other transfers of the connection get their turn.
+/// Large enough that short transfers complete without interruption and release their memory early.
 const TURN_LEN: usize = 1 << 20;
 
-/// Direction of a transfer between the peer's memory and local memory. The end that does not own
-/// the memory starts every transfer.
+/// Direction of a transfer between local memory and the peer's memory. This end reads from or
+/// writes to the peer's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     Read,
@@ -66,8 +65,8 @@ impl PeerBulk {
     }
 }
 
-/// Guard that stops a transfer after its pieces in flight, when the future that waits for the
-/// transfer is dropped.
+/// Guard of the future that waits for a transfer. When this future is dropped, the transfer begins
+/// no further pieces.
 #[derive(Default)]
 struct StopOnDrop(Arc<AtomicBool>);
 
@@ -85,8 +84,9 @@ struct Transfer {
 }
 
 impl Transfer {
-    /// Transfers all parts in order until an error occurs. Each part is an offset in the peer's
-    /// memory and local memory. Returns the outcome and the local memory of all parts.
+    /// Transfers all parts in order, in the direction of this transfer, until an error occurs. Each
+    /// part is an offset in the peer's memory and local memory. Returns the outcome and the local
+    /// memory of all parts.
     async fn run(self, mut parts: Vec<(usize, BulkMemory)>) -> (Result<()>, Vec<BulkMemory>) {
         let device = self.pieces.link.rdma().map(|rdma| rdma.device());
         let divided = parts.iter_mut();
@@ -103,8 +103,9 @@ impl Transfer {
         (outcome, memories(parts))
     }
 
-    /// Transfers the parts in pieces, and lets other tasks run before each further piece. After an
-    /// error, begins no further piece, and waits for the pieces in flight.
+    /// Divides the parts into small pieces, and transfers these in order. Lets other tasks run
+    /// before each further piece. After an error, begins no further piece, and waits for the pieces
+    /// in flight.
     async fn transfer(&self, parts: &mut [LocalPieces<'_>]) -> Result<()> {
         let core: &Arc<Core> = self.pieces.access.core();
         let mut turn = Turn::new(&core.bulks);
@@ -172,7 +173,7 @@ impl Transfer {
 
     /// Transfers one piece between the local `memory` and the offset `at` of the peer's memory, in
     /// the direction of this transfer. Fails if the transfer was stopped, the connection has ended,
-    /// or the permission to access the memory was closed.
+    /// or the peer's memory may no longer be accessed.
     async fn transfer_piece(&self, memory: &mut PieceMemory<'_>, at: usize) -> Result<()> {
         if self.is_stopped.load(Ordering::Relaxed) {
             return Err(Error::Cancelled);
@@ -198,8 +199,8 @@ struct Turn<'c> {
 }
 
 impl<'c> Turn<'c> {
-    /// Creates a turn without permission: the transfer must wait for a permission with
-    /// [`Self::begin`] before transferring bytes.
+    /// Creates the state of a transfer that may not transfer bytes yet. The transfer must first
+    /// wait for its turn with [`Self::begin`].
     fn new(bulks: &'c BulkTable) -> Self {
         Self {
             turns: &bulks.turns,
@@ -212,8 +213,8 @@ impl<'c> Turn<'c> {
         self.left == 0
     }
 
-    /// Waits until this transfer may transfer the next [`TURN_LEN`] bytes. The transfer must have
-    /// no operations in flight, because their ends would not be noticed during the wait.
+    /// Waits for this transfer's turn to transfer the next [`TURN_LEN`] bytes. The caller must have
+    /// no operations in flight, because it does not handle their completions during the wait.
     async fn begin(&mut self) -> Result<(), AcquireError> {
         self.permit = None;
         self.permit = Some(self.turns.acquire().await?);
@@ -221,9 +222,8 @@ impl<'c> Turn<'c> {
         Ok(())
     }
 
-    /// Subtracts the `len` bytes of a piece that begins from the bytes that this transfer may still
-    /// transfer. If no bytes are left and no other transfer waits for its turn, permits the next
-    /// [`TURN_LEN`] bytes.
+    /// Counts a piece of `len` bytes as a part of this turn. If the turn has no bytes left and no
+    /// other transfer waits, extends the turn by [`TURN_LEN`] bytes.
     fn count(&mut self, len: usize) {
         self.left = self.left.saturating_sub(len);
         // The semaphore is fair: while a transfer waits, no permit is available.

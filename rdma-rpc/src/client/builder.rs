@@ -164,14 +164,14 @@ impl ClientBuilder {
     /// Connects to several servers of the same services, and reconnects whenever a connection has
     /// ended. Waits until the first connection is established.
     ///
-    /// [`Self::balance`] determines the connection of each call. If a server has certainly not
-    /// started a unary call, the call is sent to another server until its deadline. Examples are a
-    /// server that is shutting down or overloaded, and a connection that ended before the request
-    /// was sent. A streaming call is sent to another server only if no part of its request was
-    /// sent, and a one-way call is sent only once. A call that a server may have started is not
-    /// repeated, unless its method has [`#[rpc(once)]`](macro@crate::service#at-most-once). While
-    /// no server is connected, a call waits; at its deadline, the call fails with
-    /// [`Error::Unavailable`].
+    /// [`Self::balance`] determines the connection of each call. While no server is connected,
+    /// calls wait. A call that still waits at its deadline fails with [`Error::Unavailable`].
+    ///
+    /// If a server has certainly not started a unary call, for example because it is overloaded,
+    /// the call is sent to another server. A streaming call is sent to another server only if no
+    /// part of its request was sent, and a one-way call is sent only once. A call that a server may
+    /// have started is repeated only if its method has
+    /// [`#[rpc(once)]`](macro@crate::service#at-most-once).
     ///
     /// The endpoints are addresses, or [`Endpoint`](crate::Endpoint)s with alternative addresses.
     /// With a single endpoint, the client reconnects to the same server.
@@ -231,12 +231,14 @@ impl ClientBuilder {
         self
     }
 
-    /// Enables periodic checks of each server by [`Self::connect_any`] through the [health
-    /// service](crate::Health). A server that reports
-    /// [`NotServing`](crate::HealthState::NotServing) gets no calls. If a check is not answered
-    /// within `interval`, the connection is ended. A server without the health service is healthy
-    /// if it answers. A connection that cannot begin another call immediately is not checked,
-    /// because the deadlines of its calls detect an unresponsive server. Default: no checks.
+    /// Enables a periodic check of each server of [`Self::connect_any`] through the [health
+    /// service](crate::Health). Default: no checks.
+    ///
+    /// * A server that reports [`NotServing`](crate::HealthState::NotServing) gets no calls.
+    /// * If a check is not answered within `interval`, the connection is ended.
+    /// * A server without the health service is healthy if it answers.
+    /// * A connection on which new calls must wait is not checked, because the deadlines of its
+    ///   running calls detect an unresponsive server.
     pub fn health_check(mut self, interval: Duration) -> Self {
         self.reconnect.health_check = Some(interval);
         self

@@ -59,7 +59,8 @@ pub(super) struct Slot {
 }
 
 #[derive(Debug)]
-/// State of a call slot: free, or the progress of the call that occupies the slot.
+/// State of an entry in the client's table of running calls: free, or the progress of the call in
+/// the entry.
 pub(super) enum Phase {
     /// No call occupies the slot.
     Free,
@@ -111,17 +112,16 @@ impl Calls {
         }
     }
 
-    /// Makes slots available to calls, after the server has sent its settings. `allowed` is the
-    /// maximum number of concurrent calls that the server accepts on this connection.
+    /// Lets calls begin, after the server has sent its settings. `allowed` is the maximum number of
+    /// concurrent calls that the server accepts on this connection.
     pub(super) fn open_slots(&self, allowed: u32) {
         let count = allowed.min(u32::try_from(self.slots.len()).unwrap_or(u32::MAX));
         self.update_free(|free| free.indices.extend((0..count).rev()));
     }
 
-    /// Changes the list of free call slots by `change`. If a slot is then free and calls wait for a
-    /// slot, wakes one of these calls. Waking more at once would not be reliable, because
-    /// [`Notify`] stores only one notification. Instead, each woken call wakes the next one when
-    /// its [`WaitingCall`] is dropped.
+    /// Changes the list of free call slots by `change`. If a slot is then free, wakes one of the
+    /// calls that wait for a slot. Each woken call wakes the next call when its [`WaitingCall`] is
+    /// dropped.
     fn update_free(&self, change: impl FnOnce(&mut FreeSlots)) {
         let must_wake = {
             let mut free = self.free.lock();
@@ -129,6 +129,7 @@ impl Calls {
             free.waiting > 0 && !free.indices.is_empty()
         };
         if must_wake {
+            // Only one call, because `Notify` stores only one notification.
             self.freed.notify_one();
         }
     }
@@ -145,8 +146,8 @@ impl Calls {
         self.is_closing.load(Ordering::Acquire)
     }
 
-    /// Takes a free slot without waiting, for a subsequent [`Self::begin`]. Returns `None` if no
-    /// slot is free or other calls wait for one.
+    /// Takes a free call slot without waiting. [`Self::begin`] can then begin a call in the slot.
+    /// Returns `None` if no slot is free, or if other calls wait for a slot.
     pub(super) fn try_take_slot(&self) -> Option<FreeSlot> {
         let mut free = self.free.lock();
         match free.waiting {
@@ -224,7 +225,8 @@ impl Calls {
     }
 
     /// Ends the calls whose deadlines have passed at `now`, a time in microseconds since the
-    /// creation of the connection. Returns the earliest deadline of the other calls.
+    /// creation of the connection. Returns the earliest deadline of the other calls, or
+    /// `NO_DEADLINE`.
     pub(crate) fn expire(&self, now: u64) -> u64 {
         let mut next = NO_DEADLINE;
         for slot in &self.slots {
@@ -299,7 +301,7 @@ pub(super) struct FreeSlot(u32);
 struct WaitingCall<'c>(&'c Calls);
 
 impl<'c> WaitingCall<'c> {
-    /// Counts a call that waits for a free slot, until the returned value is dropped. The flag is
+    /// Counts a call that waits for a free slot, until the returned guard is dropped. Also returns
     /// `true` if no other call waits, so that this call may take a free slot immediately.
     fn new(calls: &'c Calls) -> (Self, bool) {
         let mut free = calls.free.lock();

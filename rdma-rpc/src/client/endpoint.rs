@@ -62,11 +62,11 @@ impl Endpoint {
 /// Conversion to an [`Endpoint`] from an address or another endpoint, for the arguments of
 /// [`ClientBuilder::connect_any`].
 pub trait ToEndpoint {
-    /// Converts the value to an endpoint.
+    /// Converts this address, text of an address, or endpoint to an endpoint.
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] if the text is not an address.
+    /// [`Error::Address`] if this value is a text that is not an address.
     fn to_endpoint(&self) -> Result<Endpoint>;
 }
 

@@ -139,8 +139,8 @@ impl Endpoints {
         })
     }
 
-    /// Begins the search for a server that starts a call, among the servers to which this client is
-    /// connected. `limit` is the time limit of the call and thus of the search.
+    /// Begins the search for a connected server that can execute a call. `limit` is the time limit
+    /// of the call and thus of the search.
     pub(super) fn search(&self, limit: Duration) -> ConnectionSearch<'_> {
         ConnectionSearch {
             endpoints: self,
@@ -217,19 +217,18 @@ impl ConnectionSearch<'_> {
         })
     }
 
-    /// Restricts the search to the server of `chosen`: from now on, [`Self::next`] returns only
-    /// connections to this server. That server may have executed the call, so the call must not be
-    /// sent to another server. An earlier refusal by this server is forgotten, because the call
-    /// must be sent to it again.
+    /// Restricts the search to the server of the connection `chosen`, because this server may have
+    /// executed the call. From now on, [`Self::next`] returns only connections to this server, even
+    /// if it has refused the call before.
     pub(super) fn pin(&mut self, chosen: &ChosenConnection) {
         self.pinned = Some(chosen.index);
         self.excluded.clear();
         self.refused = None;
     }
 
-    /// Records that the server of the connection `chosen` has not started the call, because of
-    /// `error`. If this connection can still be used, the server has refused the call, and
-    /// [`Self::next`] does not return it again.
+    /// Records that a call failed with `error`, and that the server of the connection `chosen` has
+    /// not started the call. The search then skips this server. If the connection has ended or is
+    /// closing, the search does not skip the server, because a new connection may accept the call.
     pub(super) fn record_failure(&mut self, chosen: &ChosenConnection, error: Error) {
         // If the connection has ended or is closing, its endpoint is not excluded, because a new
         // connection may accept the call.

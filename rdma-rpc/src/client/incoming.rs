@@ -175,7 +175,7 @@ impl Calls {
         }
     }
 
-    /// Returns a stream of the call `id`. `of` selects the stream in the slot, the client's entry
+    /// Returns a stream of the call `id`. The function `of` gets the stream from the client's entry
     /// of the call. Returns `None` if the call has ended. Fails if the method has no such stream.
     fn streams<T>(
         &self,

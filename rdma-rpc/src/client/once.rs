@@ -15,14 +15,14 @@ use crate::error::{CallError, Error};
 use crate::once;
 use crate::payload::BodyBuffer;
 
-/// Pause before a call is sent again to a server that has refused it, for example because of
-/// overload. Used for a call that this server may have executed earlier. Long enough not to load
-/// the server further, and short compared with typical deadlines.
+/// Pause before a refused call is sent again to the same server. Used if this server may have
+/// executed the call earlier, so that no other server may execute it. Short compared with typical
+/// deadlines, but long enough not to load the server further.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 impl Client {
     /// Makes a unary call that its server executes at most once, even if the call is sent again
-    /// after the end of a connection. `body` is the number of the codec and the request. `decode`
+    /// after the end of a connection. `body` contains the codec's number and the request. `decode`
     /// converts the server's answer and the received body to the outcome.
     pub(super) async fn unary_once<Q: ?Sized, T, E>(
         &self,

@@ -112,8 +112,8 @@ impl Client {
     }
 
     /// Makes a unary call that may be executed more than once, without metrics. If a server has not
-    /// started the call, a client of several servers sends the call to another server. `body` is
-    /// the number of the codec and the request. `decode` converts the server's answer and the
+    /// started the call, a client of several servers sends the call to another server. `body`
+    /// contains the codec's number and the request. `decode` converts the server's answer and the
     /// received body to the outcome.
     async fn unary_balanced<Q: ?Sized, T, E>(
         &self,
@@ -147,8 +147,8 @@ impl Client {
         }
     }
 
-    /// Sends a one-way request, which has no response. Returns when the request is in the send
-    /// queue, or a long request was sent.
+    /// Sends a one-way request, which has no response. When this function returns, a long request
+    /// was sent, and a short request is in the send queue.
     #[doc(hidden)]
     pub async fn one_way<F: MethodCodecs, Q>(
         &self,
@@ -283,8 +283,8 @@ impl Client {
         Ok((sender, Streaming::new::<F>(begun)))
     }
 
-    /// Begins a call with streams: sends its request, and starts the metrics of the call. Returns
-    /// the call, from which the caller gets the streams and the response.
+    /// Begins a call of a method with streams: sends the request, and begins to measure the call
+    /// for the metrics. Returns the call, from which the caller gets the streams and the response.
     async fn begin_stream<F: MethodCodecs, Q>(
         &self,
         method: &'static MethodInfo,
@@ -411,8 +411,8 @@ pub(super) fn outcome_of<T, E>(outcome: &Outcome<T, E>) -> observe::Outcome {
 /// call to another server without the risk of executing it twice.
 pub(super) struct Unstarted(pub(super) Error);
 
-/// Error of a call whose request was not sent completely. The variants tell the caller whether
-/// another server may execute the call.
+/// Reason for which a request was not sent completely. The variant determines whether the call may
+/// still be sent to another server.
 enum SendError {
     /// The server has not started the call, and another server may be able to.
     Unstarted(Unstarted),
@@ -435,8 +435,8 @@ impl SendError {
         }
     }
 
-    /// Converts the error to a nested result. `Err` means that the call may be sent to another
-    /// server, and `Ok(Err)` that the call has failed finally.
+    /// Converts the error to a nested result. Returns `Err` if the call may be sent to another
+    /// server, and the final error in `Ok(Err)` if not.
     fn into_result<T>(self) -> Result<Result<T, Error>, Unstarted> {
         match self {
             Self::Unstarted(unstarted) => Err(unstarted),
@@ -445,8 +445,8 @@ impl SendError {
     }
 }
 
-/// Kind of an answer to a call, which determines how the leases of its bulks end and whether the
-/// call may be sent to another server.
+/// Kind of an answer to a call. Determines whether the call may be sent to another server, and
+/// whether the server may still be accessing memory that the request lent to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AnswerKind {
     /// The result or the service's error.
@@ -467,10 +467,10 @@ impl AnswerKind {
     }
 }
 
-/// Makes a unary call on the connection `core`. `limit` is the time limit, and `body` the number of
-/// the codec and the request. `decode` converts the server's answer and the received body to the
-/// outcome. Returns `Err` if the server has not started the call, so that the call may be sent to
-/// another server. Otherwise, returns the outcome in `Ok`.
+/// Makes a unary call on the connection `core`. `limit` is the time limit. `body` contains the
+/// codec's number and the request. `decode` converts the server's answer and the received body to
+/// the outcome. Returns the outcome in `Ok`, or `Err` if the server has not started the call, so
+/// that the call may be sent to another server.
 pub(super) async fn unary_on<Q: ?Sized, T, E>(
     core: &Arc<Core>,
     (method, metadata): (u32, &Metadata),
@@ -576,8 +576,8 @@ async fn begin<C: Deref<Target = Core>>(
 
 /// Sends the request of a call. Sends it immediately if no other call is in progress. Otherwise,
 /// requests of tasks that are ready now share a message. If `leases` is given, the request may
-/// contain [`Bulk`](crate::Bulk)s, and `leases` receives the peer's permissions to access their
-/// memory.
+/// contain [`Bulk`](crate::Bulk)s. The server's permissions to access their memory are then stored
+/// in `leases`.
 async fn send<Q: ?Sized, P: Deref<Target = Core>>(
     mut pending: PendingCall<P>,
     method: u32,

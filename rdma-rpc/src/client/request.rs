@@ -14,8 +14,8 @@ use crate::metadata::Metadata;
 use crate::method::number_of;
 use crate::payload::{BodyBuffer, Payload};
 
-/// Request of a unary call: the name of the method and the encoded arguments. Middleware and tools
-/// can thereby call methods without a generated client.
+/// Request of a unary call: the name of the method and the encoded arguments. Lets middleware and
+/// tools call methods without a generated client.
 ///
 /// ```
 /// use rdma_rpc::{Address, Client, Postcard, Request, Server};
@@ -102,7 +102,7 @@ impl Request {
         self
     }
 
-    /// Sets the time limit of the call. Default: the deadline of the client.
+    /// Sets the time limit of this call. Default: the time limit of the client's calls.
     #[must_use]
     pub fn with_deadline(mut self, limit: Duration) -> Self {
         self.deadline = Some(limit);
@@ -153,7 +153,7 @@ impl Reply {
         C::decode_payload(self.body).map_err(undecoded)
     }
 
-    /// Returns whether the reply contains the service's error.
+    /// Returns whether the reply contains an error that the handler returned instead of a result.
     pub fn is_error(&self) -> bool {
         self.is_error
     }
@@ -176,7 +176,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The reason for which the call has no response. An error of the service is part of the reply.
+    /// The reason for which the call has no response. An error that the handler returned is a
+    /// response, see [`Reply::is_error`].
     pub async fn request(&self, request: &Request) -> Result<Reply> {
         let deadline = request.deadline.unwrap_or(self.deadline);
         let info = ErrorInfo {

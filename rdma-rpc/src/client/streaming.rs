@@ -125,8 +125,8 @@ impl<O, T, E> Streaming<O, T, E> {
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`] if an item has another type. If the call fails, its error is the last
-    /// item.
+    /// [`Error::Decode`] if the bytes of an item are not a valid `O`. If the call fails, the last
+    /// item is the error of the call.
     pub async fn next(&mut self) -> Option<Result<O, CallError<E>>> {
         poll_fn(|cx| self.poll_item(cx)).await
     }
@@ -148,9 +148,8 @@ impl<O, T, E> Streaming<O, T, E> {
         self.result.take().unwrap_or_else(cancelled)
     }
 
-    /// Polls for the next item of the handler's stream. After the last item, polls for the server's
-    /// answer to the call instead. Stores the handler's result from this answer until
-    /// [`Self::finish`] returns it.
+    /// Polls for the next item of the handler's stream. After the last item, polls for the
+    /// handler's result, stores it for [`Self::finish`], and returns `None`.
     fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<O, CallError<E>>>> {
         match self.items.poll_item(cx) {
             Poll::Ready(Some(Ok(item))) => return Poll::Ready(Some(Ok(item))),

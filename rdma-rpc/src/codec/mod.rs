@@ -213,9 +213,9 @@ impl<T: ?Sized> Encodable for TypedBody<'_, T> {
     }
 }
 
-/// Returns `encoded`, or an error if this thread has just encoded a [`Bulk`](crate::Bulk) whose
-/// memory was not lent to the peer yet. The sender then lends the memory and encodes the value
-/// again.
+/// Checks that the memory of every [`Bulk`](crate::Bulk) in the value that this thread has just
+/// encoded was lent to the peer. If so, returns `encoded`, the outcome of the encoding. Otherwise,
+/// returns an error, and the sender lends the memory and encodes the value again.
 fn complete<T>(encoded: T) -> Result<T, CodecError> {
     if bulk::is_incomplete() {
         return Err(CodecError::new("a bulk in the value was not lent"));

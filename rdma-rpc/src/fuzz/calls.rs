@@ -177,22 +177,22 @@ impl Service for HandlerCount {
     }
 }
 
-/// Number of methods of the fuzz targets' service that [`call`] can call without a [`Bulk`], long
-/// data that is transferred separately.
+/// Number of methods of the fuzz targets' service that [`call`] can call, not counting the method
+/// with a [`Bulk`] as its argument.
 pub(super) const CALL_KINDS: u8 = 8;
 
-/// Lowest value of the parameter `kind` for which [`call`] makes a call with a [`Bulk`], long data
-/// that is transferred separately. The lower values suffice for the other calls.
+/// Lowest value of `kind` for which [`call`] calls the method with a [`Bulk`] as its argument.
+/// Lower values select the other methods.
 pub(super) const BULK_CALL: u8 = 200;
 
 /// Maximum length in bytes of a [`Bulk`] that the fuzzed peer may send. Short, so that an input
 /// does not allocate much memory.
 pub(super) const BULK_LIMIT: usize = 1 << 16;
 
-/// Makes the call that `kind` selects. From [`BULK_CALL`] on, the call has a [`Bulk`] as its
-/// argument. Otherwise, `kind % CALL_KINDS` is the method, and `kind / CALL_KINDS` selects the
-/// metadata and the deadline. Fails only with an error of rdma-rpc, not with an error of the
-/// service.
+/// Makes the call that `kind` encodes. A value of at least [`BULK_CALL`] selects the method with a
+/// [`Bulk`] as its argument. In a lower value, the remainder of the division by [`CALL_KINDS`]
+/// selects the method, and the quotient selects metadata or a deadline. An error that the service
+/// returns is ignored.
 pub(super) async fn call(client: Client, kind: u8) -> Result<(), Error> {
     type Codecs = ServiceCodec<Postcard>;
     let client = match kind / CALL_KINDS {
@@ -259,9 +259,8 @@ pub(super) async fn call(client: Client, kind: u8) -> Result<(), Error> {
     }
 }
 
-/// Converts the outcome of a call to a result without the handler's value. An error that the
-/// service has returned counts as success, because the fuzz targets check only the errors of
-/// rdma-rpc itself.
+/// Drops the value in the outcome of a call. Returns `Ok` also for an error that the service has
+/// returned, because the fuzz targets check only the errors of rdma-rpc itself.
 fn outcome<T>(outcome: Result<T, CallError<String>>) -> Result<(), Error> {
     match outcome {
         Ok(_) | Err(CallError::Service(_)) => Ok(()),

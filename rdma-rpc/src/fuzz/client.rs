@@ -66,7 +66,8 @@ fn builder() -> ClientBuilder {
     Client::builder().concurrency(4).bulk_limit(BULK_LIMIT)
 }
 
-/// Returns a valid message with the settings of a server, which the fuzzed server sends first.
+/// Returns a valid message with the settings of a server. The test sends this message first, in the
+/// role of the server.
 fn settings() -> Vec<u8> {
     let header = Header::Settings(Settings {
         message_limit: 1 << 20,

@@ -125,8 +125,8 @@ fn write(message: &[u8], frames: &[Frame]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the header and the body of a frame about bulk memory that was read from a message.
-/// `part` gets a range of positions in this message, and must return the bytes at these positions.
+/// Converts `frame`, a parsed frame about bulk memory, back to its header and body. `part` must
+/// return the bytes at a range of positions in the message from which the frame was parsed.
 fn bulk_header<'m>(
     frame: &BulkFrame,
     part: impl Fn(&Range<usize>) -> &'m [u8],

@@ -26,8 +26,8 @@ impl RawPeer {
         Self::new(connected.expect("a server listens").0)
     }
 
-    /// Creates a listener at the in-memory address `address`. Used in a test of a client, in which
-    /// the test itself accepts the connection and sends arbitrary bytes as the server.
+    /// Creates a listener at the in-memory address `address`, for a test of a client. The test acts
+    /// as the server: it accepts the connection and sends arbitrary bytes.
     pub(crate) async fn listen(address: &Address) -> Listener {
         let bound = Listener::bind(address, limits::transport(None, limits::MESSAGE_LEN)).await;
         bound.expect("the address is new")

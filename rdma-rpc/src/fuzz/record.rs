@@ -34,8 +34,8 @@ pub fn record() -> Recorded {
     })
 }
 
-/// Makes the call of the kind `kind`, see [`call`], and records its messages in `recorded` as
-/// inputs for the fuzzer. Forwards the messages between the client and the server for this.
+/// Makes the call that `kind` selects (see [`call`]), and records its messages in `recorded` as
+/// inputs for the fuzzer. Runs between the client and the server, and forwards their messages.
 async fn record_call(kind: u8, recorded: &mut Recorded) {
     let server = Server::new(HandlerCount::default())
         .listen(Address::memory())

@@ -17,8 +17,8 @@ use crate::server::Server;
 const CALLS: u16 = 8;
 
 /// Runs a server against a peer that sends the messages in `bytes`. Panics if the peer exceeds the
-/// limit of running handlers, receives an invalid message, leaves a handler running after its end,
-/// or prevents another client from being served.
+/// limit of running handlers, receives an invalid message, leaves a handler running after the end
+/// of the connection, or prevents another client from being served.
 pub fn server(bytes: &[u8]) {
     super::run(serve(bytes));
 }
@@ -69,8 +69,8 @@ async fn serve(bytes: &[u8]) {
     server.shutdown().await;
 }
 
-/// Receives all messages that the server has sent to `peer`, a peer without a client that the test
-/// controls. Panics if a message is too long or is not in the wire format.
+/// Receives all messages that the server has sent to `peer`, the test's end of a connection. Panics
+/// if a message is too long or is not in the wire format.
 fn receive(peer: &mut RawPeer) {
     while let Some(message) = peer.try_receive() {
         assert!(

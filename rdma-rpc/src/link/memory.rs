@@ -43,8 +43,8 @@ pub(crate) struct MemoryLink {
 }
 
 impl MemoryLink {
-    /// Creates a new connection between a client and a server in this process, and returns its two
-    /// ends.
+    /// Creates an in-memory connection between a client and a server in this process, and returns
+    /// its two ends.
     fn pair() -> (Self, Self) {
         let [(a_sender, a_receiver), (b_sender, b_receiver)] =
             [(); 2].map(|()| mpsc::channel(CHANNEL_DEPTH));
@@ -61,16 +61,16 @@ impl MemoryLink {
         )
     }
 
-    /// Returns the channels of this end for a test that sends and receives the bytes of messages
-    /// itself. Returns `None` if the task that receives messages has already taken a channel.
+    /// Returns the channels through which this end sends and receives messages, for a test that
+    /// handles the bytes itself. Returns `None` if the connection's receiving task has already
+    /// taken the receiving channel.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn into_channels(self) -> Option<Channels> {
         Some((self.sender, self.receiver.into_inner()?))
     }
 
-    /// Returns a buffer of `len` bytes, which may contain bytes of an earlier message. For a
-    /// message that may contain several frames, uses a buffer that the peer no longer needs, if
-    /// there is one.
+    /// Returns a buffer of `len` bytes, which may contain bytes of an earlier message. If `len` is
+    /// [`MAX_BATCH_LEN`], reuses a buffer that the peer no longer needs, if there is one.
     pub(super) fn allocate(&self, len: usize) -> Vec<u8> {
         let mut buffer = match self.sent.pop() {
             Some(spare) if len == MAX_BATCH_LEN => spare,
@@ -184,7 +184,7 @@ impl MemoryPort {
     }
 }
 
-/// Listener of a server at an address in memory, which receives the ends of new connections.
+/// Listener of a server at an in-memory address. Accepts connections of clients in this process.
 #[derive(Debug)]
 pub(crate) struct MemoryListener {
     port: MemoryPort,

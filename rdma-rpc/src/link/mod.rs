@@ -75,8 +75,8 @@ impl Link {
         (Self::Memory(link), peer)
     }
 
-    /// Connects to the server at `address`. Returns the transport of the connection, and the
-    /// address of the server and other facts about it. `transport` contains the settings of an RDMA
+    /// Connects to the server at `address`. Returns the transport of the connection, and a
+    /// description of the server, such as its address. `transport` contains the settings of an RDMA
     /// connection, and `encryption` the TLS settings of a TCP connection.
     pub(crate) async fn connect(
         address: &Address,

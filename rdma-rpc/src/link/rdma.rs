@@ -37,8 +37,8 @@ impl RdmaLink {
     }
 
     /// Posts the message in `batch` without waiting, and returns `true`. Returns `false` if the
-    /// peer has no receive buffer left for the message, or only shorter receive buffers. The
-    /// connection's sending task then sends the message and waits for this.
+    /// peer has no receive buffer left that is long enough. The caller must then send the message
+    /// by [`Self::send`], which waits for such a buffer.
     pub(super) fn try_send(&self, batch: &mut Batch) -> Result<bool, Error> {
         match self.rdma.try_post(&message_of(batch)?) {
             Err(rdma_async::Error::InvalidArgument { .. }) => Ok(false),
@@ -46,7 +46,7 @@ impl RdmaLink {
         }
     }
 
-    /// Posts a batch, and waits until the peer accepts the message.
+    /// Posts the message in `batch`, and waits until the peer accepts the message.
     pub(super) async fn send(&self, batch: &mut Batch) -> Result<(), Error> {
         Ok(self.rdma.post(&message_of(batch)?).await?)
     }
@@ -74,8 +74,8 @@ impl RdmaLink {
         }
     }
 
-    /// Receives and handles the messages until the connection ends, except for those that the
-    /// function of [`Self::handle_messages`] has already handled. Returns the reason for the end.
+    /// Receives and handles messages until the connection ends, and returns the reason for the end.
+    /// Gets only messages that the callback of [`Self::handle_messages`] has not handled.
     pub(super) async fn receive(&self, core: &Arc<Core>) -> Error {
         loop {
             core.wait_for_room().await;
@@ -89,7 +89,8 @@ impl RdmaLink {
     }
 }
 
-/// Returns the message of a batch as a slice of its registered memory, from which the device sends.
+/// Returns the message of `batch` as a part of its registered buffer, for sending by RDMA. Fails if
+/// the buffer is not registered.
 fn message_of(batch: &mut Batch) -> Result<LocalMrSlice<'_>, Error> {
     let len = batch.len();
     let region = match batch.buffer() {

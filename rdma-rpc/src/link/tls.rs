@@ -51,7 +51,8 @@ impl TlsLink {
         Ok(Self::new(connecting.await.map_err(failed)?.into()))
     }
 
-    /// Performs the TLS handshake over an accepted TCP connection, as the server.
+    /// Performs the server's side of the TLS handshake on `stream`, an accepted TCP connection.
+    /// `config` contains the TLS settings of the server.
     pub(super) async fn accept(
         stream: TcpStream,
         config: &Arc<ServerConfig>,
@@ -79,9 +80,9 @@ impl TlsLink {
         self.certificate.clone()
     }
 
-    /// Writes as much of `batch` to the TLS stream as possible without waiting. Returns `false` if
-    /// unsent bytes remain in the batch or in the stream. If the peer has closed the connection,
-    /// drops the bytes and returns `true`.
+    /// Writes as much of `batch` to the TLS stream as possible without waiting. Returns `true` if
+    /// no bytes are left: all were sent, or the peer has closed the connection and the rest was
+    /// dropped. Returns `false` if unsent bytes remain in the batch or in the stream.
     pub(super) fn try_send(&self, batch: &mut Batch) -> bool {
         let written = self.poll_send(batch, &mut Context::from_waker(Waker::noop()));
         written.is_ready()

@@ -18,8 +18,8 @@ pub(crate) struct CallCounters {
 }
 
 impl CallCounters {
-    /// Returns the present counts of the method `name`, as the value that the reflection service
-    /// sends.
+    /// Returns the numbers of calls of the method `name` so far, such as started and failed calls,
+    /// in the form that the reflection service sends.
     pub(crate) fn read(&self, name: &str) -> CallCounts {
         // In the reverse order of the increments, so that the number of failed calls is never
         // higher than that of ended calls, which is never higher than that of started calls.

@@ -78,9 +78,8 @@ impl ServerObservation {
         }
     }
 
-    /// Returns this observation of a running call, after adding the call to `counts`. The
-    /// reflection service reports these counts. The call counts as running until the observation is
-    /// dropped.
+    /// Adds the observed call to `counts`, from which the reflection service reports the numbers of
+    /// calls. The call counts as running until the returned observation is dropped.
     #[cfg(feature = "reflection")]
     pub(crate) fn with_counters(self, counts: Option<&std::sync::Arc<CallCounters>>) -> Self {
         Self {
@@ -99,8 +98,8 @@ impl ServerObservation {
         poll()
     }
 
-    /// Ends the observation of a call that a handler has executed. Counts the call with `outcome`
-    /// in the metrics and for the reflection service.
+    /// Ends the observation of a call that a handler has executed. Adds `outcome` to the metrics
+    /// and to the numbers of calls that the reflection service reports.
     pub(crate) fn end(self, outcome: Outcome) {
         #[cfg(feature = "reflection")]
         if let Some(counted) = self.counted {
@@ -166,8 +165,8 @@ pub(crate) fn count_refused(observe: ObserveOptions, method: &'static str) {
     let _ = (observe, method);
 }
 
-/// Returns the metadata of a request with a trace context added if `observe` enables traces, so
-/// that the call belongs to the trace of its caller.
+/// Adds a trace context to the metadata of a request, so that the call belongs to the trace of its
+/// caller. Returns `metadata` unchanged if `observe` does not enable traces.
 pub(crate) fn with_trace(observe: ObserveOptions, metadata: Metadata) -> Metadata {
     #[cfg(feature = "trace")]
     if observe.has_traces {

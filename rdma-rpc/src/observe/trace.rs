@@ -70,7 +70,8 @@ impl TraceContext {
         }
     }
 
-    /// Creates a new span with a random ID in the same trace, for a call that this span makes.
+    /// Creates a new span (one operation of a trace) with a random ID in the same trace. Used for a
+    /// call that is made within this span.
     #[must_use]
     pub fn child(&self) -> Self {
         Self {
@@ -84,7 +85,8 @@ impl TraceContext {
         self.trace_id
     }
 
-    /// Returns the ID of the span, which identifies the span within its trace.
+    /// Returns the ID of this span (one operation of a trace), which identifies the span within its
+    /// trace.
     pub fn span_id(&self) -> u64 {
         self.span_id
     }
@@ -113,7 +115,8 @@ impl TraceContext {
             .ok_or(InvalidTraceContext)
     }
 
-    /// Returns the span of the handler that this thread is polling; `None` outside of a handler.
+    /// Returns the trace context of the handler that this thread is polling; `None` outside of a
+    /// handler.
     pub fn current() -> Option<Self> {
         CURRENT.with_borrow(Clone::clone)
     }
@@ -132,7 +135,8 @@ impl Default for TraceContext {
     }
 }
 
-/// Returns a random ID of a trace or span. The ID is not 0, which the format does not allow.
+/// Returns a random ID of a trace or span. Never returns 0, because the format of trace contexts
+/// does not allow 0 as an ID.
 fn random() -> u64 {
     RandomState::new().hash_one(()).max(1)
 }
@@ -144,8 +148,8 @@ fn within<T>(context: TraceContext, poll: impl FnOnce() -> T) -> T {
     poll()
 }
 
-/// Runs `future` so that its calls belong to the trace at the position `context`. Runs the future
-/// unchanged if `context` is `None`.
+/// Runs `future`. If `context` is given, the calls that the future makes belong to the trace of
+/// `context`.
 pub(super) async fn in_current_call<F: Future>(
     future: F,
     context: Option<TraceContext>,
@@ -239,8 +243,8 @@ pub(super) fn propagate(metadata: Metadata) -> Metadata {
     complete.unwrap_or(traced)
 }
 
-/// Span of the crate `tracing` in which a handler runs, and the position of this span in the trace
-/// of the call.
+/// Span of the crate `tracing` (a named period in the log) in which a handler runs, and the trace
+/// context for the calls that the handler makes.
 #[derive(Debug)]
 pub(super) struct HandlerSpan {
     context: TraceContext,
@@ -272,8 +276,8 @@ impl HandlerSpan {
         Self { context, span }
     }
 
-    /// Calls `poll`, which polls the handler, within this span, and returns the result. Log events
-    /// and calls within `poll` belong to the trace.
+    /// Calls `poll`, which polls the handler, and returns its result. Log events within `poll`
+    /// belong to this span, and calls belong to the handler's trace.
     pub(super) fn within<T>(&self, poll: impl FnOnce() -> T) -> T {
         let _entered = self.span.enter();
         within(self.context.clone(), poll)

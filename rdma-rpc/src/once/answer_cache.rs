@@ -25,9 +25,9 @@ use crate::status::Status;
 /// for longest. Of that client, only the [`History`] is then stored.
 const MAX_CLIENTS: usize = 1024;
 
-/// Maximum number of answers that are stored for a client, which limits the memory of the server.
-/// For a further answer, the oldest answer is dropped, and a repeated request for its call is
-/// refused.
+/// Maximum number of answers that are stored for repeated requests of a client, which limits the
+/// memory of the server. A further answer replaces the oldest one. A repeated request for the call
+/// of the replaced answer is refused.
 const MAX_ANSWERS: usize = 256;
 
 /// Maximum total length of all stored answers in bytes, which limits the memory of the server.
@@ -97,8 +97,8 @@ enum StoredAnswer {
     Refused(Status),
 }
 
-/// Panic payload by which a handler's task ends a call of a method with `#[rpc(once)]` without a
-/// result. The server sends the status to the client instead.
+/// Panic payload with which a handler's task ends its call without a result. The server then sends
+/// the contained status to the client. Used only by methods with `#[rpc(once)]`.
 pub(crate) struct Refusal(pub(crate) Status);
 
 impl Default for AnswerCache {
@@ -115,9 +115,9 @@ impl AnswerCache {
         self.instance_id
     }
 
-    /// Creates the record of the client at the other end of a new connection. The client's
-    /// identifier is not known yet and is set by the first request. Must be called before the
-    /// connection receives requests.
+    /// Creates the record of the client of a new connection, by which the server recognizes the
+    /// client's repeated requests. The first request sets the client's identifier. Must be called
+    /// before the connection receives requests.
     pub(crate) fn connection_client(&self) -> ConnectionClient {
         ConnectionClient {
             session: OnceLock::new(),
@@ -125,10 +125,11 @@ impl AnswerCache {
         }
     }
 
-    /// Checks that a call that must be executed at most once can be executed now, or is already
-    /// running or has a stored answer. Otherwise, fails with the status to be sent to the client.
-    /// `metadata` contains the number of the call, `client` is the record of the client, and
-    /// `running` is the maximum number of running calls of a client.
+    /// Returns `Ok` if a call that must be executed at most once can be executed now, is running,
+    /// or has a stored answer. Otherwise, returns the status to be sent to the client.
+    ///
+    /// `metadata` is the metadata of the request. `client` is the record of the client. `running`
+    /// is the maximum number of running calls of a client.
     pub(crate) fn check(
         &self,
         metadata: &Metadata,
@@ -234,8 +235,9 @@ impl State {
             || calls.values().filter(|entry| !entry.is_done()).count() < running
     }
 
-    /// Makes room for another client: if [`MAX_CLIENTS`] is reached, removes all calls of the
-    /// client with the oldest request among the clients without a running call.
+    /// If the calls of [`MAX_CLIENTS`] clients are stored, removes all calls of one client to make
+    /// room for another. Chooses a client without a running call: the client whose last request is
+    /// the oldest.
     fn evict_client(&mut self) {
         if self.sessions.len() < MAX_CLIENTS {
             return;
@@ -253,9 +255,9 @@ impl State {
         }
     }
 
-    /// Drops answers if all stored answers together have more than `limit` bytes. The answers of
-    /// the client that has been idle for longest are dropped first. Stops when half of `limit` is
-    /// reached, so that the next answers do not exceed the limit again.
+    /// Drops stored answers if they have more than `limit` bytes in total. Begins with the answers
+    /// of the client that has been idle for longest. Stops at half of `limit`, so that the next
+    /// answers do not exceed the limit again.
     fn drop_old_answers(&mut self, limit: usize) {
         if self.answer_bytes <= limit {
             return;
@@ -292,9 +294,9 @@ impl ClientAnswers {
         freed + self.drop_answers(MAX_ANSWERS - 1)
     }
 
-    /// Drops the oldest answers until at most `most` answers are left, and stores the sequence
-    /// numbers of their calls, so that a repeated request does not execute these calls again.
-    /// Returns the length of the dropped answers in bytes.
+    /// Drops this client's oldest answers until at most `most` answers are left. Stores the numbers
+    /// of their calls, so that repeated requests of these calls are refused. Returns the total
+    /// length of the dropped answers in bytes.
     fn drop_answers(&mut self, most: usize) -> usize {
         let done = self.calls.iter().filter(|(_, entry)| entry.is_done());
         let done: Vec<u64> = done.map(|(call, _)| *call).collect();
@@ -321,9 +323,9 @@ impl ClientAnswers {
         self.history.floor
     }
 
-    /// Returns the record of a client whose answers are removed. The record prevents the repeated
-    /// execution of all calls that the server knows: the sequence numbers of these calls are below
-    /// its floor.
+    /// Returns a record of the calls of this client that the server may have executed, for use
+    /// after the client's answers are removed. The record contains only a limit: each call with a
+    /// lower sequence number may have been executed.
     fn final_history(mut self) -> History {
         let calls = self.calls.last_key_value().map(|(call, _)| *call);
         let last = calls.max(self.dropped.last().copied());
@@ -333,7 +335,7 @@ impl ClientAnswers {
 }
 
 impl CallEntry {
-    /// Returns whether the handler has finished, so that the entry contains the answer.
+    /// Returns whether the handler of this call has finished, so that its answer is stored.
     fn is_done(&self) -> bool {
         !matches!(*self.answer.borrow(), StoredAnswer::Running)
     }
@@ -343,9 +345,9 @@ impl CallEntry {
     }
 }
 
-/// Runs the handler of a call of a method with `#[rpc(once)]`, at most once. The handler runs in a
-/// task that continues after the end of the connection. Repeated requests of the same call get the
-/// stored result. `handle` calls the method, and `F` are the codecs of the method.
+/// Calls `handle`, the handler of a method with `#[rpc(once)]`, at most once for each call.
+/// Repeated requests of the same call get the stored result. The handler runs in a task that
+/// continues after the end of the connection. `F` selects the codecs of the method.
 #[doc(hidden)]
 pub async fn execute_once<F, Q, T, E, Fut>(
     mut call: Call<Q>,
@@ -405,8 +407,8 @@ where
     }
 }
 
-/// Ends the call that the present task handles with a status. Unwinds with a [`Refusal`], from
-/// which the server gets the status, and does not call the panic hook.
+/// Ends the call of the present task, and makes the server send `status` to the client. Unwinds
+/// with a [`Refusal`], without calling the panic hook.
 fn refuse(status: Status) -> ! {
     resume_unwind(Box::new(Refusal(status)))
 }
@@ -455,9 +457,9 @@ mod tests {
         cache.check(&metadata, &cache.connection_client(), 1)
     }
 
-    /// Finds or creates the entry of the call `number`, as for a request on a new connection.
-    /// Returns the entry, and `true` if the entry is new; `None` if the call may have been executed
-    /// but has no stored answer.
+    /// Finds or creates the entry of the call `number`, as if the request had arrived on a new
+    /// connection. Returns the entry, and `true` if the entry is new. Returns `None` if the call
+    /// may have been executed but has no stored answer.
     fn enter(cache: &AnswerCache, number: CallNumber) -> Option<(Arc<CallEntry>, bool)> {
         cache.enter(number, cache.connection_client().epoch)
     }

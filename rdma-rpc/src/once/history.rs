@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use super::CallNumber;
 
-/// Maximum number of evicted clients whose histories are stored, which limits the memory of the
-/// server to a few MiB. For a further client, the history that was stored first is forgotten.
+/// Maximum number of clients whose [`History`] is stored, which limits the memory of the server to
+/// a few MiB. The record of a further client replaces the oldest record.
 const MAX_EVICTED: usize = 64 << 10;
 
 /// Record of the calls of a client that a server may have executed, although their answers are not
@@ -26,22 +26,22 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Returns whether the call `number` has certainly not been executed. The caller must have
+    /// Returns `true` if the call `number` has certainly not been executed. The caller must have
     /// checked that no answer or number of the call is stored. `epoch` is the epoch at which the
     /// connection of the request was accepted.
     ///
-    /// A first request may be delayed until a repeated request of the same call was executed on
-    /// another connection. The record of that execution is stored after the first connection was
-    /// accepted. That record is thus part of this history, unless a record from after `epoch` was
-    /// forgotten.
+    /// If the server has forgotten records, returns `true` only for a first request whose
+    /// connection was accepted after the forgotten records were stored. These records cannot
+    /// contain the call.
     pub(super) fn excludes(&self, number: &CallNumber, epoch: u64) -> bool {
         let is_complete = self.epoch == 0;
         number.call >= self.floor && (is_complete || (!number.is_repeated && epoch >= self.epoch))
     }
 }
 
-/// Records of the clients whose stored answers were removed to make room for other clients. Each
-/// record tells which calls the server may have executed.
+/// Records of the clients whose stored answers were removed to make room for other clients. With
+/// these records, the server refuses repeated requests of these clients instead of executing the
+/// calls again.
 #[derive(Debug, Default)]
 pub(super) struct EvictedClients {
     /// Histories by client identifier, each with its key in `order`.
@@ -55,15 +55,15 @@ pub(super) struct EvictedClients {
 }
 
 impl EvictedClients {
-    /// Returns the present epoch, a logical time: the number of histories that the server has
-    /// stored so far. Each accepted connection keeps the epoch of its beginning.
+    /// Returns the number of records that the server has stored so far, as a logical time. Each
+    /// accepted connection stores the time at which it began, for [`History::excludes`].
     pub(super) fn epoch(&self) -> u64 {
         self.next
     }
 
     /// Returns the record of the calls that the server may have executed for the client `session`.
-    /// The server stores no answers of this client: its answers were removed, or the client is
-    /// unknown. For an unknown client, takes into account that its record may have been forgotten.
+    /// If no record of this client is stored, the result takes into account that a record may have
+    /// been forgotten. Must be called only while no answers of this client are stored.
     pub(super) fn history(&self, session: u128) -> History {
         let unknown = History {
             floor: 0,
@@ -75,8 +75,8 @@ impl EvictedClients {
     }
 
     /// Stores `history`, the record of the calls that the server may have executed for the client
-    /// `session`, because the answers of this client are removed. If more than `MAX_EVICTED`
-    /// records are then stored, forgets the oldest record.
+    /// `session`. Called when the client's answers are removed. If more than `MAX_EVICTED` records
+    /// are then stored, forgets the oldest record.
     pub(super) fn insert(&mut self, session: u128, history: History) {
         self.remove(session);
         self.histories.insert(session, (self.next, history));
@@ -90,8 +90,8 @@ impl EvictedClients {
         }
     }
 
-    /// Removes the record of the calls that the server may have executed for the client `session`.
-    /// The server stores answers of this client again, and keeps the record with them.
+    /// Removes the record of the client `session` from this list. Called when the server begins to
+    /// store answers of this client again, together with the record.
     pub(super) fn remove(&mut self, session: u128) {
         if let Some((key, _)) = self.histories.remove(&session) {
             self.order.remove(&key);
@@ -99,8 +99,8 @@ impl EvictedClients {
     }
 }
 
-/// Identifier of the client at the other end of a server's connection, and the epoch at which the
-/// connection was accepted. Used for calls that are executed at most once.
+/// Identifier of the client at the other end of a server's connection, and the logical time (epoch)
+/// at which the connection was accepted. Used for calls that are executed at most once.
 #[derive(Debug)]
 pub(crate) struct ConnectionClient {
     /// Identifier of the client, set by the first request of a call that is executed at most once.

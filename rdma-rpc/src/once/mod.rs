@@ -16,12 +16,13 @@ pub(crate) use self::history::ConnectionClient;
 pub(crate) use self::session::Session;
 use crate::metadata::Metadata;
 
-/// Name of a metadata value. In a request, the value is the [`CallNumber`] of the call. In the
-/// settings that a server sends, the value is the instance ID of the server process.
+/// Name of the metadata value for calls that are executed at most once. In a request, the value is
+/// the [`CallNumber`] of the call. In a server's settings, the value is a random number that
+/// identifies the server process.
 const NAME: &str = "rdma-rpc-once";
 
-/// Length in bytes of the metadata that a call number adds to a request. The metadata of a request
-/// can thereby exceed its maximum length, and the error then contains the whole length.
+/// Length in bytes of the metadata that a call number adds to a request. Included in the length
+/// that the error for too long metadata contains.
 pub(crate) const LEN: usize = 1 + NAME.len() + 2 + CallNumber::LEN;
 
 /// Number of a call, which its request contains as metadata. The server recognizes a repeated
@@ -82,7 +83,8 @@ pub(crate) fn server_metadata(instance_id: u64) -> Metadata {
     Metadata::default().with(NAME, instance_id.to_be_bytes())
 }
 
-/// Returns the instance ID in the metadata of a server's settings; `None` if there is no valid ID.
+/// Returns the random number that identifies the server process, from the metadata of the server's
+/// settings. Returns `None` if there is no valid number.
 pub(crate) fn instance_id(server_metadata: &Metadata) -> Option<u64> {
     let bytes = server_metadata.get(NAME)?.try_into().ok()?;
     Some(u64::from_be_bytes(bytes))

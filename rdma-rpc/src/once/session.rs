@@ -69,9 +69,9 @@ impl NumberedCall<'_> {
         self.sent_to.is_none_or(|first| first == instance_id)
     }
 
-    /// Returns `metadata` with the number of this call added, by which the server recognizes a
-    /// repeated request. `instance_id` identifies the server process to which the request is sent.
-    /// Returns `None` if the metadata would be too long.
+    /// Returns a copy of `metadata` with the number of this call, by which the server recognizes a
+    /// repeated request. `instance_id` identifies the server process to which the call is sent, and
+    /// is stored in the number. Returns `None` if the metadata would be too long.
     pub(crate) fn metadata(&self, metadata: &Metadata, instance_id: u64) -> Option<Metadata> {
         let floor = self.session.numbers.lock().in_progress.first().copied();
         let number = CallNumber {

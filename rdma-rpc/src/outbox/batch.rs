@@ -10,9 +10,9 @@ use crate::payload::Buffer;
 pub(crate) use crate::wire::MAX_BATCH_LEN;
 use crate::wire::{CallId, Header, ITEM_PREFIX_LEN, MESSAGE_HEADER_LEN, write_message_header};
 
-/// Maximum number of free buffers that a connection keeps for later messages. Equal to the maximum
-/// number of messages that the device may be sending, because their buffers are kept but cannot be
-/// used yet.
+/// Maximum number of buffers of sent messages that a connection keeps for later messages. Equal to
+/// the maximum number of messages that the device can be sending, because the device may still be
+/// reading from each of these buffers.
 const MAX_SPARE_BUFFERS: usize = 64;
 
 /// A message that is under construction or waits to be sent. A batch contains the frames of several
@@ -59,7 +59,7 @@ pub(crate) struct ItemHeader {
 
 impl ItemHeader {
     /// Returns the header of a frame with `count` consecutive stream items, each preceded by its
-    /// length. The first item is the item that `self` describes.
+    /// length. `self` describes the first item.
     fn run_header(&self, count: u16) -> Header<'static> {
         Header::Items {
             id: self.id,
@@ -69,8 +69,8 @@ impl ItemHeader {
         }
     }
 
-    /// Returns the header of a frame that contains only the stream item that `self` describes. The
-    /// length of the frame is then the length of the item, so no length precedes the item.
+    /// Returns the header of a frame with a single stream item, which `self` describes. No length
+    /// precedes the item, because the item is the rest of the frame.
     pub(crate) fn single_header(&self) -> Header<'static> {
         self.run_header(0)
     }
@@ -147,9 +147,9 @@ impl Batch {
         }
     }
 
-    /// Appends a frame to this message. Returns the length of the encoded body in bytes. Returns
-    /// `None` if the frame does not fit into the rest of the buffer, or the message has the maximum
-    /// number of frames.
+    /// Appends a frame with the header `header` and the encoded `body` to this message. Returns the
+    /// length of the encoded `body` in bytes. Returns `None` if the frame does not fit into the
+    /// rest of the buffer, or the message has the maximum number of frames.
     pub(super) fn push(
         &mut self,
         header: &Header<'_>,

@@ -13,8 +13,8 @@ use super::{Batch, Outbox};
 use crate::error::Error;
 use crate::link::Link;
 
-/// Time after which a peer is disconnected that accepts no message. Without this limit, calls on
-/// the connection could wait forever. Longer than temporary congestion.
+/// Time after which a peer that accepts no message is disconnected, because calls on the connection
+/// could otherwise wait forever. Longer than temporary congestion.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Outbox {

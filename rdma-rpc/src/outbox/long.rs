@@ -22,8 +22,9 @@ pub(crate) fn send_long<C: Deref<Target = Core>>(
 }
 
 impl Outbox {
-    /// Sends a message with a long frame, concurrently with the batches if the transport allows,
-    /// otherwise after the queued batches. A [`CountedFrame`] must count the frame as waiting.
+    /// Sends `batch`, a message with a single long frame. If the transport allows, sends it
+    /// concurrently with other messages, otherwise after the queued messages. While this function
+    /// runs, the caller must hold a [`CountedFrame`] for the frame.
     async fn send_counted(&self, mut batch: Box<Batch>) -> Result<(), Error> {
         let link = self.link().ok_or_else(ended)?;
         if link.sends_concurrently() {
@@ -48,8 +49,8 @@ impl Outbox {
     }
 }
 
-/// Guard that counts a long frame against the outbox's limit of waiting bytes until the guard is
-/// dropped.
+/// Guard that counts a long frame of `len` bytes as waiting to be sent, until the guard is dropped.
+/// New calls wait while too many bytes wait to be sent.
 struct CountedFrame<C: Deref<Target = Core>> {
     core: C,
     len: usize,

@@ -26,12 +26,12 @@ use crate::status::Status;
 use crate::wire::Header;
 
 /// Number of frames after which a message is sent immediately, even if other ready tasks may append
-/// more frames to it. The peer then handles these frames while this end produces more. Otherwise,
-/// each end would be idle while the other end works.
+/// more frames to it. The peer can then handle these frames while this end produces more.
 const EARLY_SEND_FRAMES: u16 = 32;
 
-/// Number of bytes in complete batches above which new calls and stream items wait, which limits
-/// the memory of the queue. Large enough that the transport has data to send while calls wait.
+/// Maximum number of bytes in complete messages that wait to be sent. While more bytes wait, new
+/// calls and stream items wait, too. Large enough that the transport has data to send in the
+/// meantime.
 const MAX_QUEUED: usize = 256 << 10;
 
 /// Number of bytes of long frames above which new calls and stream items wait, which limits memory.
@@ -120,8 +120,8 @@ pub(crate) enum AppendError {
 }
 
 impl AppendError {
-    /// Returns the error for the program that wanted to send the request or stream item. `self` is
-    /// the reason for which the frame was not appended to the outbox.
+    /// Converts the reason for which a request or stream item could not be queued for sending to
+    /// the error that the program gets.
     pub(crate) fn into_error(self) -> Error {
         match self {
             Self::Codec(error) => Error::Encode(error),
@@ -130,8 +130,8 @@ impl AppendError {
         }
     }
 
-    /// Returns the status that the server sends to the caller instead of a response. `self` is the
-    /// reason for which the response was not appended to the outbox.
+    /// Converts the reason for which a response could not be queued for sending to the status that
+    /// the caller gets instead.
     pub(crate) fn into_status(self) -> Status {
         match self {
             Self::Codec(error) => Status::BadResponse(error.to_string().into()),
@@ -201,8 +201,9 @@ impl Outbox {
         }
     }
 
-    /// Encodes a frame that is too long to share a message, as a separate message. The caller must
-    /// send this message by [`send_long`]. Fails if the message would have more than `limit` bytes.
+    /// Encodes `header` and `body` as a separate message, because they are too long to share a
+    /// message with others. The caller must send this message by [`send_long`]. Fails if the
+    /// message would have more than `limit` bytes.
     pub(crate) fn encode_long(
         &self,
         header: &Header<'_>,
@@ -268,9 +269,9 @@ impl Outbox {
         Ok(())
     }
 
-    /// Updates the flag by which new calls and stream items wait, from the number of bytes that
-    /// wait to be sent. If there is room again, wakes the tasks that wait for room. `state` is the
-    /// locked state of this outbox.
+    /// Sets `is_full` if too many bytes wait to be sent, and otherwise clears it. New calls and
+    /// stream items wait while this flag is set. Wakes them when the flag is cleared. `state` is
+    /// the locked state of this outbox.
     fn update_full(&self, state: &State) {
         let is_full = state.queued > MAX_QUEUED || state.long > MAX_LONG;
         if self.is_full.swap(is_full, Ordering::AcqRel) && !is_full {
@@ -278,8 +279,8 @@ impl Outbox {
         }
     }
 
-    /// Counts the message `batch` as sent, and keeps its buffer for a later message. Wakes tasks if
-    /// all messages were sent or there is room for further frames.
+    /// Counts the message `batch` as sent, and keeps its buffer for a later message. Wakes the
+    /// tasks that wait until all messages were sent, or until fewer bytes wait to be sent.
     fn count_sent(&self, state: &mut State, link: &Link, batch: Batch) {
         state.sent.frames += u64::from(batch.frames());
         state.sent.messages += 1;
@@ -334,8 +335,8 @@ impl Outbox {
         }
     }
 
-    /// Drops the transport and all frames that were not sent, because the connection has ended.
-    /// Wakes all tasks that wait for room.
+    /// Closes this send queue, because the connection has ended: drops the transport and all unsent
+    /// messages. Wakes all tasks that wait until fewer bytes wait to be sent.
     pub(crate) fn close(&self) {
         let (link, queue) = {
             let mut state = self.state.lock();
@@ -359,9 +360,9 @@ pub(crate) struct OpenBatch<'o> {
 }
 
 impl OpenBatch<'_> {
-    /// Appends an item of a stream, to be sent after the other ready tasks have run. Consecutive
-    /// items of a stream share a frame. Returns the length of the encoded item in bytes, or `None`
-    /// if the item does not fit into a batch.
+    /// Appends an item of a stream to the message that is being filled. The message is sent after
+    /// the other ready tasks have run. Returns the length of the encoded item in bytes, or `None`
+    /// if the item is too long to share a message with others.
     pub(crate) fn append_item(
         &mut self,
         header: &ItemHeader,
@@ -370,10 +371,10 @@ impl OpenBatch<'_> {
         self.append_with(|batch| batch.push_item(header, body), SendAt::TurnEnd)
     }
 
-    /// Encodes a frame by calling `push` with the message to which frames are being appended, or
-    /// with a new message if the frame does not fit. `send_at` is the time at which the message is
-    /// sent. Returns the length of the frame's encoded body in bytes, or `None` if the frame is too
-    /// long to share a message.
+    /// Appends a frame to the message that is being filled, or to a new message if the frame does
+    /// not fit. `push` must encode the frame into the message that it gets. `send_at` is the time
+    /// at which the message is sent. Returns the length of the frame's encoded body in bytes, or
+    /// `None` if the frame is too long to share a message.
     fn append_with(
         &mut self,
         push: impl Fn(&mut Batch) -> Result<Option<usize>, CodecError>,
@@ -417,7 +418,8 @@ impl State {
         }
     }
 
-    /// Completes the open batch and moves it to the queue, unless it is empty.
+    /// Completes the message that is being filled, and moves it to the queue of messages to be
+    /// sent. Does nothing if the message is empty.
     fn close_batch(&mut self) {
         if let Some(batch) = self.open.take_if(|batch| !batch.is_empty()) {
             self.queued += batch.len();
@@ -426,8 +428,8 @@ impl State {
     }
 }
 
-/// Returns a general error for frames of a connection that has ended. The connection stores the
-/// actual reason.
+/// Returns the error for sending on a connection that has ended. The error does not contain the
+/// actual reason, which only the connection stores.
 fn ended() -> Error {
     Error::disconnected("the reason was not recorded")
 }

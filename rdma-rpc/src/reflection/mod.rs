@@ -53,7 +53,7 @@ pub struct MethodDescription {
     pub error: Option<TypeDescription>,
 }
 
-/// Numbers of the calls of a method since the start of the server. The difference of `started` and
+/// Counts of a method's calls since the start of the server. The difference of `started` and
 /// `ended` is the number of running calls.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]

@@ -17,24 +17,25 @@ use serde::de::{
 use super::schema::{Fields, Format, Schema, TypeFormat};
 use crate::bulk;
 
-/// Maximum number of invented sample values that are decoded to find the structure of one type.
-/// Limits the time for types with many variants. The fields of the variants that were not decoded
-/// stay unknown.
+/// Maximum number of passes to find the structure of one type. Each pass decodes an invented value,
+/// and records the types of its fields. Limits the time for types with many variants. Fields of
+/// variants without a pass stay unknown.
 const MAX_PASSES: usize = 500;
 
-/// Nesting depth of types from which on each sequence and option in an invented sample value is
-/// empty. Limits the use of the stack.
+/// Maximum nesting depth of types in an invented value. Sequences and options that are nested
+/// deeper are empty, which limits the use of the stack.
 const MAX_DEPTH: usize = 64;
 
-/// Returns the structure of a type, which is found by decoding invented sample values of the type.
-/// Returns `None` if the type rejects such a value, or if its decoding depends on the input.
+/// Finds the structure of the type `T` for the reflection service. Decodes invented values of the
+/// type, and records which types the decoding requests. Returns `None` if the type rejects an
+/// invented value, or if its decoding depends on the input.
 pub(crate) fn schema<T: DeserializeOwned>() -> Option<Schema> {
     catch_unwind(AssertUnwindSafe(trace::<T>)).ok().flatten()
 }
 
-/// Finds the structure of the type `T`: decodes invented sample values until every variant of every
-/// enum was used. The deserializer records each type that the decoding requests. Returns `None` if
-/// the type rejects a value.
+/// Finds the structure of the type `T`. Decodes invented values and records which types the
+/// decoding requests, until every variant of every enum was decoded. Returns `None` if the type
+/// rejects an invented value.
 fn trace<T: DeserializeOwned>() -> Option<Schema> {
     let mut builder = SchemaBuilder::default();
     let mut format = Format::Unknown;
@@ -70,15 +71,15 @@ struct SchemaBuilder {
 
 impl SchemaBuilder {
     /// Returns whether a type is being decoded within itself, or types are nested more than
-    /// [`MAX_DEPTH`] deep. Sequences and options in the invented sample value must then be empty,
-    /// because the value would otherwise have no end or be too large.
+    /// [`MAX_DEPTH`] deep. Sequences and options must then be decoded as empty, because the
+    /// decoding would otherwise never end or take too long.
     fn is_recursive(&self) -> bool {
         let is_repeated = |(at, name): (usize, &&str)| self.stack[..at].contains(name);
         self.stack.len() > MAX_DEPTH || self.stack.iter().enumerate().any(is_repeated)
     }
 
-    /// Returns whether a value of every variant of every enum that was found was decoded. The
-    /// structure is then complete, and no further value must be decoded.
+    /// Returns whether every variant of every enum found so far was decoded. The structure is then
+    /// complete, and no further value must be decoded.
     fn is_complete(&self) -> bool {
         self.types.values().all(|format| match format {
             TypeFormat::Struct(_) => true,
@@ -103,9 +104,8 @@ impl SchemaBuilder {
         decoded
     }
 
-    /// Records a struct with its fields. If the struct was already found in an earlier value,
-    /// completes the unknown types of its fields. Fails if the fields contradict the earlier
-    /// fields.
+    /// Records a struct with its fields. If the struct is already recorded, fills in those types of
+    /// its fields that are still unknown. Fails if the fields differ from the recorded fields.
     fn add_struct(&mut self, name: &str, fields: Fields) -> Result<(), Error> {
         let is_same = match self.types.get_mut(name) {
             None => {
@@ -135,9 +135,8 @@ struct SampleValue<'t> {
 }
 
 impl SampleValue<'_> {
-    /// Records the type of the value that is being decoded. Earlier values at the same position of
-    /// the structure may already have a recorded type, which is then completed. Fails if the types
-    /// contradict each other.
+    /// Records the type of the value that is being decoded. If a type is already recorded for this
+    /// value, fills in its unknown parts. Fails if the two types differ.
     fn set(&mut self, format: Format) -> Result<(), Error> {
         match self.format.merge(format) {
             true => Ok(()),
@@ -354,8 +353,8 @@ impl<'de> Deserializer<'de> for SampleValue<'_> {
     serde::forward_to_deserialize_any! { identifier ignored_any }
 }
 
-/// Decodes the `len` fields of a tuple struct or tuple variant from invented sample values. Returns
-/// the value, and the recorded types of its fields.
+/// Decodes a tuple struct or tuple variant with `len` fields from invented values, to find the
+/// types of its fields. Returns the decoded value and these types.
 fn tuple<'de, V: Visitor<'de>>(
     builder: &mut SchemaBuilder,
     len: usize,
@@ -366,8 +365,8 @@ fn tuple<'de, V: Visitor<'de>>(
     Ok((value, Fields::Tuple(inner)))
 }
 
-/// Decodes the fields of a struct or struct variant from invented sample values. Returns the value,
-/// and the names and recorded types of its fields.
+/// Decodes a struct or struct variant from invented values, to find the types of its fields.
+/// Returns the decoded value, and the names and types of the fields.
 fn named<'de, V: Visitor<'de>>(
     builder: &mut SchemaBuilder,
     names: &'static [&'static str],
@@ -379,8 +378,8 @@ fn named<'de, V: Visitor<'de>>(
     Ok((value, Fields::Named(names.zip(inner).collect())))
 }
 
-/// Deserializer that supplies invented elements of a sequence, map, tuple or struct, and records
-/// their types. Supplies one element for each entry in `formats`, where the type is recorded.
+/// Deserializer that invents the elements of a sequence, map, tuple or struct. Invents one element
+/// for each entry in `formats`, and records the type of the element in this entry.
 struct SampleItems<'t> {
     builder: &'t mut SchemaBuilder,
     formats: std::slice::IterMut<'t, Format>,
@@ -435,8 +434,8 @@ impl<'de> MapAccess<'de> for SampleItems<'_> {
     }
 }
 
-/// Deserializer that supplies an invented sample value of an enum: the variant with the number
-/// `index`. Records the fields of this variant.
+/// Deserializer that invents a value of an enum, to find the fields of one variant. `index` is the
+/// number of this variant.
 struct SampleVariant<'t> {
     index: u32,
     builder: &'t mut SchemaBuilder,

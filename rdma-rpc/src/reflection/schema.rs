@@ -11,8 +11,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// real programs.
 const MAX_DEPTH: u32 = 128;
 
-/// Structure of a type in the signature of a method, for tools that inspect a server. The structure
-/// is that of the type's `Deserialize` implementation, in terms of the serde data model.
+/// Structure of a type in the signature of a method, for tools that inspect a server. Describes the
+/// values that the type's `Deserialize` implementation expects, in the terms of the serde data
+/// model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Schema {
@@ -95,8 +96,8 @@ fn inner<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D
         static DEPTH: Cell<u32> = const { Cell::new(0) };
     }
 
-    /// Guard for decoding a format within another format: when the guard is dropped, the current
-    /// nesting depth is set back to the depth of the outer format, which the guard contains.
+    /// Guard for decoding a format within another format. Contains the nesting depth of the outer
+    /// format, and sets the current depth back to it when dropped.
     struct RestoreDepth(u32);
 
     impl Drop for RestoreDepth {
@@ -136,9 +137,9 @@ impl Format {
     }
 }
 
-/// Replaces unknown parts of each type description in `this` by those of the description at the
-/// same position in `other`. Returns `false` if two descriptions contradict each other or the lists
-/// have different lengths.
+/// Merges each type in `other` into the type at the same position in `this`: fills in the parts
+/// that are unknown in `this`. Returns `false` if two types differ or the lists have different
+/// lengths.
 fn merge_all(this: &mut [Format], other: Vec<Format>) -> bool {
     let is_same_length = this.len() == other.len();
     let mut pairs = this.iter_mut().zip(other);
@@ -146,9 +147,9 @@ fn merge_all(this: &mut [Format], other: Vec<Format>) -> bool {
 }
 
 impl Fields {
-    /// Replaces unknown types of these fields by the types in `other`, which were recorded from
-    /// another value of the same struct or variant. Returns `false` if the fields contradict each
-    /// other.
+    /// Fills in those types of these fields that are still unknown. `other` contains the fields of
+    /// another value of the same struct or variant. Returns `false` if the names, numbers or known
+    /// types of the fields differ.
     pub(super) fn merge(&mut self, other: Self) -> bool {
         match (self, other) {
             (Self::Unit, Self::Unit) => true,

@@ -102,9 +102,8 @@ async fn accept(server: Server, mut listener: Listener, mut closing: watch::Rece
     }
 }
 
-/// Serves one client until its connection ends, and returns the reason for the end. Only dropping
-/// this future ends the connection earlier, because there is no [`ServerHandle`] by which the
-/// program could shut a server down.
+/// Serves one client until its connection ends, and returns the reason for the end. To end the
+/// connection earlier, drop this future.
 pub(super) async fn serve_one(shared: Arc<Shared>, client: Accepted) -> Error {
     // Nothing is sent on this channel: only dropping the future ends the connection early.
     let (_closing, closed) = watch::channel(false);

@@ -39,7 +39,7 @@ pub(super) struct Authorization {
 
 impl Authorization {
     /// Returns whether the client of a connection may make calls: authentication is not required,
-    /// or has returned `identity`, the identity of the client.
+    /// or has succeeded. `identity` is the identity that authentication has returned, if any.
     pub(super) fn admits(&self, identity: Option<&Metadata>) -> bool {
         self.authenticate.is_none() || identity.is_some()
     }

@@ -31,15 +31,14 @@ impl<Q> Call<Q> {
     }
 
     /// Stores the permits of the call. Until they are dropped, the call counts as running for the
-    /// limits of the server, of the method and of the connection. A handler that runs longer than
-    /// its call can then keep the permits.
+    /// limits of the server, of the method and of the connection.
     pub(super) fn set_permits(&mut self, permits: [Option<CallPermit>; 3]) {
         self.permits = permits;
     }
 
-    /// Takes the permits of the call. Until they are dropped, the call counts as running for the
-    /// limits of the server, of the method and of the connection. The caller keeps the permits
-    /// until the handler ends, which may be later than the end of the call.
+    /// Takes the permits of the call for the limits of the server, of the method and of the
+    /// connection. The call counts as running until the permits are dropped. A permit is `None` if
+    /// there is no such limit.
     pub(crate) fn take_permits(&mut self) -> [Option<CallPermit>; 3] {
         std::mem::take(&mut self.permits)
     }

@@ -251,9 +251,9 @@ impl ServerConnection {
         core.outbox.schedule();
     }
 
-    /// Announces to the client that the server has started no call without answering it. The client
-    /// may then send each call without an answer to another server. The caller must ensure that no
-    /// handler is running.
+    /// Announces to the client that every call that the server has started was answered. The client
+    /// may then send its unanswered calls to another server. The caller must ensure that no handler
+    /// is running.
     pub(super) fn announce_all_answered(&self, core: &Core) {
         drop(core.outbox.append_empty(&Header::Goodbye { status: 2 }));
     }
@@ -302,8 +302,8 @@ impl ServerConnection {
     }
 }
 
-/// Sends `status` instead of the response to the call `id`. The status of a one-way call, which
-/// gets no answer, is only logged.
+/// Answers the call `id` with `status`, without a response. For a one-way call, which gets no
+/// answer, only logs the status.
 pub(super) fn refuse(core: &Core, id: CallId, status: &Status) {
     if id.index == ONE_WAY {
         tracing::warn!(peer = %core.peer, ?status, "a one-way call was dropped");

@@ -37,14 +37,14 @@ impl Context {
         }
     }
 
-    /// Returns the server's store of the answers of calls that are executed at most once.
+    /// Returns the server's store of answers to calls of methods with `#[rpc(once)]`. Repeated
+    /// requests are answered from this store.
     pub(crate) fn answer_cache(&self) -> &AnswerCache {
         &ServerConnection::of(&self.core).shared.once
     }
 
-    /// Returns the record of the client at the other end of this connection. A server stores the
-    /// answers of calls that are executed at most once under this client, and recognizes repeated
-    /// calls by it.
+    /// Returns the record of the client at the other end of this connection. By this record, the
+    /// server finds the stored answers to the client's repeated requests.
     pub(crate) fn connection_client(&self) -> &ConnectionClient {
         &ServerConnection::of(&self.core).once_client
     }
@@ -54,7 +54,7 @@ impl Context {
         (Arc::clone(&self.core), self.id)
     }
 
-    /// Returns the description of the caller's end of the connection, such as its address.
+    /// Returns the description of the client that made the call, such as its address.
     pub fn peer(&self) -> &Peer {
         &self.core.peer
     }

@@ -37,9 +37,8 @@ use crate::wire::{CallId, Header, ONE_WAY};
 /// the thread must wait. Well-behaved handlers return within microseconds.
 const MAX_POLL_TIME: Duration = Duration::from_millis(10);
 
-/// Maximum number of unused allocations for handler futures that a method keeps for later calls.
-/// Limits the memory while few calls run. A call for which no allocation is left allocates a new
-/// one.
+/// Maximum number of unused heap allocations that a method keeps for the handlers of later calls.
+/// Limits the memory while few calls run.
 const MAX_SPARE_FUTURES: usize = 64;
 
 /// Allocation that contains the future of a running handler. Later calls of the method use the same
@@ -85,9 +84,8 @@ pub(super) trait Handler: Send + Sync {
     fn start(&self, incoming: IncomingRequest<'_>) -> Result<()>;
 }
 
-/// A method of a server, and its function that handles a call. The type parameters are the codecs
-/// `F`, the type `Q` of the request, the type `Result<T, E>` of the result, the handler function
-/// `H`, and the future `Fut` that the handler function returns.
+/// A method of a server with its handler: a function `H` from the request, a `Q`, to a future `Fut`
+/// of a `Result<T, E>`. `F` selects the codecs of these types.
 pub(super) struct TypedHandler<F, Q, T, E, Fut, H> {
     info: &'static MethodInfo,
     handle: H,
@@ -112,8 +110,8 @@ impl<F, Q, T, E, Fut, H> TypedHandler<F, Q, T, E, Fut, H> {
         }
     }
 
-    /// Drops the future in `boxed`. Keeps the allocation, so that a later call of the method need
-    /// not allocate memory for its handler's future.
+    /// Drops the handler's future in `boxed`. Keeps the heap allocation for the handler of a later
+    /// call of this method.
     pub(super) fn recycle(&self, mut boxed: FutureBox<Fut>) {
         boxed.set(None);
         // An allocation beyond the capacity of the queue is freed.
@@ -331,8 +329,8 @@ where
     }
 
     /// Counts a call as running until the returned permits are dropped: for the server, for its
-    /// method, and as a one-way call for its connection. Each permit is `None` if there is no such
-    /// limit. If a limit is reached, returns a text with the reason for refusing the call.
+    /// method, and, if it is a one-way call, for its connection. A permit is `None` if no such
+    /// limit applies. If a limit is reached, returns the reason for refusing the call.
     fn acquire_permits(
         &self,
         connection: &ServerConnection,
@@ -361,9 +359,9 @@ where
         Ok(permits)
     }
 
-    /// Waits until the handler's tasks have transferred the last pieces of the request's bulks, and
-    /// then ends the call and sends its response. After the response, the caller uses the memory of
-    /// the bulks again.
+    /// Ends the call `id` and sends its `result`. Before this, waits until the last pieces of the
+    /// request's [`Bulk`](crate::Bulk)s were transferred, because the caller may use their memory
+    /// again after the response.
     async fn respond(&self, core: &Arc<Core>, id: CallId, streams: &Streams, result: Result<T, E>) {
         streams.bulks.close();
         streams.bulks.idle().await;
@@ -436,9 +434,10 @@ where
         }
     }
 
-    /// Ends a call whose handler, or whose response's encoder, has panicked. `payload` is the
-    /// panic's payload. A [`Refusal`] is not a real panic: the caller gets its status. Otherwise,
-    /// the caller gets [`Status::Panicked`]. Returns the outcome of the call for the metrics.
+    /// Ends the call `id` after a panic of its handler or of the encoder of its response. The
+    /// caller gets [`Status::Panicked`]. If the panic's `payload` is a [`Refusal`], by which a
+    /// handler's task refuses a call, the caller gets its status instead. Returns the outcome of
+    /// the call for the metrics.
     pub(super) fn unwound(&self, core: &Core, id: CallId, payload: Box<dyn Any + Send>) -> Outcome {
         let (status, outcome) = match payload.downcast::<Refusal>() {
             Ok(refusal) => (refusal.0, Outcome::Failed),
@@ -511,8 +510,8 @@ fn decode<C: Decode<Q>, Q>(codec: u8, body: Body<'_>) -> Result<Q, CodecError> {
     }
 }
 
-/// Returns a future that sends `batch`, a long response in a message of its own. If the message is
-/// too long for the client, sends [`Status::TooLarge`] instead.
+/// Returns a future that sends `batch`, a message with one long response. If the message is too
+/// long for the client, sends [`Status::TooLarge`] instead.
 pub(super) fn send_response(
     core: &Arc<Core>,
     id: CallId,

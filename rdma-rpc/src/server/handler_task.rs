@@ -61,9 +61,9 @@ where
     F::Error: Encode<E>,
     Fut: Future<Output = Result<T, E>>,
 {
-    /// Polls the handler until it has returned a result, and sends the response. A one-way call is
-    /// dropped here if `deadline` passes or the connection ends. For other calls, the connection
-    /// aborts this task instead.
+    /// Runs the handler until it returns a result, and sends the response. A one-way call is
+    /// dropped early if `deadline` passes or the connection ends. Other calls are not ended here in
+    /// these cases, because the connection aborts their tasks.
     pub(super) async fn run(mut self, deadline: u64) {
         let Some(mut boxed) = self.boxed.take() else {
             return;

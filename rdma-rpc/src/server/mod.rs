@@ -196,12 +196,11 @@ impl Server {
         self
     }
 
-    /// Sets a function that accepts or refuses each connection. The arguments are the peer and the
+    /// Sets a function that accepts or refuses each connection. Its arguments are the peer and the
     /// [credentials](crate::ClientBuilder::credentials) of the client. The function returns the
     /// identity of the client, which handlers get from [`Context::identity`], or the reason for a
-    /// refusal. After a refusal, connecting fails with [`Error::Denied`]. The function runs within
-    /// the poll that receives the first message of the client, so it must not block. Default: every
-    /// client is accepted.
+    /// refusal. After a refusal, connecting fails with [`Error::Denied`]. The function must not
+    /// block. Default: every client is accepted.
     ///
     /// ```
     /// use rdma_rpc::{Address, Client, Context, Error, Metadata, Server};
@@ -280,8 +279,8 @@ impl Server {
     }
 
     /// Sets the RDMA settings of [`Self::listen`], such as the device, the completion mode and the
-    /// queue depths. The message limit of the server replaces that of the settings. Default: the
-    /// defaults of rdma-async, except that clients cannot request memory.
+    /// queue depths. Their message limit is not used; set [`Self::message_limit`] instead. Default:
+    /// the defaults of rdma-async, but clients cannot request memory of the server.
     pub fn transport(mut self, transport: RdmaBuilder) -> Self {
         self.transport = Some(transport);
         self

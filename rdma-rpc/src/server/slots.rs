@@ -19,8 +19,9 @@ pub(super) struct Slots(Box<[Mutex<Slot>]>);
 
 #[derive(Debug, Default)]
 /// State of one of the server's slots for the calls of a connection. A slot runs one call at a
-/// time. Frames that have overtaken the request of their call are also stored in the slot. The
-/// *generation* of a call is a number that distinguishes the call from the other calls in the slot.
+/// time. The *generation* of a call is a number that distinguishes it from the other calls in the
+/// slot. The slot also stores a cancellation or end of a stream that arrived before the request of
+/// its call.
 struct Slot {
     /// Call that is running in the slot.
     running: Option<RunningCall>,
@@ -76,8 +77,8 @@ impl Slots {
         u32::try_from(self.0.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns the slot of the call with the ID `id`, which the client has sent. Fails if the ID
-    /// contains an index that no slot has.
+    /// Returns the slot of the call `id`. Fails if the index in this ID, which the client has sent,
+    /// is not that of a slot.
     fn slot(&self, id: CallId) -> Result<&Mutex<Slot>, Violation> {
         self.0.get(id.index as usize).ok_or(Violation::Index)
     }
@@ -204,8 +205,8 @@ impl Slots {
         }
     }
 
-    /// Stores `results`, the leases by which the caller accesses the [`Bulk`](crate::Bulk)s in the
-    /// result of a finished call. [`Self::cancel`] then ends these leases. If the caller has
+    /// Stores `results`, the caller's permissions to access the [`Bulk`](crate::Bulk)s in the
+    /// result of the call `id`. A later [`Self::cancel`] ends these permissions. If the caller has
     /// already cancelled the call, ends them at once.
     pub(super) fn set_results(&self, id: CallId, results: ResultLeases) {
         let Ok(slot) = self.slot(id) else { return };

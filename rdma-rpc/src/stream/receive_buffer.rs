@@ -14,8 +14,8 @@ use crate::wire::{ITEM_PREFIX_LEN, Violation};
 /// memory.
 const MAX_SPARE_BUFFERS: usize = 16;
 
-/// Received items of a stream that the program has not taken yet, and the window that the peer may
-/// still use.
+/// Received items of a stream that the program has not taken yet, and the numbers of items and
+/// bytes that the peer may still send.
 #[derive(Debug)]
 pub(crate) struct ReceiveBuffer {
     state: Mutex<State>,
@@ -81,9 +81,10 @@ impl ReceiveBuffer {
 
     /// Adds the items of a received frame. `first` is the sequence number of the first item, and
     /// `count` the number of items, each preceded by its length. If `count` is 0, `body` is a
-    /// single item. Ignores items after the end of the stream. Fails if the peer has sent more
-    /// items or bytes than allowed; the bytes may be exceeded by less than `slack`, the maximum
-    /// length of an item.
+    /// single item. Ignores items after the end of the stream.
+    ///
+    /// Fails if the peer has sent more items than allowed, or too many bytes. The allowed bytes may
+    /// be exceeded by less than `slack`, the maximum length of an item.
     pub(crate) fn push(
         &self,
         first: u32,
@@ -130,8 +131,8 @@ impl ReceiveBuffer {
     }
 
     /// Records that the stream ends after a total of `items` items, some of which may not have
-    /// arrived yet. Fails if the peer was not allowed to send so many items, or has announced
-    /// another number before.
+    /// arrived yet. Fails if the peer was not allowed to send so many items, or if an earlier end
+    /// had a different number.
     pub(crate) fn end(&self, items: u32) -> Result<(), Violation> {
         let waker = {
             let mut state = self.state.lock();
@@ -190,9 +191,9 @@ impl ReceiveBuffer {
     }
 
     /// Counts all items of `run`, a received frame, as taken by the program, and keeps its buffer
-    /// for a later frame. Returns the numbers of items and bytes that the peer may send in
-    /// addition, or `None` while the program has taken too few. The caller must announce these
-    /// numbers to the peer.
+    /// for a later frame. Once the program has taken half of what the peer could send, returns the
+    /// numbers of further items and bytes to allow. The caller must announce these numbers to the
+    /// peer.
     pub(crate) fn finish(&self, run: Run) -> Option<Window> {
         let mut state = self.state.lock();
         let window = state.count(run.count(), run.bytes());
@@ -240,9 +241,9 @@ impl State {
         Ok(true)
     }
 
-    /// Counts `items` items with a total of `bytes` bytes as taken by the program. If the program
-    /// has taken at least half of the items or bytes that the peer could send, returns how many the
-    /// peer may send in addition. Otherwise returns `None`.
+    /// Counts `items` items with a total of `bytes` bytes as taken by the program. Once the program
+    /// has taken half of the items or bytes that the peer could send, returns how many the program
+    /// has taken: the peer may send as many more. Otherwise, returns `None`.
     fn count(&mut self, items: u32, bytes: u32) -> Option<Window> {
         self.next = self.next.wrapping_add(items);
         self.taken.items += items;
@@ -287,9 +288,8 @@ mod tests {
         buffer.push(first, 1, count, Body::Short(&bytes), 1000)
     }
 
-    /// Takes the items of the next frame from `buffer`. Returns the first byte of each item, by
-    /// which the test recognizes it, and the items and bytes that the peer may then send in
-    /// addition.
+    /// Takes all items of the next frame from `buffer`. Returns the first byte of each item, by
+    /// which the test recognizes it, and the result of [`ReceiveBuffer::finish`].
     fn next(buffer: &ReceiveBuffer) -> Poll<Option<(Vec<u8>, Option<Window>)>> {
         let mut cx = Context::from_waker(Waker::noop());
         let decode = |_, item: EncodedItem<'_>| match item {

@@ -18,8 +18,8 @@ use crate::wire::{CallId, Header};
 /// Receiver of a stream of items of type `T` from the other end of a call. The items arrive in
 /// order. The receiver also implements [`Stream`].
 ///
-/// The sender of the stream waits as soon as the receiver has not taken 4096 items or 256 KiB of
-/// the sent items.
+/// The sender of the stream waits while 4096 sent items or 256 KiB have not been taken from the
+/// receiver.
 pub struct Receiver<T> {
     incoming: Arc<ReceiveBuffer>,
     core: Arc<Core>,

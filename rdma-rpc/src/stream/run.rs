@@ -23,8 +23,8 @@ pub(crate) struct Run {
     has_lengths: bool,
 }
 
-/// Encoded bytes of a received stream item, which are passed to the decoder. A short item must be
-/// copied by the decoder, and a long item can stay in its receive buffer.
+/// Encoded bytes of a received stream item, which are passed to the decoder. The decoder must copy
+/// a short item, because its buffer is used again. A long item can stay in its receive buffer.
 pub(crate) enum EncodedItem<'e> {
     /// Bytes in a buffer that is used again after the item was decoded.
     Bytes(&'e [u8]),
@@ -120,8 +120,8 @@ fn split_item(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))
 }
 
-/// Returns the total length of `count` items, excluding their lengths. Fails unless `bytes`
-/// contains exactly these items.
+/// Returns the total length of the `count` items in `bytes`, without the length field before each
+/// item. Fails unless `bytes` contains exactly these items.
 fn len_of_items(count: u16, bytes: &[u8]) -> Result<usize, Violation> {
     let mut rest = bytes;
     for _ in 0..count {

@@ -26,8 +26,8 @@ struct State {
     waker: Option<Waker>,
 }
 
-/// Numbers of items and bytes that may be sent before the peer grants more, and the sequence number
-/// of the next item.
+/// Numbers of items and bytes of a stream that may be sent before the peer allows more, and the
+/// sequence number of the next item. Nothing may be sent if one of the numbers is used up.
 #[derive(Debug)]
 pub(crate) struct RemainingWindow {
     items: u32,
@@ -44,12 +44,12 @@ impl RemainingWindow {
         self.items > 0 && self.bytes > 0
     }
 
-    /// Returns the sequence number, counted in items, of the next stream item to be sent.
+    /// Returns the sequence number of the next stream item to be sent.
     pub(crate) fn next(&self) -> u32 {
         self.next
     }
 
-    /// Counts an item of `len` bytes as sent. The caller must ensure that the window is open.
+    /// Counts an item of `len` bytes as sent. [`Self::is_open`] must have returned `true`.
     pub(crate) fn spend(&mut self, len: usize) {
         self.items -= 1;
         self.bytes -= i64::try_from(len).unwrap_or(i64::MAX);
@@ -98,9 +98,8 @@ impl SendWindow {
     /// result. `append` must append items to the send queue of the connection, and count them with
     /// [`RemainingWindow::spend`].
     ///
-    /// `append` runs under the lock of this value. The number that [`Self::sent`] returns is thus
-    /// consistent: the response of the handler, which another task may be sending, counts exactly
-    /// the items that were sent before the response.
+    /// `append` runs under the lock of this value, so that [`Self::sent`] always counts exactly the
+    /// appended items.
     pub(crate) fn poll_append<P>(
         &self,
         cx: &mut Context<'_>,

@@ -68,8 +68,8 @@ fn header<C: Codec>(id: CallId, sequence: u32) -> ItemHeader {
 /// the outbox is rarely locked, and small enough to limit the memory for the items.
 const CHUNK: usize = 64;
 
-/// Result of one step of sending: the items that were encoded. The numbers of items and bytes that
-/// the peer still allows are already reduced by them.
+/// Items that were encoded in one step of sending. They are already subtracted from the items and
+/// bytes that the peer allows.
 enum AppendedItems {
     /// This number of items is in the open batch.
     Batched(usize),
@@ -92,7 +92,8 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Sends an item. Waits while the receiver has not taken enough of the earlier items.
+    /// Sends an item. Waits while the receiver has not taken many of the earlier items, see
+    /// [`Receiver`](crate::Receiver).
     ///
     /// # Errors
     ///
@@ -165,10 +166,10 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Encodes items from the start of `items` into the message to which frames are being appended,
-    /// as many as the peer allows. Stops before an item that is too long to share a message. If
-    /// this is the first item, encodes it as a separate message. Returns the number of items or the
-    /// separate message.
+    /// Encodes items from the start of `items` into the message that is being filled, as many as
+    /// the peer allows. Stops before an item that is too long to share a message. If the first item
+    /// is too long, encodes only this item, as a separate message. Returns the number of items, or
+    /// the separate message.
     fn append_items<I: Borrow<T>>(
         &self,
         window: &mut RemainingWindow,

@@ -55,9 +55,8 @@ impl CallId {
 pub(crate) struct LeaseId(pub(crate) u64);
 
 impl LeaseId {
-    /// Converts this lease ID to the form in which the header of a frame stores an ID. The header
-    /// has one field of 64 bits for an ID, which usually is a [`CallId`]; the result has the same
-    /// 64 bits as this lease ID.
+    /// Returns the 64 bits of this lease ID as a [`CallId`], the type of the ID field in the header
+    /// of every frame.
     fn to_words(self) -> CallId {
         CallId {
             index: (self.0 >> 32) as u32,
@@ -65,8 +64,8 @@ impl LeaseId {
         }
     }
 
-    /// Converts the ID field of a received frame about bulk memory to the lease ID in this field.
-    /// `words` contains the 64 bits of the field, which is usually a call ID. The reverse of
+    /// Returns the lease ID in `words`, the ID field of a received frame about bulk memory. The
+    /// field has the type [`CallId`], because most frames contain a call ID. The reverse of
     /// [`Self::to_words`].
     fn from_words(words: CallId) -> Self {
         Self(u64::from(words.index) << 32 | u64::from(words.generation))

@@ -66,8 +66,8 @@ pub(crate) enum Frame {
 }
 
 /// A parsed frame about bulk memory, which one end lends to the other. `lease` identifies the
-/// memory. `tag` is the number of a request to read or write a piece of the memory; the answer
-/// repeats this number. `at` is an offset in the memory in bytes.
+/// memory, and `at` is an offset in the memory in bytes. `tag` is the number of a request, which
+/// the answer repeats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BulkFrame {
     /// A request of the borrower for the bytes of a piece of leased memory.

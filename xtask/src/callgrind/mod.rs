@@ -34,7 +34,8 @@ use crate::cargo::{self, Kind};
 use crate::limit::ProcessGroup;
 use crate::{environment, packages, project, softroce};
 
-/// The package that contains the two programs whose instructions are counted.
+/// The package with the two programs whose instructions callgrind counts for comparison: one in
+/// Rust, one in C.
 const PACKAGE: &str = "rdma-bench";
 /// The name of two directories: inside the package `rdma-bench`, the directory of the C program;
 /// inside the target directory, the directory of the results.
@@ -47,17 +48,17 @@ const PROGRAM: &str = "posting";
 /// a post and its poll in the C program.
 const GOAL: f64 = 30.0;
 
-/// Maximum average number of calls per request with which a library function is ignored. Such rare
-/// calls do not belong to the requests: they happen once in a run, or in empty polls.
+/// Highest average number of calls per request at which a library function is still ignored. Such
+/// rare calls do not belong to the requests: they happen once in a run, or in empty polls.
 const NEGLIGIBLE: f64 = 0.05;
 
-/// Number of requests that a program posts in the shorter of two runs. The longer run has twice as
-/// many, so that the difference of both runs is the cost of this number of requests, without the
-/// cost of the program's start.
+/// Number of requests in the shorter of two runs of a program. The longer run has twice as many
+/// requests. The difference of both runs is the cost of `COUNT` requests, without the program's
+/// start.
 const COUNT: u64 = 2000;
 
-/// Maximum average number of empty polls (polls that find no completion) per request. A run with
-/// more empty polls is repeated, because their cost is subtracted only approximately.
+/// Maximum average number of polls per request that find no completion. A run with more of these
+/// polls is repeated, because they make the measured cost inaccurate.
 const MAX_EMPTY_POLLS: f64 = 0.02;
 
 /// Maximum number of times that a program is run to get a run with few empty polls (at most
@@ -67,28 +68,27 @@ const MAX_RUNS: usize = 10;
 /// Time limit of one run of a program under callgrind. A run that takes longer counts as failed.
 const RUN_LIMIT: Duration = Duration::from_secs(120);
 
-/// The operations whose cost is measured, each with the number of requests that are posted and
-/// polled for. A send has two, because the peer must post a receive; every other operation has one.
+/// The operations whose cost is measured, each with the number of work requests that it needs. A
+/// send needs two, because the peer must post a receive; every other operation needs one.
 const OPERATIONS: [(&str, u32); 4] = [("send", 2), ("write", 1), ("read", 1), ("atomic", 1)];
 
 /// The name of the operation that polls an empty queue. Its cost is the cost of an empty poll,
 /// which is subtracted from the costs of the other operations.
 const IDLE: &str = "idle";
 
-/// The names of all [`OPERATIONS`]. Used in [`WAYS`] for each interface or queue pair type of
-/// rdma-core that is measured with every operation.
+/// The names of all [`OPERATIONS`], for the entries of [`WAYS`] with which every operation is
+/// measured.
 const ALL: &[&str] = &["send", "write", "read", "atomic"];
-/// The names of the operations send and write. Used in [`WAYS`] for each interface or queue pair
-/// type of rdma-core that supports neither reads nor atomic operations.
+/// The names of the operations send and write, for the entries of [`WAYS`] that support neither
+/// reads nor atomic operations.
 const SENDS_WRITES: &[&str] = &["send", "write"];
-/// The name of the operation send. Used in [`WAYS`] for each interface or queue pair type of
-/// rdma-core that supports only sends, or whose other operations cost the same as another way.
+/// The name of the operation send, for the entries of [`WAYS`] that support only sends, or whose
+/// other operations need not be measured because another entry covers their cost.
 const SENDS: &[&str] = &["send"];
 
-/// The ways in which the Rust program posts requests: the interfaces and queue pair types of
-/// rdma-core. Each entry has the name of the way, whether the way must meet [`GOAL`], and the
-/// operations whose cost is measured. All ways are compared with the same C program: in C, they
-/// differ by at most one flag or address, which costs next to nothing.
+/// The interfaces and queue pair types of rdma-core by which the Rust program posts requests. Each
+/// entry has a name, whether the entry must meet [`GOAL`], and the operations whose cost is
+/// measured. All are compared with the same C program, because in C their costs hardly differ.
 const WAYS: [(&str, bool, &[&str]); 8] = [
     ("owned", true, ALL),
     ("scope", true, ALL),
@@ -114,8 +114,8 @@ struct Cost {
     calls: BTreeMap<String, f64>,
 }
 
-/// A program whose instructions are counted: the Rust program or the C program. For the Rust
-/// program, `way` is the way in which it posts requests: a name in [`WAYS`]. For the C program,
+/// A program whose instructions callgrind counts: the Rust program or the C program. `way` is the
+/// name in [`WAYS`] of the interface by which the Rust program posts requests. For the C program,
 /// `way` is `None`.
 struct Subject {
     program: PathBuf,
@@ -185,9 +185,9 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<u8> {
     Ok(u8::from(missed > 0))
 }
 
-/// Prints the line of the table for the operation `operation` and the way of posting `way`. `c` and
-/// `rust` are the costs of a request in the C program and in the Rust program. `posts` is the
-/// number of posts in a request, to which the goal is proportional; `None` if there is no goal.
+/// Prints the line of the table for the operation `operation` and the entry `way` of [`WAYS`]. `c`
+/// and `rust` are the costs of a request in the C program and in the Rust program. The goal is
+/// [`GOAL`] times `posts`, the number of work requests of the operation; `None` means no goal.
 /// Returns `false` if the goal is missed.
 fn line((operation, way): (&str, &str), c: &Cost, rust: &Cost, posts: Option<u32>) -> bool {
     let difference = rust.outside - c.outside;
@@ -229,8 +229,8 @@ fn build_rust() -> anyhow::Result<PathBuf> {
 }
 
 impl Bench {
-    /// Builds the C program whose instructions are counted (`posting.c`, which posts by
-    /// libibverbs), and returns the path of its executable.
+    /// Builds the C program (`posting.c`), which posts requests by libibverbs and is compared with
+    /// the Rust program. Returns the path of its executable.
     fn build_c(&self, shell: &Shell) -> anyhow::Result<PathBuf> {
         let source = project::root().join(PACKAGE).join(DIRECTORY);
         let source = source.join(PROGRAM).with_extension("c");
@@ -261,8 +261,8 @@ impl Bench {
     }
 
     /// Runs the program `subject` with `count` requests of the kind `operation`, and returns the
-    /// profile (the counted instructions). A request needs `polls` polls; further polls are empty
-    /// and distort the profile, so a run with too many of them is repeated. After [`MAX_RUNS`]
+    /// profile (the counted instructions). A run with many more than `polls` polls per request is
+    /// repeated, because polls that find no completion distort the profile. After [`MAX_RUNS`]
     /// runs, returns the last profile.
     fn repeat(
         &self,
@@ -321,9 +321,9 @@ impl Bench {
 }
 
 impl Cost {
-    /// Returns this cost of a request without the instructions of empty polls (polls that find no
-    /// completion). The request needs `polls` polls; all further polls were empty. `idle` is the
-    /// measured cost of an empty poll.
+    /// Subtracts the instructions of empty polls (polls that find no completion) from this cost of
+    /// a request. All polls beyond the number `polls` were empty. `idle` is the measured cost of an
+    /// empty poll.
     fn net(self, idle: &Self, polls: u32) -> Self {
         let in_vain = self.polls - f64::from(polls);
         Self {

@@ -28,10 +28,10 @@ const APPLETS: &[&str] = &[
     "switch_root",
 ];
 
-/// Builds the archive of the guest's initial root file system for one boot, which runs the command
-/// of `job`. The guest loads the kernel modules `extra_modules` in addition to the modules that it
-/// always needs. `mark` is the text that ends each output of the command. Building takes
-/// milliseconds, so the archive is not cached, and can contain files that only this boot needs.
+/// Builds the archive of the guest's root file system for one boot, in which the guest runs the
+/// command of `job`. The guest loads the kernel modules `extra_modules` in addition to the modules
+/// that it always needs. `mark` is the text that the guest prints at the end of each output of the
+/// command.
 pub(crate) fn build(
     shell: &Shell,
     kernel: &Kernel,

@@ -14,8 +14,8 @@ use super::modules::{self, Table};
 use crate::packages::{Privilege, run_quietly};
 use crate::project;
 
-/// The Debian package that depends on the package of the current kernel, and so determines the
-/// kernel of the guest.
+/// The Debian package that depends on the package of the current kernel. The guest, a virtual
+/// machine, boots this kernel.
 const META_PACKAGE: &str = "linux-image-amd64";
 
 /// A Debian kernel for the guest (the virtual machine), unpacked in the cache directory and not

@@ -37,8 +37,8 @@ pub(crate) fn copy_until(mark: &[u8], mut port: impl Read, mut out: impl Write) 
     }
 }
 
-/// Returns the number of bytes at the end of `bytes` that are possibly the beginning of `mark`, so
-/// that they must not be written yet.
+/// Returns the number of bytes at the end of `bytes` that may be the beginning of `mark`, the text
+/// that ends an output. Only the following bytes show whether they are a part of the output.
 fn partial_mark_len(bytes: &[u8], mark: &[u8]) -> usize {
     let longest = bytes.len().min(mark.len() - 1);
     (1..=longest)

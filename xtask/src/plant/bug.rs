@@ -12,16 +12,16 @@ use crate::project;
 /// The crates for which known bugs are stored as patches, relative to the root of the workspace.
 const CRATES: [&str; 2] = ["ibverbs-sys/softroce", "rdma-core"];
 
-/// The directory with the patch files of a crate's known bugs, relative to the crate. Tests must
-/// fail when such a patch is applied.
+/// The directory with patch files, each of which adds a known bug to a crate, relative to the
+/// crate. Tests must fail when such a patch is applied.
 const PATCHES: &str = "tests/planted";
 
 /// The text with which the second line of a bug's patch file begins. The name of the test that must
 /// detect the bug follows.
 const PREFIX: &str = "Caught by: ";
 
-/// The words by which the second line of a bug's patch file names the simulation (softroce's
-/// transport on a simulated network) as the test that must detect the bug.
+/// The name of the simulation (softroce's transport on a simulated network) in the second line of a
+/// bug's patch file. This line names the test that must detect the bug.
 const SIMULATION: &str = "the simulation";
 
 /// A known bug, stored as a patch, with the test that must detect it.
@@ -42,7 +42,7 @@ pub(super) struct Bug {
     path: PathBuf,
 }
 
-/// A test that must fail while a known bug is applied to the code: the simulation, or a test that
+/// A test that must fail after a known bug was added to the code: the simulation, or a test that
 /// cargo runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Test {
@@ -113,8 +113,8 @@ pub(super) fn all() -> anyhow::Result<Vec<Bug>> {
     Ok(bugs)
 }
 
-/// Returns the bugs in `all` whose names are in `names`, or all bugs if `names` is empty. Fails if
-/// `names` has a name that no bug has.
+/// Returns the known bugs in `all` whose names are in `names`, or all of them if `names` is empty.
+/// Fails if `names` has a name that no bug has.
 pub(super) fn chosen(all: Vec<Bug>, names: &[String]) -> anyhow::Result<Vec<Bug>> {
     if let Some(unknown) = names
         .iter()
@@ -140,7 +140,7 @@ fn read(package: &'static str, path: PathBuf) -> anyhow::Result<Bug> {
 }
 
 /// Parses `text`, the contents of a bug's patch file, and returns the test that its second line
-/// names. Fails if the first two lines do not have the form that [`Bug`] describes.
+/// names. Fails if the first line is not a sentence or the second line does not name a test.
 fn parse(text: &str) -> anyhow::Result<Test> {
     let mut lines = text.lines();
     let description = lines.next().unwrap_or_default();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     /// Returns whether a Rust source file below the directory `directory` contains at least one of
-    /// `texts`. Used to check that each test that a bug's patch file names exists.
+    /// `texts`. Used to check that the tests named in patch files exist.
     fn contains(directory: &Path, texts: &[String]) -> bool {
         fs::read_dir(directory).unwrap().any(|entry| {
             let path = entry.unwrap().path();

@@ -16,8 +16,7 @@ use crate::{cargo, environment, project};
 /// not need them: the git repository and build results.
 const LEFT_OUT: &[&str] = &[".git", "target"];
 
-/// Time limit of the simulation with all its schedules. A simulation that takes longer counts as a
-/// detected bug.
+/// Time limit of one run of the simulation. A run that takes longer counts as a detected bug.
 const SIMULATION_LIMIT: Duration = Duration::from_secs(1200);
 
 /// Time limit of one test. A test that takes longer counts as a detected bug.
@@ -30,7 +29,7 @@ const FLAGS: &str = "-Awarnings";
 /// The environment variable that gives cargo compiler flags.
 const RUSTFLAGS: &str = "RUSTFLAGS";
 
-/// The outcome of a test that ran while a bug was applied: whether the test detected the bug.
+/// The outcome of a test of code to which a known bug was added: whether the test detected the bug.
 pub(super) enum Verdict {
     /// The test failed and so detected the bug. The text is the test's message, or the way it
     /// ended.
@@ -48,9 +47,9 @@ pub(super) struct WorkspaceCopy {
 }
 
 impl WorkspaceCopy {
-    /// Creates the description of a copy of the workspace, to which known bugs are applied. Copies
-    /// nothing yet. `schedules` is the number of random schedules (sequences of events) in a run of
-    /// the simulation.
+    /// Creates the description of a copy of the workspace. Known bugs are later added to this copy,
+    /// to check that tests detect them. Copies nothing yet. `schedules` is the number of random
+    /// schedules (sequences of events) in a run of the simulation.
     pub(super) fn new(schedules: u64) -> Self {
         let place = project::target().join("planted");
         Self {

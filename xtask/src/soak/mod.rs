@@ -193,9 +193,9 @@ fn storms(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     })
 }
 
-/// Returns the command that runs the test `test` of the test program `same_host` with the
-/// environment variables `variables`. Also returns the text of the command line with which a user
-/// repeats the run.
+/// Returns the command that runs the test `test` of softroce's test program `same_host` with the
+/// environment variables `variables`. Also returns the command line with which a user repeats the
+/// run.
 fn same_host(
     (program, built): &(Executable, Vec<Executable>),
     test: &str,

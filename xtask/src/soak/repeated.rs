@@ -31,9 +31,10 @@ pub(crate) struct Repeated {
 }
 
 impl Repeated {
-    /// Runs commands until `time` is over or a run fails. The function `command` gets a seed and a
-    /// number of repetitions, and returns the command of the next run with the command line that a
-    /// user enters to repeat this run. Returns 0, or the exit status of the run that failed.
+    /// Runs a test again and again with new seeds, until `time` is over or a run fails. The
+    /// function `command` gets a seed and a number of repetitions. It returns the command of the
+    /// next run, and the command line with which a user repeats this run. Returns 0, or the exit
+    /// status of the run that failed.
     pub(crate) fn run(
         &self,
         time: Duration,
@@ -74,9 +75,9 @@ impl Repeated {
         }
     }
 
-    /// Returns the number of repetitions for the next run, which must end within the time `left`;
-    /// `None` if not even the minimum number would. The previous run had `count` repetitions and
-    /// took `took`.
+    /// Chooses the number of repetitions for the next run, which must end within the time `left`.
+    /// Assumes the speed of the previous run, in which `count` repetitions took `took`. Returns
+    /// `None` if the time does not suffice for the minimum number.
     fn next(&self, count: u64, took: Duration, left: Duration) -> Option<u64> {
         let fitting = count as f64 * left.as_secs_f64() / took.as_secs_f64().max(1e-3);
         // The conversion truncates; a number that is too large becomes the largest integer.
@@ -92,7 +93,7 @@ impl Repeated {
 }
 
 /// Returns a command that runs `executable` in the directory and with the environment that cargo
-/// would use.
+/// would use. This environment contains paths of programs in `built`, the built executables.
 pub(crate) fn command(executable: &Executable, built: &[Executable]) -> Command {
     let mut command = Command::new(&executable.path);
     command

@@ -57,8 +57,9 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Checks this machine and prints the report. Returns the exit status: 0 if softroce, the kernel's
-/// device on this machine, or the kernel's device in the guest can be used, else 1.
+/// Checks this machine and prints the report. Returns the exit status: 0 if at least one device can
+/// be used, else 1. The devices are softroce, the kernel's device on this machine, and the kernel's
+/// device in the guest.
 pub(crate) fn check(shell: &Shell) -> anyhow::Result<u8> {
     let devices = device::list();
     let here = [
@@ -100,8 +101,8 @@ pub(crate) fn check(shell: &Shell) -> anyhow::Result<u8> {
     Ok(u8::from(!in_user_space && !of_kernel))
 }
 
-/// Checks that softroce can run, for which UDP must work on the loopback interface. Returns the
-/// result as a line of the report.
+/// Checks that UDP works on the loopback interface, which softroce needs. Returns the result as a
+/// line of the report.
 fn softroce() -> Finding {
     let state = match UdpSocket::bind(("127.0.0.1", 0)) {
         Ok(_) => Ok("UDP on the loopback network".to_owned()),

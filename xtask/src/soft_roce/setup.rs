@@ -117,8 +117,8 @@ enum Plan {
     Add(String),
 }
 
-/// Returns the action that provides the Soft-RoCE device that `request` describes. `present` are
-/// the existing devices; one that fits is used. Fails if the network device already has a Soft-RoCE
+/// Decides how to provide the Soft-RoCE device that `request` describes: by one of the existing
+/// devices `present`, or by a new device. Fails if the network device already has a Soft-RoCE
 /// device with another name, or if a device on another network device has the name.
 fn plan(present: &[Device], request: &Request) -> anyhow::Result<Plan> {
     let on_netdev = present

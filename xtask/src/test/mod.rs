@@ -120,9 +120,9 @@ pub(crate) fn run_plan(plan: &Path, outcomes: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the test programs of all packages, even if only some are selected. For a single package,
-/// cargo would select other features of the dependencies, and a test that is repeated alone would
-/// run in a different program.
+/// Builds the test programs of all packages, even if only some are selected, and returns the
+/// executables. Otherwise, cargo would build different programs for a single package, because it
+/// would select other features of the dependencies.
 fn build(selection: &Selection, installed: &Installed) -> anyhow::Result<Vec<Executable>> {
     let built = cargo::build(&["test", "--workspace", "--no-run"]);
     let mut built = match installed.problem(packages::BUILD) {
@@ -278,7 +278,7 @@ fn run_remotely(
         .collect()
 }
 
-/// Returns the outcome of `program`, which was not started or did not run to its end: a failure.
+/// Returns a failure as the outcome of `program`, which was not started or did not run to its end.
 /// Prints the output that the program wrote to its file in `directory`, if there is any.
 fn unfinished(program: &Program, directory: &Path) -> anyhow::Result<Outcome> {
     let log = log(program, directory);

@@ -12,8 +12,8 @@ use crate::project;
 /// tests of the package run programs of other projects over the streams of rdma-async.
 const DIRECTORY: &str = "rdma-async/interop";
 
-/// Returns whether `selection` can include tests of the package `rdma-async-interop`, which then
-/// must be built. A quick run does not include them.
+/// Returns whether `selection` can include tests of the package `rdma-async-interop`, so that this
+/// package must be built.
 pub(crate) fn is_selected(selection: &Selection) -> bool {
     let is_program = |name: &String| {
         let file = project::root().join(DIRECTORY).join("tests").join(name);

@@ -17,8 +17,8 @@ use crate::{project, rxe};
 /// the host's processor with other work.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(900);
 
-/// The name of softroce's test program that runs C programs (such as perftest) on softroce. Has the
-/// form of [`Program::name`]: the package, a space, and the cargo target.
+/// The name of softroce's test program that runs C programs (such as perftest) on softroce: the
+/// package, a space, and the cargo target.
 pub(crate) const C_PROGRAMS: &str = "softroce c_programs";
 
 /// The name of the test program that runs programs of other projects (UCX, Open MPI, uDAPL) on
@@ -30,7 +30,8 @@ pub(crate) const FOREIGN: &str = "softroce-preload foreign";
 /// in [`packages::PROGRAMS`] and [`packages::FOREIGN`].
 const DOCUMENTATION: &str = "xtask documentation";
 
-/// The name of the test program with softroce's unit tests. Some of these tests capture packets.
+/// The name of the test program with softroce's unit tests. The package and the cargo target are
+/// both called `softroce`.
 const SOFTROCE_UNIT_TESTS: &str = "softroce softroce";
 
 /// A place where tests run: this machine without a selected device, or an RDMA device.
@@ -97,8 +98,8 @@ impl Place {
     }
 
     /// Returns the test programs of `selection` that run at this place (the host or a device),
-    /// sorted by name. `built` has all built executables. `matches` is a cache, kept between calls,
-    /// of the programs that have tests with the selected names.
+    /// sorted by name. `built` has all built executables. `matches` stores which programs have
+    /// tests with the selected names, for later calls.
     pub(crate) fn programs(
         &self,
         selection: &Selection,
@@ -167,8 +168,9 @@ fn program(executable: &Executable, selection: &Selection, built: &[Executable])
     }
 }
 
-/// Returns the command `cargo test --doc` as a test program, which builds and runs the examples in
-/// the documentation of all selected libraries. Returns `None` if no library is selected.
+/// Returns a test program for the examples in the documentation of all selected libraries: the
+/// command `cargo test --doc`. `built` has all built executables, which show the packages with a
+/// library. Returns `None` if no library is selected.
 fn doc_tests(selection: &Selection, built: &[Executable]) -> Option<Program> {
     if !selection.has_doc_tests() {
         return None;

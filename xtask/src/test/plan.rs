@@ -34,7 +34,8 @@ pub(crate) fn read(plan: &Path) -> anyhow::Result<Vec<Program>> {
         .context("the file is not a plan")
 }
 
-/// Appends the outcome of a test program to the file `path`, from which [`outcomes`] reads it.
+/// Appends the outcome of a test program to the file `path` as a line of JSON. [`outcomes`] reads
+/// this file.
 pub(crate) fn append(path: &Path, outcome: &Outcome) -> anyhow::Result<()> {
     let mut file = OpenOptions::new().append(true).create(true).open(path)?;
     writeln!(file, "{}", outcome_to_json(outcome))?;

@@ -152,9 +152,9 @@ impl Program {
         Ok(command)
     }
 
-    /// Runs the program, and writes its output to the file `log`. Returns its exit status (`None`
-    /// if it was killed at its time limit), and its results (`None` if its output was still open
-    /// after [`DRAIN_LIMIT`]).
+    /// Runs the program, and writes its output to the file `log`. Returns its exit status and its
+    /// results. The exit status is `None` if the program was killed at its time limit. The results
+    /// are `None` if the output was still open after [`DRAIN_LIMIT`].
     fn observe(&self, log: File) -> anyhow::Result<(Option<ExitStatus>, Option<Results>)> {
         let mut command = self.prepare()?;
         // Standard error goes directly to the log: in the pipe, it could split the lines with

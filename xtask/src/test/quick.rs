@@ -78,9 +78,8 @@ const REPETITIONS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Texts for the report that describe the groups of tests that `cargo xtask test --quick` leaves
-/// out, such as all tests on the kernel's device. The texts for single programs and tests are in
-/// [`PROGRAMS`], [`TESTS`] and [`REPETITIONS`].
+/// Descriptions of groups of tests that `cargo xtask test --quick` leaves out, for its report. The
+/// descriptions of single programs and tests are in [`PROGRAMS`], [`TESTS`] and [`REPETITIONS`].
 const OTHERS: &[&str] = &[
     "the kernel's Soft-RoCE, and the guest that has it",
     "softroce by packets and by shared memory",
@@ -110,8 +109,8 @@ pub(crate) fn environment() -> impl Iterator<Item = (OsString, OsString)> {
     variables.map(|(name, value, _)| (OsString::from(name), OsString::from(value)))
 }
 
-/// Returns the descriptions of everything that `cargo xtask test --quick` leaves out, which its
-/// report lists.
+/// Returns descriptions of all tests that `cargo xtask test --quick` leaves out. The report of the
+/// command lists these descriptions.
 pub(crate) fn left_out() -> impl Iterator<Item = &'static str> {
     let programs = PROGRAMS.iter().map(|(_, _, words)| *words);
     let repetitions = REPETITIONS.iter().map(|(_, _, words)| *words);

@@ -36,8 +36,8 @@ impl PlaceResults {
         total.passed + total.failed > 0
     }
 
-    /// Returns whether this place (the host or a device) had at least one test, even an ignored
-    /// one. If no place had a test, the user selected a test that does not exist.
+    /// Returns whether at least one test, even an ignored one, belongs to this place (the host or a
+    /// device). If no place has a test, the user selected a test that does not exist.
     pub(crate) fn has_tests(&self) -> bool {
         self.has_run() || self.total().ignored > 0
     }
@@ -77,7 +77,8 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Returns the numbers of tests of the whole run. Each problem counts as a failed test.
+    /// Returns the numbers of passed, failed and ignored tests of the whole run. Each problem
+    /// counts as a failed test.
     pub(crate) fn total(&self) -> Counts {
         let mut total = Counts {
             failed: self.problems.len() as u64,

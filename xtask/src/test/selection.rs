@@ -6,8 +6,8 @@ use super::quick;
 use super::target::{Target, XTASK};
 use crate::cargo::{Executable, Kind};
 
-/// The name of the examples in the documentation (which rustdoc builds and runs) in the option
-/// `--program` of `cargo xtask test`.
+/// The value of the option `--program` of `cargo xtask test` that selects the examples in the
+/// documentation.
 pub(crate) const DOC_TESTS: &str = "doc-tests";
 
 /// The tests that a run includes, by machine, package, program and name.
@@ -33,7 +33,7 @@ pub(crate) struct Selection {
 
 impl Selection {
     /// Returns whether this selection of tests is restricted by names of packages, programs or
-    /// tests. A device may then have no test to run.
+    /// tests.
     pub(crate) fn is_by_name(&self) -> bool {
         !self.packages.is_empty() || !self.programs.is_empty() || self.filter.is_some()
     }
@@ -46,7 +46,8 @@ impl Selection {
         filter.chain(exact.then(|| "--exact".into()))
     }
 
-    /// Returns whether this selection runs `executable` on the host, once, without a device.
+    /// Returns whether this selection runs `executable` on the host, without a device. Such an
+    /// executable contains unit tests or tests of `xtask`.
     pub(crate) fn is_on_host(&self, executable: &Executable) -> bool {
         let needs_none = executable.kind == Kind::UnitTest
             || executable.kind == Kind::IntegrationTest && executable.package_name == XTASK;

@@ -65,8 +65,7 @@ const BETWEEN_HOSTS: [(&str, &str); 10] = [
     ("rdma-rpc", "programs"),
 ];
 
-/// The test program of softroce that exchanges packets with the kernel's Soft-RoCE, and so needs a
-/// machine with both devices.
+/// The name of softroce's test program that exchanges packets with the kernel's Soft-RoCE.
 const INTEROP: &str = "interop";
 
 /// The package that runs programs of other projects over the streams of rdma-async. The package is
@@ -79,8 +78,8 @@ const COMPILE_FAIL: &str = "compile_fail";
 
 impl Target {
     /// Returns the devices to test: only the device called `name` (the value of `--device`), if
-    /// given, or the device named by `RDMA_DEVICE`. Without a name, returns softroce with each path
-    /// of its messages and on two hosts, the kernel's Soft-RoCE, and both on one network.
+    /// given, or the device named by `RDMA_DEVICE`. Without a name, returns all variants of
+    /// softroce, the kernel's Soft-RoCE, and a network that connects both.
     pub(crate) fn chosen(name: Option<String>) -> Vec<Self> {
         match name.or_else(by_environment) {
             Some(name) if name == "packets" => vec![Self::Packets],
@@ -131,9 +130,10 @@ impl Target {
         }
     }
 
-    /// Returns whether the test program `test` of the package `package` runs on this device. Test
-    /// programs of softroce run only on softroce, and test programs of `xtask` on no device. The
-    /// kernel's device leaves out checks of compiler errors and programs of other projects.
+    /// Returns whether the test program `test` of the package `package` runs on this device.
+    /// Softroce's own test programs run only on softroce, and those of `xtask` on no device. Checks
+    /// of compiler errors and tests with programs of other projects do not run on the kernel's
+    /// device.
     pub(crate) fn has_test(&self, package: &str, test: &str) -> bool {
         if package == XTASK {
             return false;
@@ -152,9 +152,9 @@ impl Target {
         }
     }
 
-    /// Returns the requirements for the machine (this machine or the guest) on which a separate
-    /// process runs tests or benchmarks on this device. Returns `None` if no separate process is
-    /// needed.
+    /// Returns the machine (this machine or the guest, a virtual machine) and the settings that
+    /// tests or benchmarks on this device require. Returns `None` for softroce, which runs on
+    /// every machine.
     pub(crate) fn requirements(&self) -> Option<Requirements> {
         let usual = Requirements::default();
         match self {

@@ -147,6 +147,6 @@ fn no_operation_allocates() {
             let write = || async { client.write(source, &mut target(8)).await.unwrap() };
             drop(join_all((0..8).map(|_| write())).await);
         });
-        assert!(writes.await <= ready, "writes at once");
+        assert!(writes.await <= ready, "writes at the same time");
     });
 }

@@ -73,7 +73,7 @@ fn two_and_three_processes_add_their_vectors() {
 
 #[test]
 fn pieces_that_wait_for_credits_are_added_at_their_index() {
-    // Pieces longer than one message, and more of them than an end accepts at once.
+    // Pieces longer than one message, and more of them than an end accepts at the same time.
     reduce(3, 3 * 300 * 1100, &["--piece", "1100"]);
     // Pieces of one message.
     reduce(2, 2 * 300 * 10, &["--piece", "10"]);

@@ -7,7 +7,7 @@
  * `idle` polls an empty queue. The device is the one that RDMA_DEVICE names, or the first; its first port and first GID are used. As a program does whose
  * memory and ids change, it fills in each request when it posts it, and looks at each completion's status and id.
  *
- * Between posting and polling it rests, so that polls find something at once. What that takes is not counted.
+ * Between posting and polling it rests, so that polls find something immediately. What that takes is not counted.
  */
 #define _DEFAULT_SOURCE
 #include <infiniband/verbs.h>

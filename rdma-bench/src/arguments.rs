@@ -53,8 +53,8 @@ enum TestName {
     AtomicBw(Options),
     /// Latency of RPC calls that return their argument: the whole round trip.
     EchoLat(Options),
-    /// Rate of RPC calls that return their argument, many outstanding at once; bytes are counted in
-    /// one direction.
+    /// Rate of RPC calls that return their argument, many outstanding at the same time; bytes are
+    /// counted in one direction.
     EchoBw(Options),
     /// Rate of the items of a stream that an RPC call returns.
     ItemBw(Options),

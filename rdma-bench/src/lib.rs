@@ -21,10 +21,10 @@
 //! | read, atomics | from posting to completion | one way |
 //!
 //! - `send_lat --beside BYTES` has a second queue pair, on which the client sends messages of that
-//!   size, up to `-t` at once. One thread of each process posts on both queue pairs and polls their
-//!   completion queues. Each message on the second queue pair is signaled. The bandwidth of these
-//!   messages is measured at the client from the first post to the last answer of the latency test,
-//!   and at the server from the first of these messages to the last.
+//!   size, up to `-t` at the same time. One thread of each process posts on both queue pairs and
+//!   polls their completion queues. Each message on the second queue pair is signaled. The
+//!   bandwidth of these messages is measured at the client from the first post to the last answer
+//!   of the latency test, and at the server from the first of these messages to the last.
 //! - `echo_lat --beside BYTES` transfers bulk memory of that size on the same connection during the
 //!   test, by one call of `bulk_bw` after the other. The bandwidth of these calls is measured at
 //!   the client from the start of the test to the last of them.
@@ -41,7 +41,7 @@
 //! | `--layer` | what differs |
 //! |---|---|
 //! | `async` | a write's latency is always that of a write with immediate data, because a receiver on rdma-async notices no other write; a latency sample includes waking the task; bandwidth is that of as many tasks as the depth, each of which awaits one operation after the other, so every operation is signaled, or with `--pipeline` that of one task with a pipeline of this depth; there is no peak |
-//! | `rpc` | `echo_lat` is the whole round trip of one call at a time, `echo_bw` that of 64 at once, by default; bytes are counted one way; `bulk_bw` is `echo_bw` with bulk memory |
+//! | `rpc` | `echo_lat` is the whole round trip of one call at a time, `echo_bw` that of 64 at the same time, by default; bytes are counted one way; `bulk_bw` is `echo_bw` with bulk memory |
 //!
 //! Each process runs on one thread unless `--threads` sets another number. These layers use the
 //! default completion mode of rdma-async unless `--completion` sets another.

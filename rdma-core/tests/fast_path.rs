@@ -286,7 +286,7 @@ fn datagrams_are_sent_and_refused_alike() {
     );
 }
 
-/// Posts more datagrams than the queue can hold at once, most of them unsignaled.
+/// Posts more datagrams than the queue can hold at the same time, most of them unsignaled.
 #[test]
 fn datagrams_that_are_unsignaled_go_on_and_keep_their_order() {
     for way in ways(Transport::Datagram) {

@@ -294,9 +294,9 @@ impl Core {
         self.end.get().cloned().unwrap_or_else(unknown)
     }
 
-    /// Waits until `is_done` returns `true`. Calls `is_done` first at once, and again whenever the
-    /// peer's settings have arrived or the connection has ended. The end of the connection alone
-    /// does not end the wait.
+    /// Waits until `is_done` returns `true`. Calls `is_done` first immediately, and again whenever
+    /// the peer's settings have arrived or the connection has ended. The end of the connection
+    /// alone does not end the wait.
     async fn wait_until(&self, is_done: impl Fn() -> bool) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());

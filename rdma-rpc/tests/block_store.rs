@@ -20,10 +20,10 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, block_in_place};
 use tokio::time::sleep;
 
-/// Number of clients that write at once.
+/// Number of clients that write at the same time.
 const WRITERS: usize = 4;
 
-/// Number of reads at once at the end of the test.
+/// Number of reads at the same time at the end of the test.
 const READS: usize = 16;
 
 /// Maximum number of blocks that are written for each kill, however slow the machine is.

@@ -353,7 +353,7 @@ async fn bulks_may_be_anywhere_in_a_value(address: Address) {
         }));
     }
     for read in reads {
-        within("reading at once", read).await.unwrap();
+        within("reading at the same time", read).await.unwrap();
     }
 }
 

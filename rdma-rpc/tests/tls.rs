@@ -116,7 +116,7 @@ async fn calls_and_bulks_work_over_tls() {
         tokio::spawn(async move { client.echo(format!("{number}")).await.unwrap() })
     });
     for (number, call) in calls.collect::<Vec<_>>().into_iter().enumerate() {
-        let echoed = within("calls at once", call).await.unwrap();
+        let echoed = within("calls at the same time", call).await.unwrap();
         assert_eq!(echoed, format!("{number}"));
     }
     let sum = within("a bulk", client.sum(vec![1; 1 << 20].into())).await;

@@ -251,7 +251,7 @@ fn inline_data_arrives(device: &Device) {
     batches.post(|qp| unsafe {
         ibv_wr_send(qp);
         ibv_wr_set_inline_data(qp, bytes.as_mut_ptr().cast(), 6);
-        // The manual: the memory can be reused at once.
+        // The manual: the memory can be reused immediately.
         bytes.fill(0);
     });
     batches.done(Opcode::IBV_WC_SEND);

@@ -254,7 +254,7 @@ fn limit_beyond_the_queue_is_refused(device: &Device) {
 }
 
 fn limit_that_is_undercut_raises_with_the_next_request(device: &Device) {
-    // At once, or with the next request that is taken: the limit stays undercut.
+    // Immediately, or with the next request that is taken: the limit stays undercut.
     let shared = Shared::new(device, 1);
     shared.receive(0);
     shared.srq.arm(4);

@@ -399,7 +399,7 @@ fn takes(device: &Device, row: usize) {
         .succeeds(&format!("ibv_modify_qp with {bit:?}"));
         equal("the state", qp.state(), to);
     }
-    // And all at once.
+    // And all at the same time.
     let subject = Subject::new(device, service, from);
     let qp = &subject.end.qp;
     let all = required(service, from, to) | optional(service, from, to);

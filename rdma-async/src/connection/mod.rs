@@ -604,7 +604,7 @@ impl Connection {
         polls.is_multiple_of(POLLS_PER_UNIT)
     }
 
-    /// Polls the completion queue for a short time, instead of waiting at once, until `attempt`
+    /// Polls the completion queue for a short time, instead of waiting immediately, until `attempt`
     /// returns a value. Returns `None` immediately if another future waits for a request of this
     /// connection, or if polling would delay other tasks.
     #[inline(never)]

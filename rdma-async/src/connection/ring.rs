@@ -264,7 +264,7 @@ impl Connection {
     /// Writes a copy of `bytes`, at most [`SLOT_LEN`], into a free slot of the peer's ring. Returns
     /// `false`, and writes nothing, if this is not possible now, for example because the ring or
     /// the send queue is full. Calls `must_return` after it has taken a slot. If that function
-    /// returns `true`, the peer must report at once when the bytes were read.
+    /// returns `true`, the peer must report immediately when the bytes were read.
     pub(super) fn try_write_to_slot(
         &self,
         ring: &PeerRing,

@@ -334,7 +334,7 @@ impl<Q: Posted> SendState<Q> {
 
 impl SendState {
     /// Accepts a request with a copy of its data, which is the concatenation of `pieces`. Posts the
-    /// request at once, or keeps it until it is posted together with other requests.
+    /// request immediately, or keeps it until it is posted together with other requests.
     #[inline]
     pub(super) fn accept_copied(
         &mut self,
@@ -402,7 +402,7 @@ impl SendState {
         Ok(self.count(AwaitedBy::Future, false, None))
     }
 
-    /// Decides if the next request is posted at once: if no other request is in flight, or if
+    /// Decides if the next request is posted immediately: if no other request is in flight, or if
     /// `posting` is [`PostTime::Now`]. In the second case, posts all earlier requests, to keep the
     /// order. Returns `false` if the request is to be posted later, together with others.
     #[inline]

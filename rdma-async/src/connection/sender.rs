@@ -158,8 +158,8 @@ impl<Q: Posted> Sender<Q> {
         wakes.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes all futures that wait for completions, and makes later waits end at once, because the
-    /// driver task no longer polls for completions. The futures then return the error of the
+    /// Wakes all futures that wait for completions, and makes later waits end immediately, because
+    /// the driver task no longer polls for completions. The futures then return the error of the
     /// connection.
     pub(super) fn end_waits(&self) {
         self.waits_ended.store(true, Ordering::SeqCst);

@@ -321,7 +321,7 @@ impl Connection {
 
     /// Begins to end the access of the peer to a region. If the send queue is empty, submits a
     /// request that invalidates the memory window, and returns [`EndedAccess::Ending`]. Otherwise
-    /// ends the access at once, because earlier requests could delay the invalidation.
+    /// ends the access immediately, because earlier requests could delay the invalidation.
     pub(super) fn begin_end(&self, region: LentRegion) -> EndedAccess {
         let region = match region {
             LentRegion::Windowed(region) if self.failure().is_none() => region,

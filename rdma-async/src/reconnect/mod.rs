@@ -112,7 +112,7 @@ impl<C: Connector> Reconnect<C> {
     /// # Errors
     ///
     /// The error of the last attempt if no attempt has succeeded within [`Backoff::limit`].
-    /// [`Error::InvalidArgument`] of an attempt is returned at once.
+    /// [`Error::InvalidArgument`] of an attempt is returned immediately.
     pub async fn connection(&self) -> Result<Arc<Rdma>> {
         if let Some(open) = self.next_open() {
             return Ok(open);

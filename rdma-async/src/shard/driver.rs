@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 /// than a poll.
 const POLLS_PER_TURN: u32 = 64;
 /// Minimum duration of a yield to the executor during which another task may have run. After a
-/// shorter yield, the driver task assumes that the executor resumed it at once.
+/// shorter yield, the driver task assumes that the executor resumed it immediately.
 const LONE_YIELD: Duration = Duration::from_micros(1);
 /// Number of consecutive yields shorter than [`LONE_YIELD`] after which the driver task assumes
 /// that no other task is ready. More than one: if two tasks yield repeatedly, tokio runs each of

@@ -209,7 +209,8 @@ impl Connection {
     }
 
     /// Allocates the memory of one message of `size` bytes for each queue pair, in the order of the
-    /// queue pairs. The memory is frozen (read-only), so that several sends can use it at once.
+    /// queue pairs. The memory is frozen (read-only), so that several sends can use it at the same
+    /// time.
     pub(super) fn allocate_messages(&self, size: usize) -> Result<Vec<FrozenBuffer>> {
         let (count, stride) = (self.queue_pair_count(), memory::stride(&self.plan, size));
         let memory = self.allocate_message(count * stride)?.freeze();
@@ -218,7 +219,7 @@ impl Connection {
     }
 
     /// Allocates memory of `size` bytes for each queue pair, such as the target of its reads. Many
-    /// requests at once may write to the same memory. Peers cannot access the memory.
+    /// requests at the same time may write to the same memory. Peers cannot access the memory.
     pub(super) fn allocate_scratch(&self, size: usize) -> Result<Vec<ExposedMemory>> {
         let stride = memory::stride(&self.plan, size);
         let memory = self.allocate_message(self.queue_pair_count() * stride)?;

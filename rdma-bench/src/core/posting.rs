@@ -1,5 +1,5 @@
-//! Posts the requests of a test: many at once to measure bandwidth, or one at a time to measure
-//! latency.
+//! Posts the requests of a test: many at the same time to measure bandwidth, or one at a time to
+//! measure latency.
 
 use std::time::{Duration, Instant};
 

@@ -143,7 +143,7 @@ impl ConnectionId {
 
     /// Starts to listen for connect requests. Each request of a peer is reported by the event
     /// [`ConnectRequest`](super::ConnectionEventKind::ConnectRequest). Up to `backlog` requests can
-    /// be pending at once.
+    /// be pending at the same time.
     ///
     /// # Errors
     ///

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use super::context::{ContextHandle, positive};
 use crate::error::{Errno, Error, Result};
 
-/// Maximum number of events that are taken from the channel at once, before their completion queues
-/// are reported: the length of an array on the stack.
+/// Maximum number of events that are taken from the channel in one call, before their completion
+/// queues are reported: the length of an array on the stack.
 const BATCH: usize = 16;
 
 /// The owner of a completion channel (`ibv_comp_channel`) with a non-blocking descriptor. Dropping

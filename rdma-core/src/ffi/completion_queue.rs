@@ -466,8 +466,8 @@ impl CompletionQueueHandle {
     }
 }
 
-/// Maximum number of completions that a thread takes from the device at once while it searches for
-/// its own completions.
+/// Maximum number of completions that a thread takes from the device in one call while it searches
+/// for its own completions.
 pub(super) const BATCH: usize = 16;
 
 impl Drop for CompletionQueueHandle {

@@ -120,7 +120,7 @@ impl ProtectionDomain {
     ///
     /// All objects created in parent domains of this thread domain (queue pairs, their queues,
     /// shared receive queues ...) must be used by only one thread at a time. The types of this
-    /// crate do not enforce this: most of them can be used by many threads at once.
+    /// crate do not enforce this: most of them can be used by many threads at the same time.
     #[doc(alias = "ibv_alloc_parent_domain")]
     pub unsafe fn parent_with(&self, thread: &ThreadDomain) -> Result<Self> {
         if !Arc::ptr_eq(thread.handle().context(), self.handle().context()) {

@@ -1,7 +1,7 @@
 //! Memory for which exclusive and shared use is checked at run time.
 //!
 //! Requests hold claims (rights to read or write) on the memory, so that several requests can use a
-//! shared buffer at once.
+//! shared buffer at the same time.
 
 use std::cell::UnsafeCell;
 use std::fmt;

@@ -15,7 +15,7 @@ use crate::refused::Refused;
 /// A peer may write at any moment, so the memory is never exposed as a slice: a program reads and
 /// writes it by copies and atomics, which are methods of [`VolatileSlice`] (see
 /// [`Self::volatile`]). Clones and parts share the memory. Any number of requests of this process
-/// can use the memory as their local memory at once.
+/// can use the memory as their local memory at the same time.
 ///
 /// ```compile_fail,E0608
 /// # fn example(exposed: rdma_core::ExposedMemory) {

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::ffi::{LocalKey, Reading, RegionHandle, Shared, Span, Writing};
 
 /// A buffer for which each use needs a claim at run time: a right to read, which several users can
-/// have at once, or the exclusive right to write.
+/// have at the same time, or the exclusive right to write.
 ///
 /// Intended for layers that keep a handle to the memory while the device is using the memory. An
 /// operation holds a claim until it completes, even if its caller no longer exists. A conflicting
@@ -241,7 +241,7 @@ impl Clone for SharedFrozenBuffer {
     }
 }
 
-/// A claim to read a range of a [`SharedBuffer`]. Several read claims can exist at once.
+/// A claim to read a range of a [`SharedBuffer`]. Several read claims can exist at the same time.
 #[derive(Debug)]
 pub struct ReadClaim {
     reading: Reading,

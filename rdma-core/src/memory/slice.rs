@@ -13,8 +13,8 @@ use crate::ffi::{Borrowed, BorrowedMut, LocalKey};
 /// A borrowed, read-only part of registered memory, which requests can use as the source of sends
 /// and writes.
 ///
-/// Any number of parts can exist at once, and they may overlap. `BufferSlice` is `Send` and `Sync`,
-/// like a `&[u8]`.
+/// Any number of parts can exist at the same time, and they may overlap. `BufferSlice` is `Send`
+/// and `Sync`, like a `&[u8]`.
 ///
 /// A part cannot outlive the memory:
 ///
@@ -33,8 +33,8 @@ pub struct BufferSlice<'a> {
 
 /// A borrowed, writable part of registered memory, which requests can use as source or destination.
 ///
-/// Parts that exist at once cannot overlap. `BufferSliceMut` is `Send` and `Sync`, like a `&mut
-/// [u8]`.
+/// Parts that exist at the same time cannot overlap. `BufferSliceMut` is `Send` and `Sync`, like a
+/// `&mut [u8]`.
 ///
 /// ```compile_fail,E0499
 /// # fn example(mut buffer: rdma_core::Buffer) -> rdma_core::Result<()> {
@@ -45,7 +45,7 @@ pub struct BufferSlice<'a> {
 /// # }
 /// ```
 ///
-/// Disjoint parts can be borrowed at once:
+/// Disjoint parts can be borrowed at the same time:
 ///
 /// ```
 /// # let domain = rdma_core::Context::open_default()?.protection_domain()?;
@@ -226,7 +226,7 @@ impl<'a> BufferSliceMut<'a> {
     }
 
     /// Returns an iterator over consecutive writable chunks of `size` bytes. All chunks can exist
-    /// at once. The last chunk may be shorter.
+    /// at the same time. The last chunk may be shorter.
     ///
     /// # Panics
     ///

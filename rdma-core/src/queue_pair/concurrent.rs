@@ -44,7 +44,7 @@ const MAX_SLOTS: u32 = 1 << 16;
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "a reserved slot that is not used is free again at once"]
+#[must_use = "a reserved slot that is not used is free again immediately"]
 pub struct ReservedSlot<'q>(pub(super) SlotGuard<'q>);
 
 impl ReservedSlot<'_> {
@@ -70,7 +70,7 @@ impl ReservedSlot<'_> {
 #[must_use = "a detached slot is lost to its queue unless it is attached again"]
 pub struct DetachedSlot(Reserved);
 
-/// A send queue of a queue pair that several threads can use at once.
+/// A send queue of a queue pair that several threads can use at the same time.
 ///
 /// A request takes three steps. [`reserve`](Self::reserve) returns a slot (the place for one
 /// request in flight), and the program can prepare the handling of the completion under the slot's
@@ -84,7 +84,7 @@ pub struct DetachedSlot(Reserved);
 /// each other; threads that post unsignaled requests in a [batch](Self::batch) do not.
 ///
 /// The queue is `Send` and `Sync`. The queue moves memory from one thread to another, but never
-/// gives two threads access to it at once.
+/// gives two threads access to it at the same time.
 #[derive(Debug)]
 pub struct ConcurrentSendQueue<T: Send + 'static> {
     slots: Slots<T>,
@@ -237,7 +237,7 @@ impl<T: Send + 'static> Iterator for CompletedSlots<'_, T> {
     }
 }
 
-/// A receive queue of a queue pair that several threads can use at once.
+/// A receive queue of a queue pair that several threads can use at the same time.
 ///
 /// Unlike a send, a receive needs no separate reservation: [`post`](Self::post) reserves a slot
 /// (the place for one receive in flight), and [`complete`](Self::complete) releases the slot.

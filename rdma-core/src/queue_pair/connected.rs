@@ -127,12 +127,12 @@ impl QueuePair {
         ReceiveQueue::new(Arc::clone(&self.parts.handle))
     }
 
-    /// Creates a send queue that several threads can use at once.
+    /// Creates a send queue that several threads can use at the same time.
     pub fn concurrent_send_queue<T: Send + 'static>(&self) -> ConcurrentSendQueue<T> {
         ConcurrentSendQueue::new(Arc::clone(&self.parts.handle))
     }
 
-    /// Creates a receive queue that several threads can use at once.
+    /// Creates a receive queue that several threads can use at the same time.
     pub fn concurrent_receive_queue<T: Send + 'static>(&self) -> ConcurrentReceiveQueue<T> {
         ConcurrentReceiveQueue::new(Arc::clone(&self.parts.handle))
     }

@@ -74,7 +74,7 @@ impl PreparedQueuePair {
         ReceiveQueue::new(Arc::clone(&self.parts.handle))
     }
 
-    /// Creates a receive queue that several threads can use at once.
+    /// Creates a receive queue that several threads can use at the same time.
     pub fn concurrent_receive_queue<T: Send + 'static>(&self) -> ConcurrentReceiveQueue<T> {
         ConcurrentReceiveQueue::new(Arc::clone(&self.parts.handle))
     }

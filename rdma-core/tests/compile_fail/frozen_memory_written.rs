@@ -1,4 +1,4 @@
-//! Several requests may use frozen memory at once, so the memory is read-only.
+//! Several requests may use frozen memory at the same time, so the memory is read-only.
 
 use rdma_core::FrozenBuffer;
 

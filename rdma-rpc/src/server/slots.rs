@@ -207,7 +207,7 @@ impl Slots {
 
     /// Stores `results`, the caller's permissions to access the [`Bulk`](crate::Bulk)s in the
     /// result of the call `id`. A later [`Self::cancel`] ends these permissions. If the caller has
-    /// already cancelled the call, ends them at once.
+    /// already cancelled the call, ends them immediately.
     pub(super) fn set_results(&self, id: CallId, results: ResultLeases) {
         let Ok(slot) = self.slot(id) else { return };
         let mut slot = slot.lock();

@@ -5,7 +5,7 @@
 //! - Every `extern "C"` function runs its body in [`guard`](guard()), or in [`verb`] if faults can
 //!   be injected: a panic results in `EIO`, and the device
 //!   [fails](crate::nic::Nic::fail_permanently). In a forked child, functions on inherited objects
-//!   return `EIO` at once.
+//!   return `EIO` immediately.
 //! - Every exported function first checks whether the object belongs to this device, and otherwise
 //!   calls the real library: [`forward!`](real::forward). The check compares one pointer.
 //! - Functions that are only in the tables of this device's contexts get only objects of this

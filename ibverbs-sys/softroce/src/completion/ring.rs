@@ -111,7 +111,7 @@ impl<T: Copy + Send> Ring<T> {
     pub(super) const MAX_CAPACITY: usize = Lap::MAX;
 
     /// Creates an empty ring for at most `capacity` entries. Memory for `room` entries is allocated
-    /// at once, and more memory only when needed.
+    /// immediately, and more memory only when needed.
     pub(super) fn new(capacity: usize, room: usize) -> Self {
         debug_assert!((1..=Self::MAX_CAPACITY).contains(&capacity));
         Self {

@@ -8,8 +8,9 @@
 //!
 //! Waking a thread costs the sender of a packet microseconds. So while a thread polls, packets do
 //! not wake the engine: it does not watch the sockets, and checks at intervals whether the thread
-//! still polls ([`pacing`]). It watches the sockets again at once when a program arms a completion
-//! queue in order to sleep, and otherwise when an interval shows that no thread polls any more.
+//! still polls ([`pacing`]). It watches the sockets again immediately when a program arms a
+//! completion queue in order to sleep, and otherwise when an interval shows that no thread polls
+//! any more.
 //!
 //! # No wakeup is lost
 //! - Packets: while the engine watches the sockets, each packet wakes it, or ends its next sleep if

@@ -24,7 +24,7 @@ use crate::timers::Timers;
 const MAX_BATCHES: usize = 16;
 
 /// Number of packets in one iteration of the engine (background thread) after which the engine does
-/// not sleep at once, because more packets are probably about to arrive.
+/// not sleep immediately, because more packets are probably about to arrive.
 const MANY_PACKETS: usize = 16;
 
 /// Time for which the engine (background thread) stays awake after it has received at least
@@ -239,7 +239,7 @@ impl EngineState {
             }
             let armed_before = armed;
             armed = self.armed.load(Ordering::SeqCst);
-            // Packets that arrive from here on end the next sleep at once.
+            // Packets that arrive from here on end the next sleep immediately.
             let Wakeup {
                 woken,
                 host_changed,

@@ -81,8 +81,8 @@ const CHECK_INTERVAL: u32 = 8;
 /// delay them forever.
 const MAX_BACKLOG: u32 = 256;
 
-/// Maximum number of packets that a thread may receive from sockets at once and still delay the
-/// acknowledgement. If more packets arrive at once, the peer is probably sending many packets in a
+/// Maximum number of packets that a thread may receive from sockets in one call and still delay the
+/// acknowledgement. If more packets arrive together, the peer is probably sending many packets in a
 /// sequence, so the acknowledgement is sent immediately.
 const MAX_DELAYED: usize = 4;
 

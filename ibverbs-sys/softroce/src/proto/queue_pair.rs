@@ -165,7 +165,7 @@ impl QueuePair {
         self.report_drained(host);
     }
 
-    /// Queues a send request. In an error state the request is flushed at once. The caller must
+    /// Queues a send request. In an error state the request is flushed immediately. The caller must
     /// have checked that the service and the state of the queue pair allow the operation, and that
     /// no limit is exceeded.
     #[inline]
@@ -177,8 +177,8 @@ impl QueuePair {
     }
 
     /// Adds a send request to the send queue, and does nothing else. [`post`](Self::post) also
-    /// completes the request at once with the status "flushed", if the queue pair is in an error
-    /// state.
+    /// completes the request immediately with the status "flushed", if the queue pair is in an
+    /// error state.
     #[inline]
     pub fn queue(&mut self, request: SendRequest) {
         self.requester.post(request);

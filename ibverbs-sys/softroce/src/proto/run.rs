@@ -4,7 +4,7 @@
 use super::{Arrival, Host, Path, QueuePair, Service, State, Time};
 use crate::wire;
 
-/// Packets that can be sent next at once (a run): consecutive middle packets of a message, which
+/// Packets that can be sent next together (a run): consecutive middle packets of a message, which
 /// have the same length and go to the same destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
@@ -67,8 +67,8 @@ impl QueuePair {
         }
     }
 
-    /// Receives several packets of equal length at once, if they are the next expected packets and
-    /// continue a send or a write. Otherwise returns `false` and does nothing; the packets must
+    /// Receives several packets of equal length in one step, if they are the next expected packets
+    /// and continue a send or a write. Otherwise returns `false` and does nothing; the packets must
     /// then be received one by one.
     fn take_run(&mut self, run: &wire::Run<'_>, host: &mut impl Host) -> bool {
         let bth = &run.first().header.bth;

@@ -117,8 +117,8 @@ pub fn handshake(bytes: &[u8]) {
         }
         let handshake = &mut handshakes[input.below(4)];
         match (input.below(8), handshake.as_ref()) {
-            // No more connections are made than are accepted at once: while this thread waits, no
-            // other thread accepts connections.
+            // No more connections are made than are accepted at the same time: while this thread
+            // waits, no other thread accepts connections.
             (_, None) if connections == MAX_BURST => {}
             (_, None) => {
                 connections += 1;

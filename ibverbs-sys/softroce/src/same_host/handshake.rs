@@ -179,8 +179,8 @@ fn accept_hello(
     {
         return Err(MessageType::Later);
     }
-    // If two processes begin a handshake with each other at once, both keep the one that the
-    // process with the lower address has begun.
+    // If two processes begin a handshake with each other at the same time, both keep the one that
+    // the process with the lower address has begun.
     if handshake_message
         .addresses
         .iter()

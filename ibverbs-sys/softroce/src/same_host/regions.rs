@@ -45,7 +45,7 @@ pub(crate) struct QueuePair {
 const SEGMENT_UNIT: u64 = 2 << 20;
 
 /// Number of records for regions and windows: the maximum numbers of both, and a reserve, because
-/// the record of a removed region or window is not reused at once.
+/// the record of a removed region or window is not reused immediately.
 const REGIONS: usize = limits::MAX_MR + limits::MAX_MW + 1024;
 
 /// Number of records in the table in which a process publishes its queue pairs. Queue pairs that

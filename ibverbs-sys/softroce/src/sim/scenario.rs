@@ -253,8 +253,8 @@ impl<'t> Scenario<'t> {
     pub(super) fn refill(&mut self, pool: usize) {
         let id = self.next_id();
         if let Queue::Own(place) = self.pools[pool].queue {
-            // A receive that is posted to a queue pair in the error state would be flushed at once,
-            // so none is posted.
+            // A receive that is posted to a queue pair in the error state would be flushed
+            // immediately, so none is posted.
             self.pools[pool].stopped |= self.world.queue_pair(place).state() == State::Error;
         }
         self.pools[pool].refill(&mut self.world, id);

@@ -93,7 +93,7 @@ impl Sleeper {
     /// is the present time.
     ///
     /// Calls `still` just before the sleep, when other threads already see the engine as asleep. If
-    /// `still` returns `false`, there is work to do, and this function returns at once.
+    /// `still` returns `false`, there is work to do, and this function returns immediately.
     pub(crate) fn sleep(
         &self,
         now: Time,

@@ -312,7 +312,7 @@ fn acknowledge<H>(
     Polled::Sent
 }
 
-/// Content of a ring message for a message that the posting thread sends at once, without first
+/// Content of a ring message for a message that the posting thread sends immediately, without first
 /// adding it to the send queue. The content is in a slot (one cache line) of the shared ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SlotContent<'a> {
@@ -330,10 +330,10 @@ pub(crate) enum SlotContent<'a> {
     Written,
 }
 
-/// Creates the [`RingMessage`] for a message that the posting thread sends at once, without first
-/// adding it to the send queue. `content` is the content of the ring message, and `room` a buffer
-/// for its payload. The caller must put the ring message into the ring, and then call [`sent`],
-/// which adds the message to the send queue.
+/// Creates the [`RingMessage`] for a message that the posting thread sends immediately, without
+/// first adding it to the send queue. `content` is the content of the ring message, and `room` a
+/// buffer for its payload. The caller must put the ring message into the ring, and then call
+/// [`sent`], which adds the message to the send queue.
 ///
 /// [`may_post_sent`](QueuePair::may_post_sent) must have returned `true`. For
 /// [`SlotContent::Segments`], `data` must have at most [`SEGMENTS`] segments.

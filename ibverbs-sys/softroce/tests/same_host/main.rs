@@ -520,7 +520,7 @@ fn atomics_count_from_both_sides() {
     }
 }
 
-/// Checks that the last acknowledgement of a peer that ends at once is processed, although no
+/// Checks that the last acknowledgement of a peer that ends immediately is processed, although no
 /// thread of this process is polling.
 fn messages_of_an_ended_peer_are_received() {
     for _ in 0..10 {

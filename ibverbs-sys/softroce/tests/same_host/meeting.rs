@@ -69,7 +69,7 @@ pub(crate) fn deregister_while_linked(node: &mut Node, peer: &Card, memory: usiz
         let deadline = Instant::now() + LIMIT;
         while read(0) == 0 {
             assert!(Instant::now() < deadline, "nothing was written");
-            // The pause lets the peer notice at once that it may write.
+            // The pause lets the peer notice immediately that it may write.
             thread::sleep(Duration::from_micros(100));
         }
         memory.deregister();

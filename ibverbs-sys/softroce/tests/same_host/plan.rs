@@ -151,8 +151,8 @@ impl Plan {
         ((LONGEST / self.longest()) as u64).min(8)
     }
 
-    /// Returns the number of sends, and of receives, that are posted at once. Half of them are in
-    /// each memory.
+    /// Returns the number of sends, and of receives, that are posted at the same time. Half of them
+    /// are in each memory.
     pub(crate) fn window(&self) -> u64 {
         2 * self.fitting()
     }

@@ -30,7 +30,7 @@ struct Streaming {
 }
 
 impl Streaming {
-    /// Starts the other process of a plan, which begins at once.
+    /// Starts the other process of a plan, which begins immediately.
     fn start(plan: &Plan) -> Self {
         let node = plan.node();
         let plan_number = plan.encode();

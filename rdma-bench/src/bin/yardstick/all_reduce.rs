@@ -10,7 +10,7 @@ use anyhow::ensure;
 
 use super::Measured;
 
-/// Number of vector elements that a thread copies at once, before it adds the copies to its own
+/// Number of vector elements that a thread copies in one step, before it adds the copies to its own
 /// elements.
 const PIECE: usize = 1 << 16;
 

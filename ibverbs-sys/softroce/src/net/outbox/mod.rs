@@ -124,8 +124,8 @@ impl<'a> Outbox<'a> {
         self
     }
 
-    /// Makes this outbox (collection of packets) send its packets at once. An injected latency is
-    /// not applied again, because the packets were already held back for it.
+    /// Makes this outbox (collection of packets) send its packets immediately. An injected latency
+    /// is not applied again, because the packets were already held back for it.
     pub(super) fn without_latency(mut self) -> Self {
         self.is_delayed = true;
         self

@@ -96,8 +96,8 @@ impl Entry {
         }
     }
 
-    /// Starts the request: executes a local operation at once, and assigns sequence numbers from
-    /// `next` on to any other operation.
+    /// Starts the request: executes a local operation immediately, and assigns sequence numbers
+    /// from `next` on to any other operation.
     ///
     /// # Errors
     /// If other processes still use the memory key that the request replaces or invalidates: the

@@ -194,9 +194,9 @@ impl Responder {
         }
     }
 
-    /// Receives all packets of `run`, which have equal lengths and consecutive numbers, at once.
-    /// They must be the next expected packets, and neither the first nor the last of their message.
-    /// Otherwise returns `false` and does nothing.
+    /// Receives all packets of `run`, which have equal lengths and consecutive numbers, in one
+    /// step. They must be the next expected packets, and neither the first nor the last of their
+    /// message. Otherwise returns `false` and does nothing.
     pub(super) fn receive_run(
         &mut self,
         endpoint: &Endpoint,
@@ -694,7 +694,7 @@ impl Responder {
             return false;
         };
         let window = endpoint.attributes.window;
-        // A requester of this crate never requests so much at once.
+        // A requester of this crate never requests so much in one request.
         if answer.group_length > window && !self.pacer.take(now, window / 2, RESPONSE_INTERVAL) {
             return false;
         }

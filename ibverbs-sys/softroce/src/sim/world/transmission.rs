@@ -299,7 +299,7 @@ impl World<'_> {
         self.schedule(arrival, EventKind::Arrive { node, packet });
     }
 
-    /// Sends `request` of the queue pair at the location `place` at once, as a [`RingMessage`]
+    /// Sends `request` of the queue pair at the location `place` immediately, as a [`RingMessage`]
     /// (short message without packet headers). Returns `false` if the request is not suitable, or
     /// cannot be sent now.
     pub(super) fn post_ring_message(&mut self, place: QpId, request: &SendRequest) -> bool {

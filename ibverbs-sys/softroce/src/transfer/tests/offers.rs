@@ -381,7 +381,7 @@ fn an_offer_of_foreign_memory_fails_only_the_sender() {
 }
 
 /// Checks that a message whose first packet has more segments than a slot is sent through the ring
-/// at once: nothing would send it later.
+/// immediately: nothing would send it later.
 #[test]
 fn a_message_of_too_many_segments_is_sent_in_chunks() {
     let (mut a, mut b) = two();

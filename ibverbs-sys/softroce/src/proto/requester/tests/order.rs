@@ -121,7 +121,7 @@ fn draining_completes_started_requests_and_starts_none() {
     assert_eq!(node.transmit_all(Time::default()).len(), 1);
     assert_eq!(node.machine.events, [Event::SendQueueDrained]);
 
-    // No request has been started, so the send queue is drained at once.
+    // No request has been started, so the send queue is drained immediately.
     let mut node = lone_sends(1);
     node.enter(State::SendQueueDrained);
     assert_eq!(node.machine.events, [Event::SendQueueDrained]);

@@ -369,9 +369,12 @@ fn callers(_: &Shell, time: Duration) -> anyhow::Result<u8> {
 
 fn block_store(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     const TEST: &str = "a_block_store_loses_no_acknowledged_block_over_rdma";
-    // The test runs the example as processes.
-    cargo::build(&["build", "--workspace", "--example", "block_store"])?;
-    let built = test_program("block_store")?;
+    // The test runs the example as processes. With optimizations, because a restarted server copies
+    // all blocks from its peers, and their number grows with each kill.
+    let package = ["--release", "--package", "rdma-rpc"];
+    let example = ["--example", "block_store"];
+    cargo::build(&[&["build"], &package[..], &example].concat())?;
+    let built = release_test_program("rdma-rpc", "block_store")?;
     Repeated {
         name: "block-store",
         min: 100,
@@ -386,8 +389,8 @@ fn block_store(_: &Shell, time: Duration) -> anyhow::Result<u8> {
             .env("KILLS", count.to_string())
             .env(environment::DEVICE, environment::SOFTROCE);
         let again = format!(
-            "SEED={seed} KILLS={count} cargo xtask test --package rdma-rpc --program block_store \
-             --filter {TEST} --device softroce"
+            "SEED={seed} KILLS={count} cargo test --release --package rdma-rpc \
+             --test block_store {TEST}"
         );
         (command, again)
     })

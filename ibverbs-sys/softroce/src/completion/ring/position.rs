@@ -128,8 +128,8 @@ impl Position {
     }
 
     /// Returns the number of entries from this position up to the position `end`, without the entry
-    /// at `end`. `lap` is the number of slots of the ring. `end` must be at most `lap` entries later
-    /// than this position.
+    /// at `end`. `lap` is the number of slots of the ring. `end` must be at most `lap` entries
+    /// later than this position.
     pub(super) fn distance(self, end: Self, lap: Lap) -> usize {
         let same_lap = (self.0 ^ end.0) & !(Self::INDEX | Self::FLAGS) == 0;
         end.index() + if same_lap { 0 } else { lap.length() } - self.index()

@@ -55,8 +55,9 @@ pub(crate) fn port_of_slot(base: u16, slot: u8) -> Option<u16> {
     PORT_STRIDE.checked_mul(u16::from(slot))?.checked_add(base)
 }
 
-/// UDP ports at which the devices of a host receive packets: only the base port, or one port for
-/// each slot (index of a port). A sender must know them to address a queue pair of the host.
+/// UDP ports at which the RDMA devices of a host receive packets. Network cards and kernel drivers
+/// use one port for all queue pairs. Each process with a softroce device uses a port of its own,
+/// and the index of the port (slot) is part of its queue pair numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ports {
     /// Base port, which network cards, kernel drivers and the first softroce device of an address

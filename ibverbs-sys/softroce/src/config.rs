@@ -56,10 +56,10 @@ pub enum Scheduled {
     },
 }
 
-/// Choice of the peers to which the device may send several packets with one system call, which the
-/// kernel splits into datagrams (generic segmentation offload, GSO). The kernel numbers the
-/// datagrams in their IPv4 headers. A packet checksum (ICRC) that covers this number is correct
-/// only if the device has guessed the number.
+/// Choice of the peers to which the device sends bursts: several packets with one system call,
+/// which the kernel splits into datagrams. The kernel numbers the datagrams, and the checksum of a
+/// packet (ICRC) over IPv4 covers the number. If the device guesses the number wrong, a peer that
+/// requires a correct checksum drops the packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Segmentation {
     /// The device passes each packet to the kernel by itself.

@@ -152,8 +152,9 @@ impl Counters {
         self.values[counter as usize].fetch_add(by, Ordering::Relaxed);
     }
 
-    /// Creates counters for an owner that counts often, such as a queue pair. The totals of the
-    /// device include these counters.
+    /// Creates counters for one owner that counts often, such as a queue pair. Only the owner adds
+    /// to them, so it needs no atomic read-modify-write instruction. The totals of the device
+    /// include these counters.
     pub(crate) fn tally(self: &Arc<Self>) -> Tally {
         let values = Arc::new(zeros());
         let tally = Tally {

@@ -131,8 +131,8 @@ impl Opening {
         self.record(file)
     }
 
-    /// Records and marks a file whose descriptor only the program uses, and returns the descriptor.
-    /// The device does not fail if the program closes this descriptor.
+    /// Records a file whose descriptor only the program uses, and returns the descriptor. A bit in
+    /// [`PROGRAM_NUMBERS`] shows that the program may close it: the device then does not fail.
     fn record_public(&self, file: OwnedFd) -> Descriptor {
         let descriptor = self.record(file);
         if let Some((word, bit)) = word_and_bit(&PROGRAM_NUMBERS, descriptor.as_raw_fd()) {
@@ -176,9 +176,10 @@ impl Descriptor {
         Ok(opening.record_public(fcntl_dupfd_cloexec(file, 0)?))
     }
 
-    /// Takes ownership of `file`, which is a duplicate of a descriptor that the program got from
-    /// the device ([`for_program`](Self::for_program)). The device does not use it, except to close
-    /// it.
+    /// Takes ownership of `file`, which the program has given to the device
+    /// (`ibv_import_device(3)`): a duplicate of a descriptor that the device has created [for the
+    /// program](Self::for_program). The device holds it only to close it together with the imported
+    /// context.
     pub(crate) fn of_program(file: OwnedFd) -> Self {
         Opening::begin().record_public(file)
     }

@@ -258,9 +258,10 @@ mod models {
         })
     }
 
-    /// Accesses the memory in `world` in the way in which a peer copies bytes, unless the owner has
-    /// withdrawn the memory. Records the access, preferably in the word with the index `preferred`.
-    /// The loom model fails if the owner uses the memory during the access.
+    /// Accesses the memory in `world` like a peer that copies bytes. First records the access in a
+    /// word of `world`, if possible in the word with the index `preferred`. Then accesses the
+    /// memory only if the owner has not withdrawn it. The loom model fails if the owner uses the
+    /// memory during the access.
     fn copy(world: &World, preferred: usize) {
         let _lane = Lanes(&world.lines).enter(preferred);
         if world.published.load(Ordering::Relaxed) == 1 {
@@ -291,8 +292,9 @@ mod models {
         });
     }
 
-    /// Checks that a thread that waits for an access also sees the effects of the access, even if
-    /// another access is recorded in the same lane (word) afterwards.
+    /// Checks that the owner of memory sees the effects of an access by another thread after
+    /// waiting for the end of the access. This must also be true if a second access is recorded in
+    /// the same word (lane) before the owner reads the word.
     #[test]
     fn a_reused_lane_does_not_hide_an_earlier_copy() {
         let mut model = loom::model::Builder::new();

@@ -52,8 +52,8 @@ pub(super) struct QueueHandle {
     _counted: Counted,
 }
 
-/// Attributes of a new completion queue, except the verbs context. Plain and extended completion
-/// queues are created from the same form.
+/// Attributes of a new completion queue: the arguments of `ibv_create_cq`, or the fields of the
+/// structure that the program passes to `ibv_create_cq_ex`.
 struct Settings {
     capacity: u32,
     cq_context: *mut c_void,

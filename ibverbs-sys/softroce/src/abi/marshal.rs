@@ -8,8 +8,9 @@ use libc::{c_char, c_int, size_t};
 
 use super::real::call;
 
-/// Converts an address vector from the format of the kernel to that of the verbs API, by the same
-/// function of the system's libibverbs. Does nothing if that library is not installed.
+/// Converts the address vector `src`, which has the format of the kernel, and writes it to `dst` in
+/// the format of the verbs API. Calls `ibv_copy_ah_attr_from_kern` of the system's libibverbs, and
+/// does nothing if that library is not installed.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_ah_attr_from_kern(
     dst: *mut ibv_ah_attr,
@@ -19,8 +20,9 @@ pub(crate) unsafe extern "C" fn ibv_copy_ah_attr_from_kern(
     unsafe { call!(ibv_copy_ah_attr_from_kern(dst, src)) }
 }
 
-/// Converts queue pair attributes from the format of the kernel to that of the verbs API, by the
-/// same function of the system's libibverbs. Does nothing if that library is not installed.
+/// Converts the queue pair attributes `src`, which have the format of the kernel, and writes them
+/// to `dst` in the format of the verbs API. Calls `ibv_copy_qp_attr_from_kern` of the system's
+/// libibverbs, and does nothing if that library is not installed.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
     dst: *mut ibv_qp_attr,
@@ -30,18 +32,18 @@ pub(crate) unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
     unsafe { call!(ibv_copy_qp_attr_from_kern(dst, src)) }
 }
 
-/// Converts a path record (the description of a route between two ports) from the format of the
-/// kernel, by the same function of the system's libibverbs. Does nothing if that library is not
-/// installed.
+/// Converts the path record `src` (the description of a route between two ports) from the format of
+/// the kernel, and writes the result to `dst`. Calls `ibv_copy_path_rec_from_kern` of the system's
+/// libibverbs, and does nothing if that library is not installed.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_path_rec_from_kern(dst: *mut c_void, src: *mut c_void) {
     // SAFETY: the arguments are those of the caller, for the same function.
     unsafe { call!(ibv_copy_path_rec_from_kern(dst, src)) }
 }
 
-/// Converts a path record (the description of a route between two ports) to the format of the
-/// kernel, by the same function of the system's libibverbs. Does nothing if that library is not
-/// installed.
+/// Converts the path record `src` (the description of a route between two ports) to the format of
+/// the kernel, and writes the result to `dst`. Calls `ibv_copy_path_rec_to_kern` of the system's
+/// libibverbs, and does nothing if that library is not installed.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_path_rec_to_kern(dst: *mut c_void, src: *mut c_void) {
     // SAFETY: the arguments are those of the caller, for the same function.
@@ -57,22 +59,25 @@ pub(crate) unsafe extern "C" fn ibv_dontfork_range(base: *mut c_void, size: size
     unsafe { call!(ibv_dontfork_range(base, size) else 0) }
 }
 
-/// Reverses [`ibv_dontfork_range`]: children of `fork` inherit the pages again.
+/// Reverses [`ibv_dontfork_range`]: children of `fork` inherit the `size` bytes at `base` again.
+/// Returns 0 if the system's libibverbs is not installed.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dofork_range(base: *mut c_void, size: size_t) -> c_int {
     // SAFETY: the arguments are those of the caller, for the same function.
     unsafe { call!(ibv_dofork_range(base, size) else 0) }
 }
 
-/// Returns the path at which sysfs is mounted, as the real library reports it.
+/// Returns the path at which sysfs is mounted, as the system's libibverbs reports it. Returns
+/// `/sys` if that library is not installed.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     // SAFETY: the function takes no arguments.
     unsafe { call!(ibv_get_sysfs_path() else c"/sys".as_ptr()) }
 }
 
-/// Reads a file of a device in sysfs, by the same function of the system's libibverbs. Returns -1
-/// if that library is not installed. The softroce device has no files in sysfs.
+/// Reads the file `file` in the directory `directory` of sysfs into `buffer`, which has `size`
+/// bytes. Calls `ibv_read_sysfs_file` of the system's libibverbs, and returns -1 if that library is
+/// not installed. The softroce device has no files in sysfs.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
     directory: *const c_char,

@@ -8,9 +8,9 @@ use libc::{c_int, c_void, size_t};
 
 use super::{forward, minus_one};
 
-/// A DMA handle or a completion counter of another driver's device; the softroce device has no such
-/// objects. Only the first field is declared: the context, by which the device of the object is
-/// found.
+/// A DMA handle or a completion counter of another driver's device. The softroce device creates no
+/// such objects. By the first field, functions find out that the object belongs to another driver,
+/// and pass it to the system's libibverbs.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Foreign {

@@ -238,8 +238,9 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_con
     })
 }
 
-/// Finds an open context whose command file is the file of the descriptor `cmd_fd`. Returns the
-/// command file and the NIC of the context, or `None` if there is no such context.
+/// Finds the open context that a program imports by the descriptor `cmd_fd`
+/// (`ibv_import_device(3)`): the context whose [`CommandFile`] has this descriptor or a duplicate
+/// of it. Returns this file and the NIC of the context, or `None` if no context has the file.
 fn shared_by(cmd_fd: c_int) -> Option<(Arc<CommandFile>, Arc<Nic>)> {
     if cmd_fd < 0 {
         return None;

@@ -563,8 +563,8 @@ const _: () = {
     assert!(mem::offset_of!(ibv_xrcd, context) == 0);
 };
 
-/// Creates the [`Handle`] of a new queue pair: a reference to the open device `context`, and the
-/// [`Element`] for the queue pair's events.
+/// Creates the [`Handle`] of a new queue pair. It contains a reference to the open device
+/// `context`, and a new record ([`Element`]) of the asynchronous events of the queue pair.
 ///
 /// # Safety
 /// `context` must belong to this device.
@@ -576,9 +576,9 @@ unsafe fn new_handle(context: *mut ibv_context) -> Handle {
     }
 }
 
-/// Creates the `ibv_qp` of `queue_pair`, and returns a pointer to it. `wanted` contains the
-/// attributes of the queue pair, and `handle` is the reference from the open device. The object
-/// keeps `nic`, `handle` and, for an XRC target, the XRC domain `xrc`.
+/// Creates the C object (`ibv_qp`) by which the program uses `queue_pair`, and returns a pointer to
+/// it. `wanted` contains the attributes that the program has requested. The object holds
+/// `queue_pair`, `nic`, `handle` and, for an XRC target, a reference to its XRC domain `xrc`.
 fn publish(
     wanted: &Settings,
     queue_pair: Arc<QueuePair>,

@@ -138,8 +138,9 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Conversion of errors to the return type of a verb. Used if a call for an object of another
-/// driver cannot be passed to the system's libibverbs.
+/// Return type of a verb. Each type reports an error in its own way: `c_int` as the error number,
+/// `isize` as the negative error number, pointers as null, and `u64` as 0. Used if a call for an
+/// object of another driver cannot be passed to the system's libibverbs.
 pub(crate) trait Missing: Sized {
     /// Returns the failure value of this type for the error number `errno`, such as a null pointer
     /// or the number itself. Sets errno if verbs with this return type set errno.

@@ -39,9 +39,9 @@ pub(super) enum EventTiming {
 }
 
 impl Moderation {
-    /// Counts a completion at the time `now` in `held`, the state of the completion queue's delayed
-    /// event. Returns whether the event must be raised now, because enough completions share it, or
-    /// is delayed further. The queue must be armed.
+    /// Counts a completion in `held`, the state of a completion queue's delayed event. `now` is the
+    /// time of the completion. Returns whether the event must be raised now, or is delayed so that
+    /// more completions share it. The program must have requested an event.
     pub(super) fn count_completion(self, held: &mut DelayedEvent, now: Time) -> EventTiming {
         held.count = held.count.saturating_add(1);
         if self.period.is_zero() || held.count >= self.count {

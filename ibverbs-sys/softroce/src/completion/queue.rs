@@ -57,9 +57,9 @@ pub struct CompletionQueueAttributes {
     pub timestamps: bool,
 }
 
-/// Request of the program for a completion event, and the number of completions and the time by
-/// which the event is delayed. A flag in the ring of entries shows that a request exists, so
-/// threads that add entries lock this state only then.
+/// Request of the program for a completion event, and the state of an event that is delayed. A flag
+/// in the ring of entries shows that a request exists. A thread that adds an entry locks this state
+/// only if the flag is set.
 #[derive(Default)]
 struct ArmedState {
     arming: Option<Arming>,
@@ -149,9 +149,10 @@ impl CompletionQueue {
         self.push_slowly(added, &again)
     }
 
-    /// Completes a [`push`](Self::push) of `entry` that is not done yet. If `added` is `None`,
-    /// `push` could not add the entry, and this function adds the entry. Otherwise the entry was
-    /// added, and this function raises the completion event that the program has requested.
+    /// Completes a [`push`](Self::push) of `entry`, whose first attempt has returned `added`. If
+    /// this is `None`, the entry was not added, and this function adds it; the error means that the
+    /// queue is full or has failed. Otherwise the entry was added, and this function raises the
+    /// completion event if the program has requested an event for such an entry.
     #[cold]
     fn push_slowly(&self, added: Option<Added>, entry: &Entry) -> Result<(), Overrun> {
         let entry = slice::from_ref(entry);
@@ -230,9 +231,10 @@ impl CompletionQueue {
         Err(Overrun)
     }
 
-    /// Raises the completion event if the program has requested an event for any of `entries`, at
-    /// once or with the delay that the program has set. The entries are in the ring already.
-    /// `added` is their position and the request flags that were set when they were added.
+    /// Raises the completion event if the program has requested an event for any of `entries`,
+    /// immediately or with the delay that the program has set. The entries were added to the ring
+    /// before. `added` is the result of this addition: it shows which requests existed at that
+    /// time.
     #[cold]
     fn notify_added(&self, added: Added, entries: &[Entry]) {
         let is_awaited =

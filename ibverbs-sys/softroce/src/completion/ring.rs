@@ -56,8 +56,9 @@ struct RingEnd(AtomicU64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Added(Position);
 
-/// Flags in the tail of the ring, called marks. The completion queue sets one for each kind of
-/// entry for which the program has requested a completion event.
+/// Flags of the ring's tail, called marks. Each flag means that the program has requested a
+/// completion event for entries of one kind. A thread that adds an entry gets the flags, and so
+/// finds out whether it must raise an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TailFlags(u64);
 
@@ -90,16 +91,16 @@ impl TailFlags {
 }
 
 impl Added {
-    /// Returns the [`TailFlags`] that were set when the entries were added to the ring: requests of
-    /// the program for a completion event, by the kind of entry.
+    /// Returns the flags ([`TailFlags`]) that the ring had when these entries were added. Each set
+    /// flag is a request of the program for a completion event.
     #[inline]
     pub(super) fn marks(self) -> TailFlags {
         TailFlags(self.0.0 & Position::MARKS)
     }
 
-    /// Returns whether the entries were added before the program requested a completion event.
-    /// `mark` is the position that [`Ring::mark`] returned for the request. Such entries must not
-    /// raise the event.
+    /// Returns whether these entries are older than the program's request for a completion event.
+    /// `mark` is the position in the ring of the first entry after the request ([`Ring::mark`]).
+    /// The request is for later entries only, so older entries raise no event.
     pub(super) fn is_before(self, mark: Position) -> bool {
         self.0.is_before(mark)
     }
@@ -196,15 +197,16 @@ impl<T: Copy + Send> Ring<T> {
         Ok(())
     }
 
-    /// Closes the ring, so that no more entries can be added. `full` is the error of an attempt to
-    /// add an entry to the full ring. If entries were added since then, does nothing and returns
-    /// `false`. Returns `true` if the ring was closed.
+    /// Closes the ring after an entry did not fit, so that no more entries can be added. `full` is
+    /// the error of that attempt. Returns `true` if the ring was closed. If the tail of the ring
+    /// has changed since the attempt, returns `false`: the caller must try again to add the entry.
     pub(super) fn close(&self, full: Full) -> bool {
         claim(&self.tail, full.0, full.0.with(Position::CLOSED))
     }
 
-    /// Returns whether the ring has no entry. A caller that knows of an entry in the ring, for
-    /// example from a signal of the thread that added the entry, never gets `true`.
+    /// Returns whether the ring contains no entry. Never returns `true` if an entry was completely
+    /// added before the call and is still in the ring. May return `false` for an empty ring while
+    /// other threads change the ring.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         let head = self.head();
@@ -245,9 +247,9 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Sets flags in the tail of the ring, for example to arm the completion queue, and returns the
-    /// position of the tail. A thread that adds an entry at this position or later gets the flags
-    /// as part of its [`Added`].
+    /// Sets flags in the tail of the ring, for example to request a completion event, and returns
+    /// the position of the tail. A thread that adds an entry at this position or later gets the
+    /// flags as part of its [`Added`].
     pub(super) fn mark(&self, marks: TailFlags) -> Position {
         Position(self.tail.0.fetch_or(marks.0, Ordering::AcqRel)).unflagged()
     }

@@ -43,7 +43,8 @@ pub enum Subject {
 }
 
 impl Context {
-    /// Creates the context of a newly opened device, without queued events.
+    /// Creates the queue of asynchronous events of a newly opened device (`ibv_context`). The queue
+    /// is empty. Fails if the descriptors for the events cannot be created.
     pub fn new() -> io::Result<Arc<Self>> {
         let events = EventQueue::new()?;
         Ok(Arc::new(Self {

@@ -15,8 +15,9 @@ impl DomainId {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Returns the identifier as an integer, for the table of memory regions that peer processes
-    /// read.
+    /// Returns the identifier of the protection domain as an integer. Peer processes read this
+    /// integer with each published memory region. They access the region only for queue pairs of
+    /// the same domain.
     pub const fn number(self) -> u64 {
         self.0
     }

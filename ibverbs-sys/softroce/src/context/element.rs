@@ -25,8 +25,9 @@ struct Fetched {
 }
 
 impl Element {
-    /// Creates the record of the asynchronous events of a new object, such as a queue pair. Its C
-    /// structure need not have an address yet.
+    /// Creates the record of the asynchronous events of a new object, such as a queue pair. The
+    /// address of the object's C structure, by which events name the object, is set later
+    /// ([`identify`](Self::identify)).
     pub fn new() -> Arc<Self> {
         Arc::default()
     }

@@ -134,9 +134,9 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 }
 
-/// Removes and returns the next event of `pending`. Counts the event as fetched in the [`Element`]
-/// that `element_of` returns. The caller holds the lock of the queue, so no other thread sees an
-/// event that is neither queued nor counted.
+/// Removes and returns the oldest event in `pending`, the events that the program has not fetched
+/// yet. If the event concerns an object, `element_of` returns the record of the object's events, in
+/// which the event is then counted as fetched. The caller must hold the lock of the queue.
 fn fetch<T>(
     pending: &mut VecDeque<T>,
     element_of: impl Fn(&T) -> Option<&Arc<Element>>,

@@ -69,7 +69,8 @@ impl<T: HasUsage> InUse<T> {
         Ok(Self(Arc::clone(object)))
     }
 
-    /// Returns the object that this reference keeps in use.
+    /// Returns the object that cannot be destroyed while this reference exists. Clones of the
+    /// returned `Arc` do not prevent the destruction.
     pub fn shared(&self) -> &Arc<T> {
         &self.0
     }

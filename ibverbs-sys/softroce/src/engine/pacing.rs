@@ -19,11 +19,12 @@ const POLLED_RECENTLY: Duration = Duration::from_micros(200);
 
 /// Initial number of useless wakeups in a row after which packets no longer wake the engine
 /// (background thread). A wakeup is useless if a polling thread of the program receives the packet.
+/// The engine then checks for packets at intervals.
 const INITIAL_USELESS_WAKEUPS: u32 = 8;
 
-/// Maximum number of useless wakeups in a row after which packets no longer wake the engine
-/// (background thread). The number starts with [`INITIAL_USELESS_WAKEUPS`] and doubles each time
-/// that a packet then waits because the program has stopped polling.
+/// Upper limit of the number of useless wakeups after which packets no longer wake the engine
+/// (background thread). The number doubles each time that a packet then has to wait until the
+/// engine checks for packets at its next interval.
 const MAX_USELESS_WAKEUPS: u32 = 1024;
 
 /// Observations of the engine (background thread) in one iteration of its loop, from which
@@ -126,8 +127,9 @@ impl Pacing {
 mod tests {
     use super::*;
 
-    /// [`Observations`] of the engine (background thread) after a packet woke the engine while no
-    /// thread of the program polled.
+    /// Observations after a useful wakeup of the engine (background thread): a packet woke the
+    /// engine, the engine has received the packet, and no thread of the program polls.
+    /// [`Pacing::decide`] derives from them how the engine waits next.
     const USEFUL_WAKEUP: Observations = Observations {
         woken: true,
         fetched: true,
@@ -148,9 +150,9 @@ mod tests {
         }
     }
 
-    /// Tells `pacing` of useless wakeups, whose packets a polling thread has already received.
-    /// Stops when `pacing` decides that packets no longer wake the engine. Returns the number of
-    /// wakeups.
+    /// Reports useless wakeups to `pacing`, until it decides that packets no longer wake the engine
+    /// (background thread). A wakeup is useless if a thread of the program has received the packet.
+    /// Returns the number of reported wakeups.
     fn wake_until_unwatched(pacing: &mut Pacing) -> u32 {
         let mut times = 1;
         while pacing.decide(in_vain()) == Wait::Watch {

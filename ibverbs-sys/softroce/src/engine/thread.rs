@@ -86,8 +86,8 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     fn wake_up(&self) {}
 
     /// Returns the interval at which the engine (background thread) must check for messages even if
-    /// no packet wakes it. Returns `None` if peers wake the engine for every message. `_is_over` is
-    /// `true` if the interval has passed since the last check.
+    /// no packet wakes it, or `None` if it need not. `_is_over` is `true` if the last such interval
+    /// has passed: the implementation can then stop the checks if no more are needed.
     fn check_interval(&self, _is_over: bool) -> Option<Duration> {
         None
     }

@@ -18,19 +18,20 @@ pub enum StopPoint {
     Copied,
 }
 
-/// For each [`StopPoint`], the number of passes of threads after which the process stops itself, as
-/// [`stop_at`] has requested. 0 if no stop is requested.
+/// For each [`StopPoint`], how often threads must still reach the point until the process stops
+/// itself. Set by [`stop_at`], and 0 if no stop is requested.
 static REMAINING_PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// Makes the process stop itself once (`SIGSTOP`), so that a test can examine a peer whose process
-/// hangs. The process stops when its threads have reached `point` `passes` times, counted from this
-/// call.
+/// hangs. The process stops when its threads have reached `point` for the `passes`-th time after
+/// this call.
 pub fn stop_at(point: StopPoint, passes: u64) {
     REMAINING_PASSES[point as usize].store(passes, Ordering::SeqCst);
 }
 
-/// Records that a thread has reached `point`. Stops the process if the thread is the last of the
-/// number of passes that was requested by [`stop_at`].
+/// Records that a thread has reached `point`. Stops the process (`SIGSTOP`) if a test has called
+/// [`stop_at`] for this point, and threads have now reached the point as often as the test has
+/// requested.
 pub(crate) fn pass(point: StopPoint) {
     let left = &REMAINING_PASSES[point as usize];
     if left.load(Ordering::Relaxed) == 0 {

@@ -84,7 +84,9 @@ const MIN_SEGMENT: usize = 64 << 20;
 const CHECKED_LENGTH: usize = 16 << 20;
 
 impl Arena {
-    /// Creates an arena with an empty file. The file grows when blocks are allocated.
+    /// Creates an in-memory file from which programs allocate memory
+    /// ([`allocate`](Self::allocate)). The file is empty at first, and grows when memory is
+    /// allocated. Fails if the file cannot be created.
     pub fn new() -> io::Result<Arc<Self>> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // Kernels before 6.3 do not support this flag; newer kernels may require it.

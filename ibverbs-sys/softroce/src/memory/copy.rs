@@ -68,8 +68,9 @@ pub(crate) unsafe fn copy(from: usize, to: usize, length: usize) -> Result<(), M
 }
 
 /// Copies `length` bytes from the address `from` to the address `to`, by accesses of one, two, four
-/// or eight bytes. If `OUTWARD` is set, stores are aligned, and the last bytes become visible to
-/// other threads after all others. Otherwise loads are aligned.
+/// or eight bytes. If `OUTWARD` is set, `to` is memory that other threads may poll: stores are
+/// aligned, and the last bytes become visible after all others. Otherwise `to` is a private buffer,
+/// and loads are aligned.
 ///
 /// # Safety
 /// The bytes of each range must be registered memory, or the caller must ensure that no references

@@ -260,9 +260,9 @@ impl Entries {
     }
 }
 
-/// Describes a range of `region` in the form that is published to peer processes. `part` is the
-/// offset and the length of the range, `start` the address by which requests name its first byte,
-/// and `access` the rights that it grants. Returns `None` if peers may not access the region.
+/// Describes a range of `region` in the form that peer processes read, so that they can access it
+/// directly. `part` is the offset and the length of the range. `start` is the address of its first
+/// byte in requests, and `access` the granted rights. Returns `None` if the region has no memory.
 fn record(region: &Region, part: (u64, u64), start: u64, access: AccessFlags) -> Option<Published> {
     let (offset, length) = part;
     if region.span.is_null() {

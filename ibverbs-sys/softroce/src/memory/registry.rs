@@ -99,16 +99,16 @@ impl Registry {
         let _ = self.peers.set(peers);
     }
 
-    /// Returns the random number that the index in each memory key contains as a summand, so that
-    /// other programs cannot guess keys. Peer processes need the number to find the record of a
-    /// key.
+    /// Returns the random number that makes memory keys hard to guess. The upper 24 bits of a key
+    /// are the sum of this number and an index in the table of regions and windows. Peer processes
+    /// subtract the number to find the published record of a key.
     pub(crate) fn key_base(&self) -> u32 {
         self.entries.read(0).table.base()
     }
 
-    /// Brings the record `slot` of the table that peer processes read up to date with the slot
-    /// `slot` of `entries`. Clears the record if the slot has no region or window, or if peers may
-    /// not access its memory.
+    /// Updates the description of one memory region or window in the table that peer processes
+    /// read. `slot` is its number in this table and in `entries`. Clears the description if
+    /// `entries` has no object with this number, or if peers may not access its memory.
     fn publish(&self, entries: &Entries, slot: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -338,10 +338,10 @@ impl Registry {
         }
     }
 
-    /// Returns the virtual address of `length` bytes that the program wants to have loaded in
-    /// advance (`ibv_advise_mr(3)`). Fails unless the bytes are in the on-demand region with the
-    /// key `key`, the region is in the protection domain `domain`, and, if `write` is set, permits
-    /// local writes. `address` is the address by which requests name the first byte.
+    /// Checks one range of the arguments of `ibv_advise_mr(3)`, and returns where it begins in the
+    /// memory of this process. `address` is the address of the range in requests. Fails unless the
+    /// on-demand region with the key `key` contains all `length` bytes, belongs to `domain` and, if
+    /// `write` is set, permits local writes.
     pub fn advise(
         &self,
         domain: DomainId,
@@ -433,8 +433,9 @@ impl Registry {
         withdrawal
     }
 
-    /// Publishes the window with the key `key` to peer processes again. Called if they were made to
-    /// stop using the window for a request that is then not executed.
+    /// Publishes the memory window with the key `key` to peer processes again. Called if the window
+    /// was hidden from peers for a request that binds or invalidates it, and that request is then
+    /// not executed.
     pub(crate) fn restore_window(&self, key: u32) {
         let Some(peers) = self.peers.get() else {
             return;

@@ -50,9 +50,9 @@ const MIN_FREE_SLOTS: usize = 64;
 /// differs from its number only in the low byte.
 const BLOCK_SIZE: usize = 1 << 8;
 
-/// Bit in the parameter that selects a random order from the table's [`Permutation`]. If set, the
-/// order is that of the indices in a block of slots, and the other bits are the number of the
-/// block's first slot. If not set, the order is that of the tags of one slot.
+/// Flag in the number by which the table selects one of the random orders of its [`Permutation`].
+/// With this flag, the number selects the order of the indices in one block of the table. Without
+/// the flag, it selects the order in which one slot uses its tags (low bytes of keys).
 const BLOCK_ORDER_BIT: u32 = 1 << 31;
 
 /// Number of different indices that a memory key can contain. Index 0 is never used, because

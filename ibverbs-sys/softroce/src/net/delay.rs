@@ -119,11 +119,10 @@ impl Delay {
         &self.alarm
     }
 
-    /// Holds a packet back, as an injected fault, until `overtaken` other packets have been sent,
-    /// but at most for [`MAX_WAIT`]. If there is a configured latency `latency`, holds the packet
-    /// back for [`MAX_WAIT`] longer than the latency of other packets instead, so that these
-    /// overtake it. Returns `false`, and drops the packet, if [`MAX_HELD_PACKETS`] packets are held
-    /// back already.
+    /// Holds a packet back, as an injected fault, so that later packets overtake it. Without a
+    /// configured `latency`, the packet is sent after `overtaken` other packets, but at most
+    /// [`MAX_WAIT`] later. With a latency, it is sent [`MAX_WAIT`] after the latency. Returns
+    /// `false`, and drops the packet, if too many packets are held back.
     pub(super) fn hold(&self, packet: Packet, overtaken: u8, now: Time, latency: Duration) -> bool {
         // With a latency, packets are reordered by their due times, so packets that overtake are
         // not counted.
@@ -149,9 +148,9 @@ impl Delay {
         }
     }
 
-    /// Records that a packet was sent and has thus overtaken all packets that injected faults hold
-    /// back. Returns the packets that enough others have now overtaken. The caller must send them
-    /// next.
+    /// Records that a packet was sent. Injected faults hold packets back until a given number of
+    /// other packets was sent. Returns the held packets for which this number is now reached. The
+    /// caller must send these packets next.
     pub(super) fn pass(&self) -> Vec<Packet> {
         let mut held = self.held.lock();
         if held.overtaken == 0 {
@@ -245,9 +244,9 @@ mod tests {
         packets.iter().map(|packet| packet.bytes[0]).collect()
     }
 
-    /// Removes from `delay` all packets that must be sent by the time `now`. Returns the first byte
-    /// of each packet that waited to be overtaken, which is its number in the test. Ignores packets
-    /// that were held back for the latency.
+    /// Removes from `delay` all packets that must be sent by the time `now`. Returns the first
+    /// bytes of the packets that [`Delay::hold`] has held back: their numbers in the test. Packets
+    /// that [`Delay::hold_batch`] has held back are removed, but not returned.
     fn due(delay: &Delay, now: Time) -> Vec<u8> {
         let all = delay.take_due(now).into_iter();
         let packets = all.filter_map(|held| match held {

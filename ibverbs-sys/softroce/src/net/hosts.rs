@@ -43,9 +43,9 @@ const MAX_HOSTS: usize = 1 << 16;
 
 impl Hosts {
     /// Returns which UDP ports the RDMA devices of the host with the address `host` use, and
-    /// whether these ports are certain. The ports are certain if the host has sent a packet, or if
-    /// `host` is a loopback address. Otherwise they are a guess: the two possibilities alternate
-    /// with the time `now`.
+    /// whether this is certain. For a host that has sent no packet, the answer is a guess, which
+    /// changes with the time `now`: so packets are sent to both possible ports in turn. For a
+    /// loopback address the answer is always certain.
     pub(super) fn ports(&self, host: IpAddr, now: impl FnOnce() -> Time) -> (Ports, bool) {
         if host.is_loopback() {
             return (Ports::Slots, true);

@@ -338,9 +338,9 @@ fn outer(endpoint: &Endpoint, message: &Message<'_>, len: usize) -> Headers {
     route.headers(len.saturating_sub(4))
 }
 
-/// Returns whether the identification in the IPv4 header of a packet from `from` is unknown: a UDP
-/// socket does not report it, although the checksum of the packet (ICRC) covers it. Returns `false`
-/// for senders in 127/8, which always send identification 0.
+/// Returns whether the IPv4 identification of a received packet is unknown: the checksum (ICRC)
+/// covers it, but a UDP socket does not report it. `headers` are the headers of the packet. Returns
+/// `false` for IPv6, which has no identification, and for senders in 127/8, which always use 0.
 fn hides_identification(headers: &Headers, from: SocketAddr) -> bool {
     matches!(headers, Headers::V4 { .. }) && !from.ip().is_loopback()
 }
@@ -359,10 +359,10 @@ mod tests {
 
     use super::*;
 
-    /// Returns whether the receiver would accept a damaged packet from `from`: a packet with a
-    /// wrong checksum (ICRC) is accepted if another IPv4 identification would make the checksum
-    /// correct. The sender's checksum is for the identification `identification`, and a byte of the
-    /// packet is then changed by an exclusive or with `damage`.
+    /// Returns whether the receiver accepts a damaged packet from `from`. The sender computes the
+    /// checksum (ICRC) with the IPv4 identification `identification`. Then one byte is changed by
+    /// an exclusive or with `damage`. A receiver that does not know the identification accepts each
+    /// packet whose checksum is correct for some identification.
     fn excused(from: Ipv4Addr, identification: u16, damage: u8) -> bool {
         let route = Route {
             source: from.to_ipv6_mapped(),

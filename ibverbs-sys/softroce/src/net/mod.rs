@@ -57,9 +57,9 @@ pub(crate) use socket::Socket;
 /// twice the time.
 const ALIGN: usize = 16;
 
-/// Offset at which a packet begins in a buffer, relative to a multiple of [`ALIGN`] bytes. With
-/// this offset, the end of the base transport header (BTH) is aligned, and so is the end of a
-/// 16-byte RETH behind it. Payloads after other headers may not be aligned.
+/// Offset at which a packet begins in a buffer, relative to a multiple of [`ALIGN`] bytes. The 12
+/// bytes of the base transport header (BTH) then end at a multiple of `ALIGN`. So a payload that
+/// follows the BTH, or a 16-byte RETH behind the BTH, is aligned.
 const OFFSET: usize = ALIGN - BASE % ALIGN;
 
 const _: () = assert!(

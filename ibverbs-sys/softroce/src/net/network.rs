@@ -250,12 +250,14 @@ impl Network {
         }
     }
 
-    /// Returns the range of limits of the number of packets that a queue pair may have in flight
-    /// from the GID with the index `gid`. `mtu` is the path MTU.
+    /// Returns how many packets a queue pair may have in flight: the start of the range is the
+    /// limit at first, and the end the highest limit. `gid` is the index of the queue pair's GID,
+    /// and `mtu` the path MTU.
     ///
-    /// The lowest limit is about half of the packets that fit into the socket buffer of an
-    /// unprivileged peer; other queue pairs may use the other half. Higher limits are for paths to
-    /// other hosts that can hold more packets, as measurements of round trips show.
+    /// The first limit is about half of the packets that fit into the socket buffer of an
+    /// unprivileged peer; other queue pairs may use the other half. On a path to another host, the
+    /// queue pair raises its limit if measured round trips show that the path can hold more
+    /// packets.
     pub(crate) fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32> {
         let local_address = self.local_address(gid.into());
         let loopback =
@@ -355,9 +357,10 @@ impl Network {
         Some(self.way(path, queue_pair)?.to)
     }
 
-    /// Returns the memory that this process shares with the process of the destination queue pair
-    /// of `path`, as a [`Link`]. `queue_pair` is the number of this queue pair. Returns `None` if
-    /// no memory is shared, or while injected faults require that all packets go through sockets.
+    /// Returns the memory that this process shares with the process of the queue pair at the other
+    /// end of `path`, as a [`Link`]. `queue_pair` is the number of that queue pair. Returns `None`
+    /// if no memory is shared, or while injected faults require that all packets go through
+    /// sockets.
     pub(crate) fn link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         if !self.faults.allows_other_paths() {
             return None;
@@ -365,10 +368,10 @@ impl Network {
         self.private_link(path, queue_pair)
     }
 
-    /// Returns the memory that this process shares with the process of the destination queue pair
-    /// of `path`, as a [`Link`], or `None` if no memory is shared. `queue_pair` is the number of
-    /// this queue pair. Unlike [`link`](Self::link), ignores injected faults: for packets that
-    /// peers accept only through shared memory.
+    /// Returns the memory that this process shares with the process of the queue pair at the other
+    /// end of `path`, or `None` if no memory is shared. `queue_pair` is the number of that queue
+    /// pair. Ignores injected faults: used for reports of requests that were executed in the shared
+    /// memory, which peers accept only from there.
     pub(super) fn private_link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         self.link_to(self.address(path, queue_pair)?)
     }

@@ -162,9 +162,9 @@ impl<T: Copy + Send> Ring<T> {
     }
 }
 
-/// Waits until another thread has finished its use of the slot at the position `place`. `turn` is
-/// [`Position::free`] to wait until an entry was removed, or [`Position::full`] to wait until an
-/// entry was written.
+/// Waits until the state of the slot at the position `place` is `turn(place)`. This is the case
+/// when another thread has finished its use of the slot. `turn` is [`Position::full`] to wait for
+/// the thread that writes an entry, or [`Position::free`] for the thread that removes an entry.
 fn wait<T: Copy>(slots: &Slots<'_, T>, place: Position, turn: fn(Position) -> u64) {
     let mut attempt = 0;
     while !slots.of(place).has_turn(turn(place)) {

@@ -8,8 +8,9 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::completion) struct Position(pub(super) u64);
 
-/// Number of slots of a ring. Stored as the [`Position`] of the last slot in the first pass through
-/// the ring, so that the slot index of a position can be compared with this value directly.
+/// Number of slots of a ring, stored in the form of a [`Position`]: the position of the last slot
+/// in the first pass through the ring. So the bits of a slot index in another position can be
+/// compared with this value without a shift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lap(pub(super) u64);
 
@@ -28,9 +29,9 @@ impl Position {
     /// flags to request a completion event for the next entry.
     pub(super) const MARKS: u64 = 0b11 << 2;
 
-    /// Value of the lowest bit of the slot index in a position. The bits below are flags. This
-    /// value is also the size of a slot in bytes, so the masked index is the offset of the slot in
-    /// memory.
+    /// Value that is added to a position to get the position of the next slot. The bits below this
+    /// value are flags. The value equals the size of a slot in bytes, so the bits of the slot index
+    /// are the offset of the slot in memory.
     const STEP: u64 = 1 << 6;
     const INDEX: u64 = ((1 << INDEX_BITS) - 1) * Self::STEP;
     const LAP: u64 = Self::INDEX + Self::STEP;
@@ -48,8 +49,8 @@ impl Position {
         ((self.0 & Self::INDEX) / Self::STEP) as usize
     }
 
-    /// Returns this position with all flags cleared, so that it can be compared with other
-    /// positions.
+    /// Returns this position without the flags in its low bits. The number of the pass through the
+    /// ring and the slot index remain, which can be compared with other positions.
     #[inline]
     pub(super) fn unflagged(self) -> Self {
         Self(self.0 & !Self::FLAGS)
@@ -65,17 +66,19 @@ impl Position {
         Self(self.0 | flags)
     }
 
-    /// Returns the state of a slot that is free for the entry at this position. For a position with
-    /// the flag [`Position::HELD`] or [`Position::CLOSED`], returns a value that no slot has. So no
-    /// thread finds a free slot in a ring that is locked or closed.
+    /// Returns the state of a slot that is free for the entry at this position. The state contains
+    /// only the number of the pass through the ring (lap). If this position has the flag
+    /// [`Position::HELD`] or [`Position::CLOSED`], the result has it too, and so differs from the
+    /// state of every slot.
     #[inline]
     pub(super) fn free(self) -> u64 {
         self.0 & !(Self::INDEX | Self::MARKS)
     }
 
-    /// Returns the state of a slot that contains the entry at this position. For a position with
-    /// the flag [`Position::HELD`], returns a value that no slot has. So no thread finds an entry
-    /// in a ring that is locked.
+    /// Returns the state of a slot that contains the entry at this position. The state contains the
+    /// number of the pass through the ring (lap) and the flag [`Position::FULL`]. If this position
+    /// has the flag [`Position::HELD`], the result has it too, and so differs from the state of
+    /// every slot.
     #[inline]
     pub(super) fn full(self) -> u64 {
         self.free() | Self::FULL
@@ -99,14 +102,15 @@ impl Position {
         Self(self.0 & !Self::INDEX).next_lap()
     }
 
-    /// Returns the position of the same slot one lap (pass through the ring) later.
+    /// Returns the position of the same slot in the next pass through the ring (lap). The flags in
+    /// the low bits stay unchanged.
     #[inline]
     pub(super) fn next_lap(self) -> Self {
         Self(self.0.wrapping_add(Self::LAP))
     }
 
-    /// Returns the position of the first slot in the next lap (pass through the ring), without
-    /// flags.
+    /// Returns the position of the first slot in the pass through the ring that follows the pass of
+    /// this position. The result has no flags in its low bits.
     pub(super) fn new_lap(self) -> Self {
         self.unflagged().at_next_lap()
     }
@@ -124,7 +128,8 @@ impl Position {
     }
 
     /// Returns the number of entries from this position up to the position `end`, without the entry
-    /// at `end`. `lap` is the number of slots of the ring, which must not be exceeded.
+    /// at `end`. `lap` is the number of slots of the ring. `end` must be at most `lap` entries
+    /// later than this position.
     pub(super) fn distance(self, end: Self, lap: Lap) -> usize {
         let same_lap = (self.0 ^ end.0) & !(Self::INDEX | Self::FLAGS) == 0;
         end.index() + if same_lap { 0 } else { lap.length() } - self.index()
@@ -145,7 +150,8 @@ impl Lap {
     /// Maximum number of slots of a ring.
     pub(super) const MAX: usize = (1 << INDEX_BITS) - 1;
 
-    /// Returns the [`Lap`] of a ring with `length` slots. `length` must be at least 1.
+    /// Converts the number of slots of a ring, `length`, to a [`Lap`]: the same number in the form
+    /// in which it is compared with positions. `length` must be at least 1.
     pub(super) fn of(length: usize) -> Self {
         debug_assert!((1..=Self::MAX).contains(&length));
         Self((length - 1) as u64 * Position::STEP)

@@ -166,9 +166,9 @@ pub(super) struct Slots<'a, T> {
 }
 
 impl<'a, T> Slots<'a, T> {
-    /// Returns the slot at the position `place`. The position must be the head or the tail of the
-    /// ring, read before [`Table::slots`] was called, or a position computed from these with
-    /// [`Slots::lap`].
+    /// Returns the slot at the position `place`. To be a valid index, `place` must be the head or
+    /// the tail of the ring, read before [`Table::slots`] was called, or a position computed from
+    /// these with the number of slots in [`Slots::lap`].
     #[inline]
     pub(super) fn of(&self, place: Position) -> &'a Slot<T> {
         // SAFETY: the index of such a position is below the length of a present or earlier lap.

@@ -6,11 +6,12 @@ use super::Missing;
 pub(crate) use super::handler::install;
 use super::table::entry;
 
+/// Defines a function that copies a fixed number of bytes (1, 2, 4 or 8) from `from` to `to`.
 macro_rules! copy {
     ($(#[$doc:meta])* $name:ident, $load:literal, $store:literal, $release:literal) => {
         $(#[$doc])*
-        /// If `RELEASE` is set, copies by a store with release ordering. Fails if the bytes at
-        /// `from` cannot be read, or the bytes at `to` cannot be written.
+        /// The store to `to` has release ordering if `RELEASE` is set, and otherwise no ordering.
+        /// Fails if the bytes at `from` cannot be read, or the bytes at `to` cannot be written.
         ///
         /// # Safety
         /// The caller must ensure that no references to the bytes of either range exist, except to

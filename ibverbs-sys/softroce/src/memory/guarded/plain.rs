@@ -6,15 +6,18 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::Missing;
 
-/// Does nothing. On other processors, this function installs a handler of memory faults, which the
-/// accesses of this module do not need.
+/// Does nothing: with this implementation, an access to unmapped memory ends the program. The
+/// implementations for x86-64 and ARM64 install a signal handler instead, by which such an access
+/// returns an error.
 pub(crate) fn install() {}
 
+/// Defines a function that copies a fixed number of bytes (1, 2, 4 or 8) from `from` to `to`.
 macro_rules! copy {
     ($(#[$doc:meta])* $name:ident, $atomic:ident, $integer:ident) => {
         $(#[$doc])*
-        /// If `RELEASE` is set and `to` is aligned, copies by a store with release ordering. Always
-        /// returns `Ok`: an access to unmapped memory ends the program.
+        /// The store to `to` has release ordering if `RELEASE` is set and `to` is aligned, and
+        /// otherwise no ordering. Always returns `Ok`: an access to unmapped memory ends the
+        /// program.
         ///
         /// # Safety
         /// The bytes of both ranges must be mapped, and those at `to` writable. The caller must

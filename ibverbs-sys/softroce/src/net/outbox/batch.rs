@@ -18,9 +18,9 @@ pub(super) const ICRC: usize = 4;
 /// is sent. With more packets, the peer would wait longer for the first of them.
 pub(super) const FULL_PACKETS: usize = 64;
 
-/// Number of bytes at which an outbox counts as full, and is sent: the maximum length of two bursts
-/// (messages that the kernel splits into datagrams). With more bytes, the peer would wait longer
-/// for the first packet.
+/// Number of bytes at which an outbox (collection of packets that are sent together) is full, and
+/// is sent. With more bytes, the peer would wait longer for the first packet. The kernel accepts at
+/// most about half of this number in one message.
 pub(super) const FULL_BYTES: usize = 128 << 10;
 
 /// Packets of an outbox, in two buffers that are reused: one for single packets, one for runs
@@ -194,7 +194,8 @@ impl Batch {
 }
 
 impl Encoded {
-    /// Returns the number of packets: those of the run, or 1 for a single packet.
+    /// Returns the number of packets in this value: 1, or more if the value describes several
+    /// consecutive packets of equal size (a run).
     pub(super) fn count(&self) -> usize {
         self.run.unwrap_or(1)
     }

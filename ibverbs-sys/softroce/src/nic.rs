@@ -233,12 +233,10 @@ impl Nic {
         }
     }
 
-    /// Posts requests to `queue_pair` by a call of `post`, and then transfers the requests: without
-    /// packets where possible, otherwise as packets. Returns the result of `post`. Small messages
-    /// may be delayed while many acknowledgements of the peer are outstanding.
-    ///
-    /// The [`Sender`] is used in place and never moved, because a move would be slow directly after
-    /// its fields were stored.
+    /// Posts requests to `queue_pair` by calling `post` with the locked send queue, and returns the
+    /// result of `post`. Then transfers the requests: without packets where possible, otherwise as
+    /// packets. Messages of one packet may wait until the next acknowledgement of the peer, to be
+    /// sent together with later messages.
     #[inline]
     pub(crate) fn post<T>(
         &self,
@@ -247,6 +245,7 @@ impl Nic {
     ) -> T {
         let mut unknown = None;
         let (answer, timeout) = {
+            // Used in place: a move would be slow directly after the fields were stored.
             let mut sender = queue_pair.sender();
             #[cfg(any(test, feature = "sim"))]
             crate::fault::panics::pass(crate::fault::panics::PanicPoint::Post);

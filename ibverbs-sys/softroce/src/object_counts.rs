@@ -63,8 +63,8 @@ pub(crate) fn reset_in_child() {
     }
 }
 
-/// A part of a verbs object by which the object is counted. The count of the object's [`Kind`]
-/// includes the object until this field is dropped.
+/// Field of a verbs object by which [`objects`] counts the object. Creating this value increases
+/// the number of existing objects of the [`Kind`]; dropping the value decreases the number.
 pub(crate) struct Counted(Kind);
 
 impl Counted {

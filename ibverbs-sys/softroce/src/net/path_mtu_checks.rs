@@ -164,10 +164,10 @@ impl PathMtuChecks {
         }
     }
 
-    /// Handles the peer's answer to the packet `sequence` of a path MTU check, which consists of a
-    /// long and a short packet. If only the short packet is answered, the check is repeated, and
-    /// finally reported to the user. `route` has the local and the peer's IP address. Returns the
-    /// action that the caller must perform.
+    /// Handles the peer's answer to the packet `sequence` of a path MTU check (a long and a short
+    /// packet). The answer to the long packet ends the check. If only the short packet is answered,
+    /// the long packet was lost: the returned action is then to repeat the check, or, after several
+    /// losses, to tell the user once that the path of `route` loses long packets.
     pub(super) fn handle_answer(&self, route: Route, sequence: u32, now: Time) -> CheckAction {
         let mut checks = self.0.lock();
         let Some(check) = checks.get_mut(&route) else {

@@ -35,10 +35,10 @@ pub(super) struct PacketRoute {
     pub(super) is_certain: bool,
 }
 
-/// Rule for the packets that may be sent together as a burst: one message that the kernel splits
-/// into datagrams. The kernel numbers these datagrams in the identification field of their IPv4
-/// headers. Where the receiver sees that field, the packet's checksum (ICRC) must include the
-/// number.
+/// Rule for which packets may be sent together with a packet as a burst: no packets, or all packets
+/// of the same route. A burst is one message that the kernel splits into datagrams, which are
+/// numbered in their IPv4 headers. A receiver that checks the packet's checksum (ICRC) may include
+/// this number; the sender must then include the number, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Batching {
     /// No other packet, because the packet goes to a multicast group, whose members need not
@@ -66,9 +66,9 @@ pub(super) struct LocalPorts {
 }
 
 /// Returns the route of packets on `path` to the queue pair with the number `queue_pair`, or `None`
-/// if packets cannot be sent on the path. The packets are sent from the GID `gid`, whose socket is
-/// bound to `local`. `ports_of` returns the UDP ports of a host's devices, and whether the ports
-/// are known (`true`) or assumed (`false`).
+/// if packets cannot be sent on the path. The GID `gid` sends the packets through a socket bound to
+/// `local`. `ports_of` returns the UDP ports of a host's devices, and `false` if they are only a
+/// guess. The route is then not [certain](PacketRoute::is_certain).
 pub(super) fn way(
     gid: &Gid,
     local: SocketAddr,

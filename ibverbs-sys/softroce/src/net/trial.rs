@@ -30,9 +30,9 @@ use crate::proto::{Arrival, Path, Time};
 use crate::random;
 use crate::wire::{Aeth, Bth, Deth, Header, Opcode, Operation, Syndrome, Transport};
 
-/// Lower bits of the queue pair number at both ends of a test packet (trial). The higher bits
-/// identify the UDP port of the device. The value 1 is the number of the general services
-/// interface, which no queue pair of a program has.
+/// Lower bits of the queue pair number from which and to which test packets are sent. The higher
+/// bits identify the UDP port of the device. A program's queue pair never has such a number: the
+/// value 1 is reserved for the general services interface. So test packets never reach a program.
 const TRIAL_QUEUE_PAIR: u32 = 1;
 
 /// Opcode of a packet by which a device requests an answer from another device. The answer shows
@@ -59,7 +59,9 @@ pub(super) struct DueTrial {
 /// the IP address of the peer.
 type Route = (IpAddr, IpAddr);
 
-/// State of the [trials](self) (test bursts) of each route.
+/// Results and times of the [trials](self) for each pair of a local and a peer's IP address. A
+/// trial is a burst of two test packets, which shows whether the peer accepts bursts (messages that
+/// the kernel splits into datagrams).
 #[derive(Debug, Default)]
 pub(super) struct Trials(Mutex<HashMap<Route, Trial>>);
 
@@ -145,10 +147,10 @@ impl Trials {
         Some(trial.sequence)
     }
 
-    /// Records that `peer` has answered the packet `sequence` of a trial (test burst of two
-    /// packets), so that bursts may be sent to it. Answers other than to the second packet of the
-    /// last trial are ignored. Only that packet's checksum (ICRC) depends on how the kernel splits
-    /// the burst.
+    /// Records that `peer` has answered the packet `sequence` of a test burst, so that bursts may
+    /// be sent to it. Answers are ignored unless they are to the second packet of the last test
+    /// burst. Only the second packet proves that the peer accepts the checksum (ICRC) of later
+    /// datagrams of a burst, which depends on the number that the kernel gives to each datagram.
     pub(super) fn record_answer(&self, local: IpAddr, peer: IpAddr, sequence: u32, now: Time) {
         if let Some(trial) = self.0.lock().get_mut(&(local, peer))
             && trial.unanswered > 0
@@ -215,10 +217,10 @@ impl Network {
         });
     }
 
-    /// Handles a received packet if it is a test packet of a trial or of a path MTU check, or the
-    /// answer to such a packet. Sends the answer that a test packet requests. Records from an
-    /// answer that the peer has received the test packet. `local` is the address at which the
-    /// packet arrived. Returns `false` for all other packets, which belong to a queue pair.
+    /// Handles a received packet of a test, either of [bursts](self) or of the [path
+    /// MTU](super::path_mtu_checks): answers a test packet of the peer, or records the peer's
+    /// answer. `local` is the IP address at which the packet arrived. Returns `false` for any other
+    /// packet, which belongs to a queue pair.
     pub(super) fn receive_trial(&self, local: IpAddr, arrival: &Arrival, header: &Header) -> bool {
         let Bth {
             opcode,

@@ -79,10 +79,10 @@ impl Nic {
         }
     }
 
-    /// Fetches the next completion event of the non-blocking channel `channel`. A peer process in
-    /// `host_peers` signals new messages directly to the program by the descriptor `wake_eventfd`,
-    /// instead of to the engine (background thread). So the calling thread receives the messages
-    /// itself.
+    /// Fetches the next completion event of the non-blocking channel `channel`. The calling thread
+    /// itself receives messages that the processes `host_peers` have sent through shared memory.
+    /// These processes signal new messages to this thread by the descriptor `wake_eventfd`, instead
+    /// of to the engine (background thread).
     fn next_event_non_blocking(
         &self,
         channel: &CompletionChannel,

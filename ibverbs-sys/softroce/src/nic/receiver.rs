@@ -200,9 +200,9 @@ impl Nic {
     /// Receives one batch of packets, unless another thread is receiving. `care` is the kind of the
     /// calling thread.
     ///
-    /// If the engine (background thread) was woken meanwhile, the receiver was locked. So this
-    /// thread receives up to [`MAX_BATCHES_FOR_ENGINE`] batches for it, and then wakes the engine
-    /// for the rest.
+    /// The engine (background thread) cannot receive at the same time. If packets wake the engine
+    /// meanwhile, this thread receives up to [`MAX_BATCHES_FOR_ENGINE`] more batches in its place,
+    /// and then lets the engine receive the rest.
     fn fetch(&self, now: Time, mut care: ReceivingThread) -> ReceiveAttempt {
         let (mut fetched, mut batches, mut owed) = (0, 0, false);
         loop {
@@ -284,12 +284,13 @@ impl Nic {
         shared + received
     }
 
-    /// Receives packets and messages from shared memory, and sends the responses that must not be
-    /// delayed. Returns the number of received packets and messages. `receiver` is the locked state
-    /// of receiving, and `care` the kind of the calling thread.
+    /// Receives packets and messages from shared memory, and returns their number. Sends the
+    /// responses. If the calling thread, of the kind `care`, polls, acknowledgements may be delayed
+    /// so that messages of the program can include them. `receiver` is the locked state of
+    /// receiving.
     ///
-    /// `now` is the present time. If `None`, the exact time is read only for packets. Messages
-    /// without packet headers need only the kernel's coarse clock, which is cheaper to read.
+    /// `now` is the present time. If `None`, the exact time is read for packets, and the coarse
+    /// time, which is cheaper to read, for messages without packet headers.
     fn receive_shared(
         &self,
         receiver: &mut Receiver,

@@ -389,10 +389,10 @@ pub trait Host: Memory {
         false
     }
 
-    /// Returns whether the next bytes of a request, at the position `upcoming`, will be copied to
-    /// the peer without packets. If so, they must not be sent as packets, even if the copy has to
-    /// wait until earlier requests are acknowledged. Returns `false` by default: all bytes may be
-    /// sent as packets.
+    /// Returns whether the next bytes of the request, at the position `upcoming`, must be copied to
+    /// the peer without packets. If so, they are never sent as packets, even if the copy is not
+    /// possible yet: for example, a direct copy to the peer's memory waits until earlier requests
+    /// are acknowledged. Returns `false` by default: all bytes may be sent as packets.
     fn excludes_packets(&self, _request: &SendRequest, _upcoming: &Upcoming) -> bool {
         false
     }

@@ -203,13 +203,13 @@ impl Upcoming {
 }
 
 impl QueuePair {
-    /// Starts the next send request, if this is possible now, and returns the position of its next
-    /// unsent bytes.
+    /// Starts the next send request (assigns its sequence numbers) if this is possible now, and
+    /// returns the position of the next unsent bytes.
     ///
     /// # Errors
-    /// If nothing can be transferred without packets now: [`SendProgress::PacketsOnly`] if the
-    /// caller must send packets, and [`SendProgress::Idle`] if the caller must wait. If the request
-    /// has failed: [`SendProgress::Transferred`], after which the caller tries the next request.
+    /// [`SendProgress::PacketsOnly`] if only packets can be sent now, and [`SendProgress::Idle`] if
+    /// the caller must wait. [`SendProgress::Transferred`] if the request has failed and has been
+    /// completed with an error: the caller then calls this function again for the next request.
     pub fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,
@@ -226,8 +226,8 @@ impl QueuePair {
     }
 
     /// Returns what can be sent next, without changing the state. [`SendProgress::Transferred`]
-    /// means that bytes may be transferred without packets now. On a reliable connection, this is
-    /// so only while all sent packets are acknowledged.
+    /// means that bytes may be copied to a peer on this host now, without packets. On a reliable
+    /// connection, this requires that the peer has acknowledged all sent packets.
     pub fn next_step(&self, now: impl FnOnce() -> Time) -> SendProgress {
         if self.may_send() {
             self.requester.next_step(now, &self.endpoint)
@@ -236,9 +236,9 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether the next request's bytes are reserved for a copy to the peer without
-    /// packets. If so, the caller must not send packets of the request, even if the copy has to
-    /// wait for acknowledgements of earlier requests.
+    /// Returns whether the next request's bytes must be copied to a peer on this host without
+    /// packets. If so, the caller must not send them as packets, even if the copy has to wait until
+    /// earlier requests are acknowledged.
     pub fn excludes_packets(&self, host: &impl Host) -> bool {
         self.requester.excludes_packets(&self.endpoint, host)
     }
@@ -249,23 +249,25 @@ impl QueuePair {
         self.requester.next_request()
     }
 
-    /// Returns the part (range) of the message that can be transferred next without packets. The
-    /// part begins at the position `upcoming`, and has at most as many bytes as fit into `packets`
-    /// packets. Returns `None` if no request waits to be sent.
+    /// Returns the next part (range) of the message, to be copied to a peer on this host without
+    /// packets. The part begins at the position `upcoming`, and has at most as many bytes as fit
+    /// into `packets` packets. Returns `None` if no request waits to be sent.
     pub fn part(&self, upcoming: &Upcoming, packets: u32) -> Option<Part<'_>> {
         self.requester.part(upcoming, packets, &self.endpoint)
     }
 
-    /// Returns whether `packets` more packets, or the same bytes without packets, may be sent now.
-    /// The limit is the window (maximum number of unacknowledged packets). `upcoming` is the
-    /// position of the next unsent bytes, with the present number of unacknowledged packets.
+    /// Returns whether the limit on unacknowledged packets (the window) permits `packets` more
+    /// packets. Bytes that are copied to a peer on this host count as the packets that they
+    /// replace. `upcoming` is the position of the next unsent bytes, and contains the present
+    /// number of unacknowledged packets.
     pub fn has_window(&self, upcoming: &Upcoming, packets: u32) -> bool {
         self.requester.has_window(upcoming.unacknowledged, packets)
     }
 
-    /// Records the outcome of an attempt to transfer a part (range) of a message without packets.
-    /// The part begins at the position `upcoming`, and would have needed `packets` packets. Returns
-    /// what can be sent next: another part, packets only, or nothing at present.
+    /// Records `outcome`, the result of an attempt to copy a part (range) of a message to a peer on
+    /// this host without packets. The part begins at the position `upcoming`, and replaces
+    /// `packets` packets. Returns what can be sent next: another part, only packets, or nothing at
+    /// present.
     pub fn conclude_part(
         &mut self,
         upcoming: &Upcoming,
@@ -295,9 +297,9 @@ impl QueuePair {
     }
 
     /// Returns whether the peer of an unreliable connection may not have received all earlier
-    /// messages yet. If so, a copy directly to the peer's memory must wait, in order not to be
-    /// executed before these messages. This side then also requests a receipt (confirmation by the
-    /// peer) after the next message that is sent as packets.
+    /// messages. If so, the caller must not copy bytes directly to the peer's memory yet: the copy
+    /// would overtake these messages. This call then requests a receipt (confirmation by the peer)
+    /// after the next message sent as packets. After the receipt, the result is `false`.
     pub fn awaits_receipt(&mut self) -> bool {
         self.requester.awaits_receipt()
     }
@@ -322,9 +324,10 @@ impl QueuePair {
         self.requester.skip(packets);
     }
 
-    /// Returns whether the caller may send a message now, and then add it to the send queue with
-    /// [`post_sent`](Self::post_sent). All earlier messages must have been sent, and the window
-    /// (the limit on unacknowledged packets) must have room for `packets` more sequence numbers.
+    /// Returns whether the caller may send a message of `packets` packets now, before
+    /// [`post_sent`](Self::post_sent) adds it to the send queue. Returns `true` only on a reliable
+    /// connection whose earlier messages are all sent, and whose limit on unacknowledged packets
+    /// (the window) permits this message.
     #[inline]
     pub fn may_post_sent(&self, packets: u32) -> bool {
         self.endpoint.state == State::ReadyToSend
@@ -349,11 +352,12 @@ impl QueuePair {
         self.requester.is_declined(is_mappable)
     }
 
-    /// Adds a message to the send queue that the caller has already sent with the [next sequence
-    /// number](Self::send_sequence). [`may_post_sent`](Self::may_post_sent) must have returned
-    /// `true`, and the caller must call [`arm`](Self::arm) afterwards. `data` has the `length`
-    /// bytes of the message. `offered` is `None` if the bytes were sent, and the result of
-    /// [`Host::is_mappable`] if the peer is to copy them from this process's memory.
+    /// Adds a message to the send queue after the caller has sent the message through shared
+    /// memory, with the [next sequence number](Self::send_sequence).
+    /// [`may_post_sent`](Self::may_post_sent) must have returned `true`, and [`arm`](Self::arm)
+    /// must be called next. `data` has the `length` bytes. `offered` is `None` if the bytes were
+    /// sent. If only their location was sent, for the peer to copy the bytes, `offered` is the
+    /// result of [`Host::is_mappable`].
     #[inline(always)]
     pub fn post_sent(
         &mut self,
@@ -366,16 +370,17 @@ impl QueuePair {
         (self.requester).post_sent(message, data, size, offered, &self.endpoint);
     }
 
-    /// Returns whether the timeout for a response must still be set by [`arm`](Self::arm). This is
-    /// so after [`post_sent`](Self::post_sent) has added a message that awaits a response.
+    /// Returns whether the timeout for a response must still be set by [`arm`](Self::arm), because
+    /// [`post_sent`](Self::post_sent) has added a message that awaits a response.
     #[inline]
     pub fn is_unarmed(&self) -> bool {
         self.requester.is_unarmed()
     }
 
     /// Sets the timeout for the response to messages that [`post_sent`](Self::post_sent) added,
-    /// unless the timeout is already set. Until this call, [`next_timeout`](Self::next_timeout)
-    /// ignores the timeout. [`handle_timeout`](Self::handle_timeout) sets it, too.
+    /// unless the timeout is already set. `post_sent` does not set the timeout itself, so that the
+    /// caller can read the clock once for several messages.
+    /// [`handle_timeout`](Self::handle_timeout) also sets it.
     #[inline]
     pub fn arm(&mut self, now: Time) {
         self.requester.arm(now, &self.endpoint);
@@ -402,7 +407,8 @@ impl QueuePair {
     }
 
     /// Records that the peer executed a part (range) of a write, a read or an atomic directly in
-    /// the memory of this queue pair. The peer must have checked before that the part is [expected
+    /// this process's memory, without packets. This queue pair then expects the sequence number
+    /// after the part. The caller must have checked before that the part is [expected
     /// next](Self::expects).
     pub fn executed(&mut self, part: &Part<'_>, host: &mut impl Host) {
         self.report_established(host);

@@ -184,9 +184,9 @@ impl QueuePair {
         self.requester.post(request);
     }
 
-    /// Returns whether the last posted request may wait, to be sent together with later ones. If
-    /// so, a response of the peer to earlier packets is expected soon, and the caller need not call
-    /// [`poll_transmit`](Self::poll_transmit) before.
+    /// Returns whether the request that was posted last may wait, to be sent together with later
+    /// requests. If so, a response of the peer to earlier packets is expected soon. The caller need
+    /// not call [`poll_transmit`](Self::poll_transmit) until that response arrives.
     pub fn may_wait(&self) -> bool {
         self.endpoint.state == State::ReadyToSend && self.requester.may_wait(&self.endpoint)
     }
@@ -398,8 +398,10 @@ impl QueuePair {
         self.requester.unanswered_timeouts()
     }
 
-    /// Handles `done`, the result of a step of the requester. On failure, completes the oldest
-    /// request with the error, and moves the queue pair to an error state.
+    /// Handles `done`, the result of an operation of the requester (sending half of the queue
+    /// pair). On failure, completes the oldest request with the error, and moves the queue pair to
+    /// the error state. With an unreliable service, moves it to the send queue error state instead,
+    /// in which the queue pair continues to receive.
     #[inline]
     pub(super) fn handle_result(&mut self, done: Result<(), Failed>, host: &mut impl Host) {
         match done {

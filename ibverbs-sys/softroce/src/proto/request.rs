@@ -133,7 +133,8 @@ pub struct Flush {
     pub length: u32,
     /// Placement types: the bits of `ibv_placement_type`.
     pub placement: u8,
-    /// Selectivity level: a value of `ibv_selectivity_level`.
+    /// Memory that is flushed, the range or the whole memory region: a value of
+    /// `ibv_selectivity_level`.
     pub level: u8,
 }
 
@@ -144,10 +145,10 @@ impl Flush {
     /// Bit of a flush request that makes earlier writes persistent, in the field that the
     /// specification calls placement type (`IBV_FLUSH_PERSISTENT`).
     pub(crate) const PERSISTENT: u8 = 2;
-    /// Selectivity level (choice of memory) of a flush of a range of addresses (`IBV_FLUSH_RANGE`).
+    /// Value of [`level`](Self::level) for a flush of a range of addresses (`IBV_FLUSH_RANGE`).
     pub(crate) const RANGE: u8 = 0;
-    /// Selectivity level (choice of memory) of a flush of the whole memory region or window
-    /// (`IBV_FLUSH_MR`).
+    /// Value of [`level`](Self::level) for a flush of the whole memory region or window, instead of
+    /// a range of addresses (`IBV_FLUSH_MR`).
     pub(crate) const REGION: u8 = 1;
 
     /// Returns the access flags that a memory region needs for a flush. Each bit of `placement`

@@ -92,8 +92,9 @@ struct SharedPath {
     has_sent: bool,
 }
 
-/// State for sending datagrams through shared memory, by which each datagram may go to a different
-/// process.
+/// Processes that an outbox (collection of packets) must still handle after sending datagrams: a
+/// process to wake, and a process with which memory must still be shared. Datagrams of the same
+/// outbox may go to different processes.
 #[derive(Debug, Default)]
 struct Datagrams {
     /// Link (shared memory) to the process to which the last datagrams were sent, and which must
@@ -284,9 +285,10 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Makes this outbox send the packets that are added from now on through the shared memory of
-    /// `link`. All these packets must be sent by the queue pair with the number `queue_pair`. `tag`
-    /// contains the indices of the packets' GIDs, by which the peer process finds the GIDs.
+    /// Makes this outbox send the packets that are added from now on through `link` (memory shared
+    /// with the peer process) instead of a socket. All these packets must be sent by the queue pair
+    /// with the number `queue_pair`. `tag` tells the peer process which GIDs are the packets'
+    /// source and destination.
     pub(crate) fn use_link(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         self.shared = Some(SharedPath {
             link: Arc::clone(link),
@@ -296,8 +298,9 @@ impl<'a> Outbox<'a> {
         });
     }
 
-    /// Makes datagrams that are added from now on use memory that is shared with their receivers,
-    /// if there is such memory and it has free space.
+    /// Makes this outbox send the datagrams that are added from now on through memory that is
+    /// shared with their receivers, if there is such memory and it has free space. Other datagrams
+    /// are sent by a socket.
     pub(crate) fn share_datagrams(&mut self) {
         self.datagrams.get_or_insert_default();
     }

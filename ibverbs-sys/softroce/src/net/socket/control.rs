@@ -35,7 +35,8 @@ const _: () = {
 /// hop limit and segment size.
 pub(super) type ControlMessages = [ControlMessage; 3];
 
-/// Values of the control messages of a received message, by which the kernel reports header fields.
+/// Header fields of received datagrams that the kernel reports as ancillary data of `recvmsg`: the
+/// traffic class, the hop limit, and the length of datagrams that were received together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ControlValues {
     pub(super) traffic_class: u8,

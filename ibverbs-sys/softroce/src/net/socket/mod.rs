@@ -235,10 +235,10 @@ impl Socket {
         set_option(&self.socket, libc::SOL_UDP, UDP_GRO, 1).is_ok()
     }
 
-    /// Installs a packet filter, by which the kernel drops packets of other programs of this host
-    /// before they reach this socket. Packets of connections must come from one of the devices
-    /// `peers`, unless there are more than [`filter::MAX_PEERS`]. The receiver itself checks all
-    /// packets over IPv6. `base` is the first port of the devices' port range.
+    /// Installs a packet filter in the kernel, if this is an IPv4 socket. The filter drops packets
+    /// of programs on this host (127.0.0.0/8) that are not softroce devices, which have ports from
+    /// `base` on. The filter also drops packets of connections from devices of this host that are
+    /// not in `peers`, unless `peers` is longer than [`filter::MAX_PEERS`].
     pub(crate) fn install_filter(&self, base: u16, peers: &[SocketAddrV4]) {
         if !self.local.is_ipv4() {
             return;

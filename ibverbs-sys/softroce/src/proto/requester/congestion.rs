@@ -26,36 +26,39 @@ pub(super) struct Congestion {
 /// change by a fraction of a packet.
 pub(super) const UNITS: u64 = 1024;
 
-/// Constant part of the window's growth in one round trip, in [units](UNITS), while the queue of
-/// the path is almost empty: four packets. The other part is the fraction of the window size that
-/// [`INCREASE`] determines, which is less than one packet for a small window.
+/// Constant part of the growth of the window (limit on packets in flight), in [units](UNITS): four
+/// packets. While the queue in the network is almost empty, the window grows in each round trip by
+/// this constant plus 1/32 of the window's size ([`INCREASE`]).
 const EMPTY_GROWTH: u64 = 4 * UNITS;
 
 /// Minimum growth of the window (limit on packets in flight) in one round trip: a quarter of a
-/// packet, in [units](UNITS). Applies while the queue of the path is at least a quarter full.
-/// Faster growth of many senders together would overflow a short queue.
+/// packet, in [units](UNITS). Applies while the queue of packets in the network is at least a
+/// quarter full. Faster growth of many senders together would overflow a short queue.
 const MIN_GROWTH: u64 = UNITS / 4;
 
 /// Maximum growth of the window (limit on packets in flight) in one round trip: 64 packets, in
-/// [units](UNITS). Does not apply while the queue of the path is almost empty.
+/// [units](UNITS). Does not apply while the queue of packets in the network is almost empty.
 const MAX_GROWTH: u64 = 64 * UNITS;
 
-/// Divisor of the shrinking of the window (limit on packets in flight). While the queue of the path
-/// is full, the window shrinks by 1/16 of its size in each round trip; otherwise by less.
+/// Divisor of the shrinking of the window (limit on packets in flight). While the queue of packets
+/// in the network is full, the window shrinks by 1/16 of its size in each round trip; otherwise by
+/// less.
 const DECREASE: u64 = 16;
 
-/// Divisor of the growth of the window (limit on packets in flight) while the queue of the path is
-/// almost empty: in each round trip, the window grows by 1/32 of its size, and by [`EMPTY_GROWTH`].
+/// Divisor of the window size for the growth of the window (limit on packets in flight). While the
+/// queue in the network is almost empty, the window grows in each round trip by 1/32 of its size
+/// plus [`EMPTY_GROWTH`].
 const INCREASE: u64 = 32;
 
-/// Divisor of the slow growth of the assumed round trip time of a full queue: 1/2048 at each
-/// measurement. When the assumed time has become too long, the queue overflows, and the true time
-/// is measured.
+/// Divisor for raising the estimated round trip time of a full queue in the network: each measured
+/// round trip adds 1/2048 of the estimate. An estimate that is too short would otherwise remain.
+/// When the estimate has become too long, the queue overflows, and the true time is measured.
 const GROWTH_TIME: u64 = 2048;
 
 impl Congestion {
-    /// Records the measured round trip time `time`. Increases the assumed round trip time of a full
-    /// queue by a small fraction, and to at least the shorter one of the last two measured times.
+    /// Records the measured round trip time `time`. Also raises the estimated round trip time of a
+    /// full queue in the network: slightly, so that an estimate that is too short does not remain,
+    /// and to at least the shorter one of the last two measured times.
     pub(super) fn measured(&mut self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.times = match self.times {
@@ -66,9 +69,9 @@ impl Congestion {
         self.full = (self.full).map(|full| full.saturating_add(full / GROWTH_TIME).max(standing));
     }
 
-    /// Records a loss of packets. Returns `true` if a full queue of the path is the likely reason:
-    /// the last round trips were long compared with the shortest one, which `pipe` has measured.
-    /// If so, also updates the round trip time of a full queue.
+    /// Records a loss of packets. Returns `true` if a full queue in the network is the likely
+    /// reason: the last round trip times were far above the shortest time, which `pipe` has
+    /// recorded. If so, also updates the round trip time of a full queue.
     pub(super) fn handle_loss(&mut self, pipe: &Pipe) -> bool {
         let [one, last] = self.times;
         let time = one.max(last);
@@ -92,9 +95,9 @@ impl Congestion {
     }
 
     /// Returns the new window size in [units](UNITS) after a measured round trip with a window of
-    /// `size` packets. The size depends on how full the queue of the path is. Returns `None` before
-    /// a full queue has caused a loss for the first time, because the capacity of the queue is not
-    /// known then.
+    /// `size` packets. The window grows while the queue in the network is short, and shrinks while
+    /// the queue is long: the last round trip times are then far above the shortest time, which
+    /// `pipe` has recorded. Returns `None` before a full queue has caused the first loss.
     pub(super) fn next_size(&self, size: u32, pipe: &Pipe) -> Option<u64> {
         let (full, shortest) = (self.full?, pipe.shortest()?);
         let size = u64::from(size) * UNITS;
@@ -115,8 +118,8 @@ impl Congestion {
         Some(size - cut + growth.clamp(least_growth, MAX_GROWTH))
     }
 
-    /// Returns whether the round trip time of a full queue is known, which is so after the path's
-    /// queue has overflowed.
+    /// Returns whether the round trip time with a full queue in the network is known. The time is
+    /// measured when packets are lost because the queue is full.
     pub(super) fn knows_queue(&self) -> bool {
         self.full.is_some()
     }
@@ -136,8 +139,8 @@ mod tests {
 
     const SHORTEST: Duration = Duration::from_micros(100);
 
-    /// Returns the congestion control and the capacity estimate of a sender that has measured the
-    /// round trip time [`SHORTEST`], and then the round trip times `times` in microseconds.
+    /// Creates the measurements of a sender for a test: first the round trip time [`SHORTEST`], as
+    /// with an empty queue in the network, then the round trip times `times` in microseconds.
     fn sender(times: &[u64]) -> (Congestion, Pipe) {
         let (mut congestion, mut pipe) = (Congestion::default(), Pipe::default());
         let times = times.iter().map(|&micros| Duration::from_micros(micros));

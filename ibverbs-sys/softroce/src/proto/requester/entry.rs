@@ -84,10 +84,10 @@ impl Entry {
         self.is_read() || self.is_atomic() || self.awaits_empty()
     }
 
-    /// Returns the number of sequence numbers that one packet of the request occupies: for a read
-    /// request packet, the number of packets of its response, otherwise 1. `packet` is the index of
-    /// the packet's first number within the request, which has `packets` numbers. A response has at
-    /// most `run` packets, and ends at a multiple of `run`.
+    /// Returns the number of sequence numbers that one packet of the request uses: the number of
+    /// response packets for a read request packet, otherwise 1. `packet` is the index of the first
+    /// number within the request, which has `packets` numbers. A read request packet requests the
+    /// response packets up to the next multiple of `run`.
     pub(super) fn covers(&self, packet: u32, packets: u32, run: u32) -> u32 {
         if self.is_read() {
             (run - packet % run).min(packets - packet)
@@ -144,9 +144,9 @@ impl Entry {
         Ok(())
     }
 
-    /// Publishes a memory key to other processes again. The key was withdrawn from them because
-    /// this request (a binding or an invalidation) uses the key, but the request will not be
-    /// executed.
+    /// Lets other processes use a memory key again. This request (a binding or an invalidation) was
+    /// to change the key, so the key was withdrawn from other processes. Now the queue pair is
+    /// reset or enters an error state before the request is executed.
     pub(super) fn publish_withdrawn(&self, memory: &impl Memory) {
         match &self.request.operation {
             SendOperation::Bind(binding) => memory.restore_window(binding.window),

@@ -109,10 +109,10 @@ impl Flow {
         self.pacer.take(now, window, PACKET_INTERVAL)
     }
 
-    /// Records that the packet with the number `sequence` was sent to the queue pair `destination`,
-    /// as the last of its message if `ends` is set. After half a window of packets (`window` is the
-    /// limit on packets in flight), schedules a request that the peer confirm the packets. A peer
-    /// that has not answered such requests gets them more rarely.
+    /// Records that the packet `sequence` was sent to the queue pair `destination`; `ends` is set
+    /// for the last packet of a message. After half of `window` (the limit on packets in flight),
+    /// schedules a request to the peer to confirm the packets, so that the confirmation arrives
+    /// before the window is full. A peer that does not answer such requests gets them more rarely.
     pub(super) fn sent(
         &mut self,
         sequence: Sequence,

@@ -116,7 +116,8 @@ struct Cursor {
 }
 
 impl Requester {
-    /// Creates a requester whose first packet has the sequence number `sequence`.
+    /// Creates a requester, the sending half of a queue pair. Its first packet gets the sequence
+    /// number `sequence`.
     pub(super) fn new(sequence: Sequence, attributes: &Attributes) -> Self {
         let window = Window::new(attributes.window, attributes.max_window);
         Self {
@@ -279,9 +280,9 @@ impl Requester {
         }
     }
 
-    /// Returns whether the next bytes of the send queue will be copied to the peer without packets.
-    /// If so, they must not be sent as packets, even if the copy has to wait until earlier requests
-    /// are acknowledged.
+    /// Returns whether the next bytes of the send queue must be copied to a peer on this host
+    /// without packets. If so, they must not be sent as packets, even if the copy has to wait until
+    /// earlier requests are acknowledged.
     pub(super) fn excludes_packets(&self, endpoint: &Endpoint, host: &impl Host) -> bool {
         let next = self.started(endpoint);
         next.is_some_and(|(upcoming, request)| host.excludes_packets(request, &upcoming))
@@ -475,10 +476,9 @@ impl Requester {
         Cursor::at(entry + 1 + done.count())
     }
 
-    /// Returns how much of the window (limit on packets in flight) is occupied, in sequence numbers
-    /// before `next`: the [packets in flight](Self::packets_in_flight), or more if too many packets
-    /// are unanswered. The number of unanswered packets thus never exceeds the maximum size of the
-    /// window.
+    /// Returns how many sequence numbers before `next` occupy the window (limit on packets in
+    /// flight). These are the [packets in flight](Self::packets_in_flight), but at least so many
+    /// that the number of unanswered packets cannot exceed the window's maximum size.
     #[inline]
     fn in_flight(&self, next: Sequence) -> u32 {
         let unanswered = next.distance(self.unanswered).max(0) as u32;
@@ -487,8 +487,8 @@ impl Requester {
     }
 
     /// Returns the number of packets in flight, as sequence numbers before `next`. An unanswered
-    /// packet is not in flight if the peer has reported its arrival after a missing packet, or if
-    /// the packet is lost and has not been sent again.
+    /// packet does not count if the peer has reported its arrival, but still misses an earlier
+    /// packet. A lost packet does not count until it is sent again.
     #[inline]
     fn packets_in_flight(&self, next: Sequence) -> u32 {
         let unanswered = next.distance(self.unanswered).max(0) as u32;
@@ -629,8 +629,9 @@ impl Requester {
         }
     }
 
-    /// Lets other processes use a memory key again. The next request of the send queue (a binding
-    /// or an invalidation) has withdrawn the key from them, but will not be executed.
+    /// Lets other processes use a memory key again that was withdrawn from them. The next request
+    /// of the send queue (a binding or an invalidation) was to change the key. Now the queue pair
+    /// is reset or enters an error state before the request is executed.
     pub(super) fn publish_withdrawn(&self, host: &impl Host) {
         let mut waiting = self.queue.iter();
         let next = waiting.find(|entry| matches!(entry.progress, Progress::Waiting));

@@ -10,15 +10,16 @@ use crate::proto::{
     SendRequest, Sequence, Time, UnqueuedMessage, Upcoming,
 };
 
-/// Number of consecutive messages whose bytes the peer could not copy from this process's memory,
-/// after which this side always sends the bytes. Messages in memory that the peer can map, and
-/// messages in other memory, are counted separately.
+/// Number of consecutive messages that the peer failed to copy from this process's memory, after
+/// which this side sends the bytes itself. Further attempts would probably fail, too. Memory that
+/// the peer can map and other memory have separate counts, because the peer copies from them in
+/// different ways.
 const MAX_DECLINED: u32 = 3;
 
 impl Requester {
-    /// Starts the request that is sent next (the request at the cursor), unless the request must
-    /// wait, and returns the position of its next unsent bytes. If nothing can be transferred
-    /// without packets, returns [`SendProgress::PacketsOnly`] or [`SendProgress::Idle`] instead.
+    /// Starts the next unsent request, unless it must wait, and returns the position of its next
+    /// unsent bytes. If only packets can be sent now, returns [`SendProgress::PacketsOnly`]
+    /// instead; if nothing can be sent, [`SendProgress::Idle`].
     pub(in crate::proto) fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,
@@ -58,8 +59,8 @@ impl Requester {
     }
 
     /// Returns the position of the next unsent bytes of the send queue, and the request to which
-    /// the bytes belong. Returns `None` if the next request has no sequence numbers yet, or if
-    /// there is no unsent request.
+    /// the bytes belong. Returns `None` if all requests are sent. Also returns `None` if the next
+    /// request has not started: sequence numbers are assigned only then.
     pub(super) fn started(&self, endpoint: &Endpoint) -> Option<(Upcoming, &SendRequest)> {
         let entry = self.queue.get(self.cursor.entry)?;
         let Progress::Started { first, packets } = entry.progress else {
@@ -83,7 +84,8 @@ impl Requester {
         Some((upcoming, &entry.request))
     }
 
-    /// Returns the request that the next packet or part belongs to.
+    /// Returns the request to which the next packet or part of a message belongs, or `None` if all
+    /// requests are sent.
     pub(in crate::proto) fn next_request(&self) -> Option<&SendRequest> {
         let entry = self.queue.get(self.cursor.entry)?;
         Some(&entry.request)

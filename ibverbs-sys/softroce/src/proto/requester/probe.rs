@@ -66,9 +66,9 @@ const MAX_PROBES: u32 = 3;
 
 impl Probe {
     /// Records that packets were sent at the time `now`, and schedules the next probe (repetition
-    /// of the oldest unanswered packet) within the acknowledgement timeout `timeout`. `timed` is
-    /// the number of a new packet that requests a response, so that its round trip time can be
-    /// measured. `delivered` is the [count of received packets](super::Requester::delivered).
+    /// of the oldest unanswered packet) within the acknowledgement timeout `timeout`. `timed` is a
+    /// new packet whose round trip time is measured. The increase of `delivered` in this time is
+    /// measured, too: the [number of received packets](super::Requester::delivered).
     pub(super) fn sent(
         &mut self,
         timed: Option<Sequence>,
@@ -192,9 +192,10 @@ impl Probe {
         self.is_probe_due
     }
 
-    /// Records that a probe was sent, which repeats the oldest unanswered packet. `end` is the
-    /// sequence number after that packet. Schedules the next probe, unless many probes are
-    /// unanswered, or the acknowledgement timeout `timeout` would soon follow.
+    /// Records that a probe (repetition of the oldest unanswered packet) was sent; `end` is the
+    /// number after the packet. Schedules another probe, unless [`MAX_PROBES`] probes are
+    /// unanswered, or the next response could only arrive after the acknowledgement timeout
+    /// `timeout`.
     pub(super) fn probe_sent(&mut self, end: Sequence, now: Time, timeout: Option<Duration>) {
         self.is_probe_due = false;
         // The answer may be to the first transmission or to the probe, so it gives no round trip

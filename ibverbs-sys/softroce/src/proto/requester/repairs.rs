@@ -32,10 +32,10 @@ struct Missing {
 }
 
 impl Repairs {
-    /// Records a gap report, in which the peer lists received packets by the bits of `bits`. The
-    /// first bit, the highest of the first byte, stands for the packet `base`. Packets outside of
-    /// `unanswered` to `sent` are ignored. Returns whether the report shows that a packet that was
-    /// sent again was lost again.
+    /// Records a gap report: the bits `bits`, from the highest of the first byte on, show which
+    /// packets from `base` on the peer has received. Only packets from `unanswered` (the oldest
+    /// unanswered packet) to `sent` (the end of the sent packets) count. Returns `true` if a packet
+    /// that was sent again was lost again: a packet that was sent later has arrived.
     pub(super) fn report(
         &mut self,
         base: Sequence,
@@ -78,9 +78,9 @@ impl Repairs {
         self.conclude(end, latest)
     }
 
-    /// Records that all packets before `unanswered` are answered. Returns whether a packet that was
-    /// sent again was lost again. Such a loss, which means that too many packets are in flight,
-    /// shows when the peer has received a packet that was sent later.
+    /// Records that all packets before `unanswered` are answered. Returns `true` if a packet that
+    /// was sent again was lost again. This shows when the peer has received a packet that was sent
+    /// after the repetition, but still misses the repeated packet.
     #[inline]
     pub(super) fn progress(&mut self, unanswered: Sequence) -> bool {
         let Some(end) = self.end else {
@@ -100,10 +100,10 @@ impl Repairs {
         self.conclude(later(unanswered, Some(end)), latest)
     }
 
-    /// Concludes that packets were lost, because the peer has received a packet that was sent after
-    /// them. When that packet was sent, `latest` was the number of the next new packet. Packets
-    /// from `end` up to `latest` are then missing, and missing packets that had been sent again
-    /// before were lost again. Returns whether a packet was lost again.
+    /// Marks packets as lost, because the peer has received a packet that was sent later. `latest`
+    /// was the number of the next new packet at that time. So packets from `end`, the first number
+    /// whose arrival is unknown, up to `latest` are lost. Packets that were sent again before that
+    /// time and are still missing are lost again. Returns `true` if there are such packets.
     fn conclude(&mut self, end: Sequence, latest: Sequence) -> bool {
         let count = latest.distance(end).max(0) as u32;
         (self.missing).extend((0..count).map(|place| Missing {
@@ -128,9 +128,9 @@ impl Repairs {
         *self = Self::default();
     }
 
-    /// Returns whether the oldest unanswered packet, which has the number `unanswered`, is known to
-    /// be missing at the peer. The missing packets are then sent again one by one, instead of all
-    /// packets.
+    /// Returns whether a retransmission can begin with the missing packet `unanswered`, and repeat
+    /// only missing packets. This is so if the oldest unanswered packet, which has this number, is
+    /// known to be missing at the peer. Otherwise all unanswered packets are sent again.
     pub(super) fn begin_with(&self, unanswered: Sequence) -> bool {
         (self.missing.front()).is_some_and(|first| first.sequence == unanswered)
     }
@@ -143,8 +143,8 @@ impl Repairs {
     }
 
     /// Returns the number of unanswered packets that the peer has received and keeps until the
-    /// missing packets before them arrive. These packets no longer count as in flight. `unanswered`
-    /// is the number of the oldest unanswered packet.
+    /// missing packets before them arrive. `unanswered` is the number of the oldest unanswered
+    /// packet.
     #[inline]
     pub(super) fn kept(&self, unanswered: Sequence) -> u32 {
         match self.end {
@@ -156,8 +156,8 @@ impl Repairs {
         }
     }
 
-    /// Returns whether the peer is known to miss packets although it has received later packets.
-    /// The missing packets are then sent again one by one.
+    /// Returns whether a gap report of the peer has shown that packets are missing. Only the
+    /// missing packets are then sent again.
     pub(super) fn is_active(&self) -> bool {
         self.end.is_some()
     }
@@ -173,10 +173,10 @@ impl Repairs {
         waiting.map(|packet| packet.sequence)
     }
 
-    /// Records that a missing packet was sent again. The packet has `covers` sequence numbers,
-    /// beginning with `sequence`. `sent` is the number of the next new packet, to detect another
-    /// loss: if the peer receives the packet `sent` and not the missing one, the missing packet was
-    /// lost again.
+    /// Records that a packet with `covers` sequence numbers from `sequence` on was sent again. A
+    /// read request packet has the numbers of all packets of its response. `sent` is the number of
+    /// the next new packet. If the peer receives the packet `sent` and still misses the repeated
+    /// packet, the repeated packet is assumed to be lost again.
     pub(super) fn repeated(&mut self, sequence: Sequence, covers: u32, sent: Sequence) {
         for packet in &mut self.missing {
             let distance = packet.sequence.distance(sequence);

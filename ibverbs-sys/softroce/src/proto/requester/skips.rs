@@ -43,19 +43,19 @@ impl Skips {
         }
     }
 
-    /// Returns whether a skip packet must be sent before the packet with the number `next`. A skip
-    /// packet tells the peer to pass over a gap of sequence numbers that no packet has. The gap
-    /// must end at `next`, and the packet `next` must be the oldest unanswered packet,
-    /// `unanswered`.
+    /// Returns whether a skip packet must be sent before the packet `next`. A skip packet tells the
+    /// peer to pass over the sequence numbers before `next`, which no packet has. This is done only
+    /// if the peer has answered all earlier packets, so that `next` equals the oldest unanswered
+    /// number, `unanswered`.
     pub(super) fn is_due(&self, next: Sequence, unanswered: Sequence) -> bool {
         let untold = |gap: &Gap| gap.end == unanswered && !gap.told && next == unanswered;
         self.gap.as_ref().is_some_and(untold)
     }
 
     /// Appends a skip packet to `out` if it [must be sent](Self::is_due) before the packet `next`,
-    /// and returns the path to the peer. A skip packet announces a gap of sequence numbers that no
-    /// packet has. Discards the gap if `unanswered`, the oldest unanswered number, is beyond the
-    /// gap.
+    /// and returns the path to the peer, otherwise `None`. A skip packet tells the peer to pass
+    /// over a gap of sequence numbers that no packet has. Forgets the gap when the oldest
+    /// unanswered number, `unanswered`, is beyond the gap.
     pub(super) fn poll_transmit(
         &mut self,
         next: Sequence,

@@ -39,16 +39,16 @@ pub(super) struct Window {
     before: (u32, u32),
 }
 
-/// Initial window size in packets. These packets fit into a socket buffer of the smallest usual
-/// size.
+/// Initial size of the window (limit on packets in flight), in packets. These packets fit into a
+/// socket buffer of the smallest usual size.
 const INITIAL_SIZE: u32 = 16;
 
 /// Maximum length in bytes of the response to one read request packet. Such a response fits into
 /// the smallest socket buffer that systems usually have.
 const MAX_RESPONSE: u32 = 32 << 10;
 
-/// Minimum window size in packets after a loss. With a smaller window, too few packets would follow
-/// a lost packet for the peer to report the loss.
+/// Minimum size of the window (limit on packets in flight) after a loss, in packets. With a smaller
+/// window, too few packets would follow a lost packet for the peer to report the loss.
 const MIN_SIZE: u32 = 4;
 
 impl Window {
@@ -84,21 +84,23 @@ impl Window {
         self.most - self.size
     }
 
-    /// Returns whether the limit on packets in flight permits `covers` more sequence numbers while
-    /// `unacknowledged` others are unacknowledged. The result is `true` if `unacknowledged` is 0.
+    /// Returns whether the window (limit on packets in flight) permits a packet with `covers`
+    /// sequence numbers, while `unacknowledged` numbers are unacknowledged. The limit is in
+    /// sequence numbers: a read request counts as the packets of its response. Always `true` if
+    /// `unacknowledged` is 0.
     pub(super) fn has_room(&self, unacknowledged: u32, covers: u32) -> bool {
         unacknowledged == 0 || unacknowledged + covers <= self.size
     }
 
-    /// Returns the number of packets that the window (limit on packets in flight) still has room
-    /// for, after `unacknowledged` unacknowledged ones.
+    /// Returns the number of packets that may still be sent while `unacknowledged` packets are
+    /// unacknowledged, by the window (limit on packets in flight).
     pub(super) fn room(&self, unacknowledged: u32) -> u32 {
         self.size.saturating_sub(unacknowledged)
     }
 
     /// Returns the maximum number of response packets for one read request packet, if the path MTU
-    /// is `mtu` bytes. Two such responses fit into the window (limit on packets in flight), and
-    /// each fits into a small socket buffer.
+    /// is `mtu` bytes. The packets of two such responses together do not exceed the limit on
+    /// packets in flight. The packets of one response fit into a small socket buffer.
     pub(super) fn read_batch(&self, mtu: u32) -> u32 {
         (self.limit / 2).min(MAX_RESPONSE / mtu).clamp(1, 32)
     }

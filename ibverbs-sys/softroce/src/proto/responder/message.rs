@@ -503,8 +503,9 @@ pub(super) fn withdraw(key: u32, host: &impl Host) -> Result<(), Refusal> {
     }
 }
 
-/// Returns the [`Refusal::Receive`] of a message whose posted receive has invalid memory. The
-/// receive always completes with a protection error, so the argument is not used.
+/// Returns the [`Refusal::Receive`] of a message whose posted receive has invalid memory. The fault
+/// makes no difference: the receive always completes with a protection error. The argument exists
+/// so that this function can be passed to `map_err`.
 pub(super) fn local(_: LocalFault) -> Refusal {
     Refusal::Receive(CompletionStatus::LocalProtection)
 }

@@ -108,9 +108,9 @@ impl Responder {
     /// this side's memory. No packets arrive with the sequence numbers of these requests, the
     /// `length` numbers before `end`. So the packet `end` is expected next.
     pub(super) fn skip_to(&mut self, end: Sequence, length: u64) {
-        /// Maximum number of sequence numbers that are skipped to reach `end`. Sequence numbers
-        /// wrap around; within this limit, far below half of all numbers, `end` is certainly later
-        /// than the expected number.
+        /// Maximum increase of the expected sequence number to `end`, the number after the skipped
+        /// numbers, unless the expected number is the first skipped number. Sequence numbers wrap
+        /// around; within this limit, `end` is certainly later than the expected number.
         const MAX_SKIP: u64 = 1 << 22;
         let missing = end.distance(self.expected);
         let all = Sequence::new(end.value().wrapping_sub(length as u32)) == self.expected;
@@ -382,8 +382,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Executes a flush (IBTA annex A19) after checking the rights of the peer. Schedules the
-    /// response, which has no data.
+    /// Executes a flush (IBTA annex A19) after checking the rights of the peer: makes the peer's
+    /// earlier writes visible to this side's program. Schedules the response, which has no data.
     fn flush_memory(
         &mut self,
         sequence: Sequence,
@@ -621,8 +621,9 @@ impl Responder {
         }
     }
 
-    /// Lets other processes use a memory key again, if the key was withdrawn from them for a packet
-    /// that invalidates it. Called when that packet will not be accepted.
+    /// Lets other processes use the memory key in [`key_in_use`](Self::key_in_use) again. A
+    /// received packet was to invalidate the key, so the key was withdrawn from other processes.
+    /// Called when that packet will not be accepted.
     pub(super) fn publish_held(&self, host: &impl Host) {
         if let Some(key) = self.key_in_use {
             host.restore_window(key);
@@ -630,9 +631,9 @@ impl Responder {
     }
 
     /// Returns the sequence number for an acknowledgement of the executed requests. Reads and
-    /// atomics at the end of these requests are not included, because their responses may have been
-    /// lost. Linux's Soft-RoCE would otherwise complete such a request without its result; a peer
-    /// that follows IBTA 9.7.5.1.2 would detect the loss.
+    /// atomics at the end of these requests are excluded, because their responses may have been
+    /// lost: only the response itself acknowledges such a request. Linux's Soft-RoCE would
+    /// otherwise complete the request without its result.
     #[inline]
     fn acknowledged(&self) -> Sequence {
         let newest = self.expected + 0xff_ffff;
@@ -652,7 +653,8 @@ impl Responder {
     }
 
     /// Returns whether a gap report (list of the packets that have arrived after a missing one)
-    /// must be sent now. The caller must then send the report, which is not due any more.
+    /// must be sent now, and records the report as sent. If the result is `true`, the caller must
+    /// send it.
     fn take_report(&mut self) -> bool {
         // Messages without packets may have replaced kept packets.
         self.kept.discard_before(self.expected);

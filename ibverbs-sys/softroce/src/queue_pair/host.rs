@@ -119,13 +119,12 @@ impl Environment<'_> {
         Ok(self.device.memory().view(domain, self.number))
     }
 
-    /// Calls `access` with the memory that requests of the peer may access, and returns the result
-    /// of `access`.
+    /// Calls `access` with the memory that requests of the peer may access, and returns its result.
     ///
     /// An XRC target uses the protection domain of the shared receive queue that a request names
     /// (IBTA annex A14). So `access` is called with the domain of the queue that was named last. A
-    /// response may belong to an earlier request, so if `access` fails while responses are sent, it
-    /// is also called with the domains of the other queues.
+    /// response may belong to an earlier request: while responses are sent, the domains of the
+    /// other queues of the XRC domain are tried after a [`RemoteFault::Access`].
     fn remote<T>(
         &self,
         mut access: impl FnMut(&View<'_>) -> Result<T, RemoteFault>,

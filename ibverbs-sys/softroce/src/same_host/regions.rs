@@ -233,8 +233,7 @@ impl Tables {
 
     /// Returns whether the published record of the queue pair `number` is unchanged since
     /// [`queue_pair`](Self::queue_pair) returned `version`. If so, the bytes that this thread has
-    /// copied since then are valid: the owner changes the record before its program may overwrite
-    /// them.
+    /// copied since then are valid: the owner changes the record before it may overwrite them.
     pub(super) fn is_queue_pair_unchanged(&self, number: u32, version: u64) -> bool {
         let index = number::record(number);
         self.queue_pairs.has_kept_version(index, version)

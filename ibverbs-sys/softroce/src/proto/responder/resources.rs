@@ -116,10 +116,10 @@ impl Resources {
         self.ring.iter().find(|resource| resource.holds(sequence))
     }
 
-    /// Returns the sequence number for an ACK packet that acknowledges the requests up to the
-    /// sequence number `newest`. The result leaves out the reads and atomics that come last: their
-    /// responses are the acknowledgement. `messages` is the message number (MSN) at `newest`, by
-    /// which a stored request is recognized as the last.
+    /// Returns the sequence number for an acknowledgement of the requests up to the sequence number
+    /// `newest`. Leaves out the reads and atomics at the end of these requests, because their
+    /// responses acknowledge them. `messages` is the message sequence number (MSN) of `newest`. A
+    /// stored read or atomic with this number is the newest request.
     #[inline(always)]
     pub(super) fn before(&self, newest: Sequence, messages: u32) -> Sequence {
         if self.ring.is_empty() {

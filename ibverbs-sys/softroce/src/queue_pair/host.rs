@@ -154,10 +154,10 @@ impl Environment<'_> {
         result
     }
 
-    /// Calls `act` with a part of the memory of a local message. `list` contains the segments of
-    /// the message. The part has `length` bytes, from byte `offset` of the message on. `write` is
-    /// set if `act` writes to the memory. Returns `None` if the queue pair may not access the
-    /// bytes, and otherwise the result of `act`.
+    /// Calls `act` with the memory of a part of a local message: `length` bytes, from byte `offset`
+    /// of the message on. `list` contains the segments of the message. `write` is set if `act`
+    /// writes to the memory. Returns the result of `act`, or `None` if the queue pair may not
+    /// access the memory.
     #[inline]
     pub(super) fn with_segments<T>(
         &self,

@@ -99,9 +99,9 @@ impl Sender<'_> {
         !self.has_queued || self.inner.transport.is_silent()
     }
 
-    /// Executes requests of `list` directly in the memory of the peer process. Stops at the first
-    /// request that cannot be executed in this way now, which the caller must add to the send
-    /// queue. Returns the number of executed requests.
+    /// Executes requests of `list` by copies from and to the memory of the peer process, without
+    /// packets. Stops at the first request that needs packets or must wait for earlier requests.
+    /// The caller must add that request to the send queue. Returns the number of executed requests.
     #[inline]
     pub(crate) fn execute<'l>(&mut self, list: &mut impl PostedList<'l>) -> usize {
         let room = self.queue_pair.rules().capabilities.max_send_wr as usize;

@@ -21,16 +21,16 @@ use crate::counters::Flow;
 use crate::proto::{Completion, CompletionOpcode, CompletionStatus, SendRequest, State};
 use crate::transfer::{self, Kind, MAX_COPY, OneSided, OneSidedError, Transfer, Volume};
 
-/// A cursor over requests that are posted together and executed one after the other in the peer's
-/// memory.
+/// A list of posted requests with a cursor, for requests that are executed one after the other in
+/// the peer's memory.
 pub(crate) trait PostedList<'a> {
     /// Returns the request at the cursor, without moving the cursor. Returns `None` at the end of
     /// the list, and if the request cannot be executed in the peer's memory: for example, it is
     /// invalid, or it is a send.
     fn peek(&self) -> Option<OneSided<'a>>;
 
-    /// Moves the cursor to the next request, and returns it. Returns `None` in the same cases as
-    /// [`peek`](Self::peek).
+    /// Moves the cursor to the next request, and returns it. Returns `None` at the end of the list,
+    /// and if that request cannot be executed in the peer's memory.
     fn advance(&mut self) -> Option<OneSided<'a>>;
 }
 

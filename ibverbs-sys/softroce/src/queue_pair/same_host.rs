@@ -701,8 +701,8 @@ impl LinkedPeer {
     }
 
     /// Executes `request` (an RDMA read, write or atomic) completely in the peer's memory. Fails if
-    /// the peer's connection is not the one with the number `generation`. `host` gives access to
-    /// the memory of this process.
+    /// the peer's connection no longer has the number `generation`. `host` gives access to the
+    /// memory of this process.
     fn execute(
         &mut self,
         request: &OneSided<'_>,

@@ -84,10 +84,10 @@ fn vectors(pieces: &[Piece<'_>]) -> SmallVec<[libc::iovec; 4]> {
         .collect()
 }
 
-/// Copies the memory ranges `from` of this process to the range `to` of another process. The last
-/// word is copied after all other bytes, so that a program which sees it also sees the others.
-/// Returns the number of copied bytes, which is less than the length of the range if a page cannot
-/// be written.
+/// Copies the memory ranges `from` of this process to the range `to` of another process. Copies the
+/// last word after all other bytes, so that a program which sees the last word also sees the
+/// others. Returns the number of copied bytes, which is less than the length of the range if a page
+/// cannot be written.
 pub(super) fn write(process: Pid, from: &[Piece<'_>], to: RemoteRange) -> io::Result<usize> {
     let (parts, count) = to.split_last_word();
     let to = parts.map(|place| place.vector());

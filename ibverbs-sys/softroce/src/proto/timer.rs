@@ -67,8 +67,8 @@ pub(super) struct Pause {
 }
 
 impl Pause {
-    /// Requests a pause of the length `length`. The pause starts with the next call of
-    /// [`begin`](Self::begin), whose caller knows the time.
+    /// Requests a pause of `length` until the caller checks a condition again. The pause starts at
+    /// the next call of [`begin`](Self::begin), because the present time is not known here.
     pub(super) fn request(&mut self, length: Duration) {
         self.requested = Some(length);
     }

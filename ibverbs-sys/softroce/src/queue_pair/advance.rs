@@ -9,10 +9,10 @@ use crate::proto::{Counter, SendProgress, Time};
 use crate::spin::MutexGuard;
 
 impl QueuePair {
-    /// Executes queued requests directly: requests to queue pairs of this process, and one-sided
-    /// requests (reads, writes and atomics) in memory shared with a peer process. `mine` is the
-    /// locked state of this queue pair. Returns whether the next request must be sent as packets or
-    /// short messages ([`SendProgress::PacketsOnly`]), or nothing can be sent now.
+    /// Executes queued send requests without packets: copies their bytes within this process, or
+    /// through memory shared with a peer process. `mine` is the locked state of this queue pair.
+    /// Returns [`SendProgress::PacketsOnly`] if the next request must be sent as packets or short
+    /// messages, and [`SendProgress::Idle`] if nothing can be sent now.
     pub(super) fn execute_all_queued(&self, mine: &mut MutexGuard<'_, Inner>) -> SendProgress {
         loop {
             let step = mine.transport.next_step(|| self.device().now());

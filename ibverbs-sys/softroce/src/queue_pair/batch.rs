@@ -46,9 +46,9 @@ impl Batch {
         content.draft = Some(Draft::new(id, flags, operation));
     }
 
-    /// Makes the batch fail when it ends, because the program has begun a request that the device
-    /// does not support. An earlier error is reported instead; to find an error of the previous
-    /// request, this function first checks that request by the limits `rules` of the queue pair.
+    /// Makes the batch fail with [`PostError::Unsupported`], because the program has begun a
+    /// request that the device does not support. An earlier error of the batch has priority. So the
+    /// previous request is checked first, against the limits `rules` of the queue pair.
     pub(crate) fn set_unsupported(&self, rules: &Rules) {
         let mut content = self.content.lock();
         content.close(rules);

@@ -87,9 +87,9 @@ pub trait Adapter: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Returns the queue pair of this process to which packets on `_path` with the destination
-    /// number `_number` would go. Returns `None` if the path leads to another process or host, or
-    /// if there is no such queue pair.
+    /// Returns the queue pair of this process that would receive packets on the path `_path` with
+    /// the destination number `_number`. Returns `None` if there is no such queue pair in this
+    /// process, and by default.
     fn host_peer(&self, _path: &Path, _number: u32) -> Option<HostPeer> {
         None
     }
@@ -141,10 +141,10 @@ pub(crate) trait Outgoing {
     /// send, or more packets cannot be sent now.
     fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool;
 
-    /// Adds a run: consecutive packets of equal size, which `run` describes. `write` gets a number
-    /// of packets and a buffer with as many equal parts, writes one packet to each part, and
-    /// returns `false` on failure. Returns `false` if no packets were added, so that the caller
-    /// must add them one by one. By default returns `false`.
+    /// Adds the packets of `run`, or the first of them: consecutive packets of equal size. Calls
+    /// `write` with the number of packets and a buffer, which has a part of equal length for each
+    /// packet. `write` fills all parts, or returns `false`. Returns `false` if no packets were
+    /// added. The caller must then add the next packet by [`push`](Self::push).
     fn push_run(&mut self, run: &Run, write: impl FnOnce(usize, &mut [u8]) -> bool) -> bool {
         let _ = (run, write);
         false

@@ -175,9 +175,9 @@ struct Order {
     low: Permutation,
 }
 
-/// Number of low bits by which 32 consecutively assigned queue pair numbers all differ. Consecutive
-/// queue pairs thus use different words of shared tables, so that their threads do not slow each
-/// other down.
+/// Number of low bits in which 32 consecutively assigned queue pair numbers all differ. The low
+/// bits select the word in shared memory in which a queue pair marks its copies. So the threads of
+/// these queue pairs write to different words, and do not slow each other down.
 const DISTINCT_BITS: u32 = 5;
 
 impl Order {
@@ -199,8 +199,9 @@ impl Order {
     }
 }
 
-/// Returns the key of the queue pair with the number `number` in the table. The key is the index of
-/// the queue pair's record in shared memory, so two queue pairs never share a record.
+/// Returns the table key of the queue pair with the number `number`. The key is the index of the
+/// queue pair's record in shared memory, which is a part of the number. Queue pairs in the table
+/// thus never share a record.
 fn key(number: u32) -> u32 {
     number::record(number) as u32
 }

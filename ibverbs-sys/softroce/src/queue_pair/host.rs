@@ -119,13 +119,12 @@ impl Environment<'_> {
         Ok(self.device.memory().view(domain, self.number))
     }
 
-    /// Calls `access` with the memory that requests of the peer may access, and returns the result
-    /// of `access`.
+    /// Calls `access` with the memory that requests of the peer may access, and returns its result.
     ///
     /// An XRC target uses the protection domain of the shared receive queue that a request names
     /// (IBTA annex A14). So `access` is called with the domain of the queue that was named last. A
-    /// response may belong to an earlier request, so if `access` fails while responses are sent, it
-    /// is also called with the domains of the other queues.
+    /// response may belong to an earlier request: while responses are sent, the domains of the
+    /// other queues of the XRC domain are tried after a [`RemoteFault::Access`].
     fn remote<T>(
         &self,
         mut access: impl FnMut(&View<'_>) -> Result<T, RemoteFault>,
@@ -155,10 +154,10 @@ impl Environment<'_> {
         result
     }
 
-    /// Calls `act` with a part of the memory of a local message. `list` contains the segments of
-    /// the message. The part has `length` bytes, from byte `offset` of the message on. `write` is
-    /// set if `act` writes to the memory. Returns `None` if the queue pair may not access the
-    /// bytes, and otherwise the result of `act`.
+    /// Calls `act` with the memory of a part of a local message: `length` bytes, from byte `offset`
+    /// of the message on. `list` contains the segments of the message. `write` is set if `act`
+    /// writes to the memory. Returns the result of `act`, or `None` if the queue pair may not
+    /// access the memory.
     #[inline]
     pub(super) fn with_segments<T>(
         &self,

@@ -85,9 +85,9 @@ impl Sender<'_> {
         !self.has_sent && !self.has_queued
     }
 
-    /// Wakes the peer process to receive the messages that were written to shared memory, if it
-    /// sleeps. Returns whether the caller need not transmit packets: such messages were written,
-    /// and the queue pair has nothing else to send.
+    /// Wakes the peer process, if it sleeps, to receive the messages that this object has written
+    /// to shared memory. Returns `true` if there are such messages and the queue pair has nothing
+    /// else to send. The caller then need not transmit packets.
     #[inline]
     pub(crate) fn flush_ring_messages(&mut self) -> bool {
         if !std::mem::take(&mut self.has_sent) {
@@ -99,9 +99,9 @@ impl Sender<'_> {
         !self.has_queued || self.inner.transport.is_silent()
     }
 
-    /// Executes requests of `list` directly in the memory of the peer process. Stops at the first
-    /// request that cannot be executed in this way now, which the caller must add to the send
-    /// queue. Returns the number of executed requests.
+    /// Executes requests of `list` by copies from and to the memory of the peer process, without
+    /// packets. Stops at the first request that needs packets or must wait for earlier requests.
+    /// The caller must add that request to the send queue. Returns the number of executed requests.
     #[inline]
     pub(crate) fn execute<'l>(&mut self, list: &mut impl PostedList<'l>) -> usize {
         let room = self.queue_pair.rules().capabilities.max_send_wr as usize;
@@ -153,10 +153,10 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Executes queued requests directly: requests to queue pairs of this process, and one-sided
-    /// requests (reads, writes and atomics) in memory shared with a peer process. Returns whether
-    /// the next request must be sent as packets or short messages ([`SendProgress::PacketsOnly`]),
-    /// or nothing can be sent now.
+    /// Executes queued send requests without packets: copies their bytes within this process, or
+    /// through memory shared with a peer process. Returns [`SendProgress::PacketsOnly`] if the next
+    /// request must be sent as packets or short messages, and [`SendProgress::Idle`] if nothing can
+    /// be sent now.
     pub(crate) fn execute_all_queued(&mut self) -> SendProgress {
         self.queue_pair.execute_all_queued(&mut self.inner)
     }

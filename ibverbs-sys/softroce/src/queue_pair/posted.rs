@@ -21,15 +21,16 @@ use crate::counters::Flow;
 use crate::proto::{Completion, CompletionOpcode, CompletionStatus, SendRequest, State};
 use crate::transfer::{self, Kind, MAX_COPY, OneSided, OneSidedError, Transfer, Volume};
 
-/// A cursor over requests that are posted together and executed one after the other in the peer's
-/// memory.
+/// A list of posted requests with a cursor, for requests that are executed one after the other in
+/// the peer's memory.
 pub(crate) trait PostedList<'a> {
-    /// Returns the current request. Returns `None` at the end of the list, and if the request is
-    /// not an RDMA read, write or atomic or must be refused.
+    /// Returns the request at the cursor, without moving the cursor. Returns `None` at the end of
+    /// the list, and if the request cannot be executed in the peer's memory: for example, it is
+    /// invalid, or it is a send.
     fn peek(&self) -> Option<OneSided<'a>>;
 
-    /// Moves to the next request of the list, and returns it. Returns `None` at the end of the
-    /// list, and if the next request is not a read, write or atomic, or may not be posted.
+    /// Moves the cursor to the next request, and returns it. Returns `None` at the end of the list,
+    /// and if that request cannot be executed in the peer's memory.
     fn advance(&mut self) -> Option<OneSided<'a>>;
 }
 
@@ -40,16 +41,16 @@ struct ExecutedRequest {
     length: u32,
 }
 
-/// Maximum number of requests that are executed in one period of access to the peer's memory
+/// Maximum number of requests for which the peer's memory stays in use without a pause
 /// ([`CopySession`](crate::same_host::CopySession)). A peer that withdraws memory waits for the end
-/// of the period, so a larger number would let the peer wait longer.
+/// of the use, so a larger number would let the peer wait longer.
 const MAX_REQUESTS: usize = 64;
 
 impl QueuePair {
-    /// Executes requests of `list` directly in the memory of the peer process, in one period of
-    /// access ([`CopySession`](crate::same_host::CopySession)). `mine` is the locked state of this
-    /// queue pair. Stops after `max_requests`, or at a request that cannot be executed in this way
-    /// now. Returns the number of executed requests.
+    /// Executes requests of `list` by copies from and to the memory of the peer process, without
+    /// packets. Stops after `max_requests` or [`MAX_REQUESTS`], or at a request that needs packets
+    /// or must wait for earlier requests. `mine` is the locked state of this queue pair. Returns
+    /// the number of executed requests.
     pub(super) fn execute_posted<'a>(
         &self,
         mine: &mut Inner,

@@ -562,10 +562,10 @@ impl QueuePair {
         self.service() != Service::UnreliableDatagram && found.is_some()
     }
 
-    /// Removes the cached peer from `mine`, the locked state of this queue pair, and returns it. If
-    /// it is no longer valid, finds the peer again. The caller must store the result back in the
-    /// cache. Returns `None` if the peer is not in another process that shares memory with this
-    /// one.
+    /// Takes the connected queue pair in another process (the peer) out of the cache
+    /// `mine.linked_peer`. Searches for the peer if the cache is empty or out of date. The caller
+    /// puts the result back into the cache after use. Returns `None` if the peer is not in a
+    /// process that shares memory with this process.
     pub(super) fn take_linked_peer(&self, mine: &mut Inner) -> Option<LinkedPeer> {
         if mine.linked_peer.is_none() && self.device().host_peers().is_none() {
             return None;
@@ -682,11 +682,10 @@ impl LinkedPeer {
         Some(self.found?.generation)
     }
 
-    /// Returns the number that identifies the current connection of the peer. Returns `None` if the
-    /// peer is not connected to this queue pair or expects other sequence numbers.
-    ///
-    /// `first` is the sequence number of this side's first packet, and `next` that of its next
-    /// packet. The result is cached.
+    /// Returns the generation number of the peer's connection, which differs for each later
+    /// connection of the peer. Returns `None` if the peer is not connected to this queue pair, or
+    /// if this side has sent no packet and the peer expects another first sequence number. `first`
+    /// and `next` are the sequence numbers of this side's first and next packet. Caches the result.
     fn check_agreement(&mut self, first: Sequence, next: Sequence) -> Option<u32> {
         if let known @ Some(_) = self.generation {
             return known;
@@ -702,8 +701,8 @@ impl LinkedPeer {
     }
 
     /// Executes `request` (an RDMA read, write or atomic) completely in the peer's memory. Fails if
-    /// the peer's connection is not the one with the number `generation`. `host` gives access to
-    /// the memory of this process.
+    /// the peer's connection no longer has the number `generation`. `host` gives access to the
+    /// memory of this process.
     fn execute(
         &mut self,
         request: &OneSided<'_>,
@@ -787,9 +786,10 @@ pub(super) struct BothMemories<'a> {
 }
 
 impl BothMemories<'_> {
-    /// Calls `act` with the access to the peer's memory and with the memory of this process that
-    /// holds the bytes `range` of the payload `data`. `write` is set if `act` writes to this
-    /// memory. Returns `None` if `act` does, or if the queue pair may not access the memory.
+    /// Calls `act` with the open [`CopySession`] for the peer's memory, and with pieces of this
+    /// process's memory: the bytes `range` of the request's data `data`. `write` is set if `act`
+    /// writes to the pieces. Returns `None` if `act` does, or if the queue pair may not access the
+    /// pieces.
     #[inline]
     fn with_pieces(
         &mut self,

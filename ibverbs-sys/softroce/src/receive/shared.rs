@@ -150,8 +150,9 @@ impl SharedReceiveQueue {
         self.xrc.as_ref()
     }
 
-    /// Returns the [`Element`] of this shared receive queue, which counts the queue's asynchronous
-    /// events that the program has fetched and not acknowledged.
+    /// Returns the counter of this shared receive queue's asynchronous events that the program has
+    /// fetched and not acknowledged. [`close`](Self::close) waits until the program has
+    /// acknowledged them.
     pub fn element(&self) -> &Arc<Element> {
         &self.element
     }

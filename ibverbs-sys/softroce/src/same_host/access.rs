@@ -125,9 +125,8 @@ pub(crate) struct CopySession<'a> {
     number: u32,
     access: AccessFlags,
     domain: u64,
-    /// Number of bytes that may still be copied in this session (period of access to the peer's
-    /// memory), from [`MAX_SESSION_BYTES`] down to
-    /// 0. The overhead of requests and system calls also counts as bytes.
+    /// Number of bytes that may still be copied in this session, at first [`MAX_SESSION_BYTES`].
+    /// The overhead of requests and system calls also counts as bytes.
     left: usize,
     _lane: Lane<'a>,
 }
@@ -173,9 +172,9 @@ impl Link {
     }
 
     /// Begins a [`CopySession`]: a period in which this process may copy from and to the memory of
-    /// the peer's queue pair `target`. `known` caches what the peer has published, and is updated
-    /// if it is old. Returns `None` if the queue pair no longer has the connection with the number
-    /// `generation`.
+    /// the peer's queue pair `target`. Returns `None` if the queue pair's connection no longer has
+    /// the number `generation`, because the peer has connected it again. `known` caches the peer's
+    /// published state, and is updated if it is out of date.
     #[inline]
     pub(crate) fn begin_session<'a>(
         &'a self,

@@ -101,7 +101,9 @@ impl RateLimit {
         self.ready_at() <= now
     }
 
-    /// Counts an operation at the time `now` against the limit.
+    /// Counts an operation at the time `now`, so that this rate limit allows later operations only
+    /// after a corresponding time. The caller must first check that the limit
+    /// [allows](Self::is_ready) the operation.
     pub(super) fn count(&mut self, now: Instant) {
         self.full_at = self.full_at.max(now) + self.interval;
     }

@@ -56,8 +56,9 @@ impl<T: Clone> Admitted<T> {
             .count()
     }
 
-    /// Removes the peers for which `stays` returns `false` from the list, because they can no
-    /// longer copy.
+    /// Removes the peers for which `stays` returns `false` from this list of peers that may copy.
+    /// The caller must know that these peers cannot copy any more, for example because they have
+    /// ended.
     pub(super) fn retain(&self, stays: impl FnMut(&T) -> bool) {
         lock(&self.present).retain(stays);
     }
@@ -95,8 +96,8 @@ mod models {
         told: AtomicU64,
     }
 
-    /// Checks that a peer which is admitted while another thread withdraws memory either does not
-    /// copy from this memory, or is waited for by that thread.
+    /// Checks a peer that gets the permission to copy while another thread withdraws memory. The
+    /// peer must see the withdrawal and not copy, or the thread must wait until the copy has ended.
     #[test]
     fn a_peer_that_is_admitted_during_a_wait_is_waited_for() {
         loom::model(|| {

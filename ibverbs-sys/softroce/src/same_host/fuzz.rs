@@ -74,8 +74,9 @@ impl Listener {
         })
     }
 
-    /// Returns the descriptors that a simulated peer sends with a handshake message. `input`
-    /// determines them; usually they are valid.
+    /// Returns the file descriptors that a simulated hostile process sends with a handshake
+    /// message. The fuzz input `input` determines if they are valid, or if their number or kind is
+    /// wrong.
     fn descriptors(&self, input: &mut Input<'_>) -> Vec<BorrowedFd<'_>> {
         let [segment, tables] = [&self.segment, &self.tables].map(AsFd::as_fd);
         let [wake_eventfd, socket] = [&self.wake_eventfd, &self.socket].map(AsFd::as_fd);
@@ -214,8 +215,9 @@ fn handshake_message(input: &mut Input<'_>, thread: i32) -> HandshakeMessage {
     }
 }
 
-/// Fuzz test: receives from shared memory to which a peer writes arbitrary messages and words,
-/// which `bytes` determines.
+/// Fuzz test: receives from shared memory while the peer process writes arbitrary messages and
+/// words to it. `bytes` determines the actions of both processes. Panics if a received message is
+/// too long or comes after the end of the link.
 pub fn ring(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let (here, there, file) = testing::links().expect("a link");

@@ -146,7 +146,8 @@ impl Inbound {
     }
 }
 
-/// The fields of a link that several threads of this process may use at the same time.
+/// Parts of a [`Link`] that need no lock: several threads of this process may use them at the same
+/// time.
 #[derive(Debug)]
 struct LinkFields {
     sender: Sender,
@@ -279,8 +280,9 @@ impl Link {
         !self.is_dead()
     }
 
-    /// Returns whether the link (shared memory) is alive and the peer existed within the last
-    /// [`LIVENESS_INTERVAL`]. If so, the kernel has not reused the peer's thread ID.
+    /// Returns whether the link (shared memory) is alive and the peer process existed within the
+    /// last [`LIVENESS_INTERVAL`]. The kernel does not reuse a thread ID so early. So a copy by the
+    /// thread ID of the peer cannot reach another process.
     pub(super) fn is_fresh(&self) -> bool {
         let now = self.start.elapsed().as_nanos() as u64;
         if now.saturating_sub(self.seen.load(Ordering::Relaxed)) > LIVENESS_INTERVAL {
@@ -518,9 +520,9 @@ impl Link {
         !ring::is_published(&self.side.slots, next) && !self.has_backlog() && !self.must_wake()
     }
 
-    /// Receives at most `limit` messages from the peer. Calls `take` with the tag of each message,
-    /// which identifies its GIDs, and with its content. Returns the number of received messages, or
-    /// `None` if another thread is receiving.
+    /// Receives at most `limit` messages from the peer, and calls `take` with the tag and the
+    /// content of each. The tag contains the numbers of the source and destination GID. Returns the
+    /// number of received messages, or `None` if another thread is receiving.
     ///
     /// Returns early after a message whose sender may be waiting for an acknowledgement. After the
     /// link has ended, only messages that had arrived before are received.
@@ -635,7 +637,8 @@ impl Link {
         SleepWord(&self.side.own_sleep.0).end(sleeper);
     }
 
-    /// Removes the request that the peer wakes a thread at a completion channel.
+    /// Makes the peer no longer wake a thread of this process that waits at a completion channel:
+    /// removes this thread from the shared word that names the sleeping thread.
     pub(super) fn clear_channel(&self) {
         SleepWord(&self.side.own_sleep.0).clear_channel();
     }

@@ -86,9 +86,9 @@ impl Links {
         self.has_ended
     }
 
-    /// Returns whether a process other than `process` has a live link (shared memory) to this
-    /// process with one of the addresses `addresses`. A handshake of `process` with these addresses
-    /// must then be refused.
+    /// Returns whether a process other than `process` has a live link to this process with one of
+    /// `addresses`. If `process` claims these addresses in a handshake, the handshake must then be
+    /// refused: an address belongs to only one process.
     pub(super) fn is_taken(&self, addresses: &[SocketAddr], process: Pid) -> bool {
         addresses.iter().any(|address| match self.state(*address) {
             Some(ProcessState::Linked(link)) => link.process() != process && link.check(),

@@ -28,23 +28,25 @@ const QUEUE_PAIR: usize = 0;
 /// payload.
 const REGION: usize = 1;
 
-/// Value of each word of the payload until the message has completed. The sender may then change
-/// it.
+/// Value that each word of the payload has while the message is in progress. The receiver checks
+/// that it has copied this value.
 const MESSAGE: u64 = 1;
 /// Value of each word of the sender's memory after the message has failed. The simulated program
 /// has then overwritten the payload.
 const REUSED: u64 = 2;
 
-/// Tag of the message by which the sender offers its payload in the ring. The receiver must copy
-/// the payload from the sender's memory.
+/// Tag of a message that offers a payload to the receiver. The message contains no payload bytes:
+/// the receiver must copy them from the sender's memory.
 const OFFER: u16 = 1;
-/// Message type of the receiver's answer after it has copied the payload.
+/// Tag of the receiver's answer to an [`OFFER`]: the receiver has copied the payload from the
+/// sender's memory.
 const ACCEPTED: u16 = 2;
-/// Tag of the receiver's answer that it has not copied an offered payload.
+/// Tag of the receiver's answer to an [`OFFER`]: the receiver has not copied the payload, or has
+/// discarded the copy.
 const DECLINED: u16 = 3;
 
-/// Memory that both simulated processes can access: the records and payloads of the sender, and the
-/// words (lanes) in which the receiver marks its copies.
+/// Memory that both simulated processes can access. It contains the records and the payload of the
+/// sender, and words (`lanes`) that show the sender if a copy by the receiver is in progress.
 struct SharedMemory {
     records: RecordArray<Vec<Record>>,
     lanes: Vec<Line>,
@@ -54,7 +56,8 @@ struct SharedMemory {
     mapping: UnsafeCell<()>,
 }
 
-/// Ring ends of one process: it sends in one ring, and receives from the other.
+/// Ring ends of a simulated process: the sending end of one ring, and the receiving end of the
+/// other.
 struct RingEnds {
     sender: Producer<Shared<[Slot]>, Shared<[Chunk]>, Shared<ControlWords>>,
     receiver: Consumer<Shared<[Slot]>, Shared<[Chunk]>, Shared<ControlWords>>,
@@ -213,8 +216,9 @@ fn no_message_is_lost_while_both_sides_run() {
     });
 }
 
-/// Checks that the receiver does not accept a payload that it copies after the sender's queue pair
-/// has failed.
+/// Checks that the receiver never accepts a payload that has changed. The sender's queue pair may
+/// fail during the copy, and the sender then overwrites the payload. The receiver must notice the
+/// changed record of the queue pair, and discard the copy.
 #[test]
 fn payload_that_changes_after_the_completion_is_not_accepted() {
     loom::model(|| {

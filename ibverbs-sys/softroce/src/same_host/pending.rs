@@ -153,9 +153,9 @@ impl Handshakes {
     /// Continues all pending handshakes, and ends handshakes that were not finished in time.
     /// Returns whether a handshake has ended.
     ///
-    /// Calls `receive` for each handshake with an unread message. `receive` must receive the
-    /// message, and return whether the handshake is still pending. Its first argument contains only
-    /// the handshakes that this call has continued before.
+    /// Calls `receive` for each handshake that may have an unread message. `receive` reads the
+    /// message, and returns whether the handshake is still pending. Its first argument is this
+    /// object, which then lists only the handshakes that were continued before.
     pub(super) fn advance(
         &mut self,
         now: Instant,

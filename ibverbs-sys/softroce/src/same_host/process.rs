@@ -43,9 +43,10 @@ pub(super) struct RemoteRange {
 }
 
 impl RemoteRange {
-    /// Splits the range before its last aligned word, so that the kernel writes the last word after
-    /// all other bytes: a program that sees the last byte then also sees the others. Returns the
-    /// ranges and their number: two, or one if the range is not longer than a word.
+    /// Splits the range before its last aligned word of 8 bytes. The kernel can then write the last
+    /// word after all other bytes, so a program that polls the last byte of an RDMA write finds the
+    /// others, too. Returns the ranges and their number: two, or one if the range is not longer
+    /// than a word.
     fn split_last_word(self) -> ([Self; 2], usize) {
         const WORD: usize = size_of::<u64>();
         if self.length <= WORD {
@@ -83,10 +84,10 @@ fn vectors(pieces: &[Piece<'_>]) -> SmallVec<[libc::iovec; 4]> {
         .collect()
 }
 
-/// Copies the memory ranges `from` of this process to the range `to` of another process. The last
-/// word is copied after all other bytes, so that a program which sees it also sees the others.
-/// Returns the number of copied bytes, which is less than the length of the range if a page cannot
-/// be written.
+/// Copies the memory ranges `from` of this process to the range `to` of another process. Copies the
+/// last word after all other bytes, so that a program which sees the last word also sees the
+/// others. Returns the number of copied bytes, which is less than the length of the range if a page
+/// cannot be written.
 pub(super) fn write(process: Pid, from: &[Piece<'_>], to: RemoteRange) -> io::Result<usize> {
     let (parts, count) = to.split_last_word();
     let to = parts.map(|place| place.vector());
@@ -184,10 +185,10 @@ pub(super) enum KernelCopies {
     Refused,
 }
 
-/// Checks whether the kernel permits this process to copy from and to a peer's memory: reads the
-/// peer's [word] at `address`, and writes it back unchanged. Returns the result, and the ID
-/// `thread` of the peer's thread, by which later copies address the peer. Returns `None` if
-/// `thread` is not a thread of the peer or is its main thread, or if the address is invalid.
+/// Checks whether the kernel permits this process to copy from and to the memory of the peer
+/// `process`. Reads the peer's [word] for such checks at `address`, and writes it back. Returns the
+/// ID `thread`, by which later copies address the peer, and the result. Returns `None` if `thread`
+/// is not a thread of the peer, or is its main thread, or if `address` is invalid.
 pub(super) fn check_copy_permission(
     process: Pid,
     thread: i32,

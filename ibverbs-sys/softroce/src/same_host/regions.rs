@@ -40,8 +40,8 @@ pub(crate) struct QueuePair {
     pub(crate) generation: u32,
 }
 
-/// Unit in bytes in which a published record gives positions in the shared file. Small numbers of
-/// this unit fit into the record, unlike numbers of bytes.
+/// Unit in bytes of the segment boundaries in a published record. Segments consist of whole units.
+/// Counted in this unit instead of bytes, the start and the length fit into 32 bits each.
 const SEGMENT_UNIT: u64 = 2 << 20;
 
 /// Number of records for regions and windows: the maximum numbers of both, and a reserve, because
@@ -59,8 +59,9 @@ pub(super) const LENGTH: usize = DIFFERENCES_AT + REGIONS;
 /// tables.
 pub(super) const REGIONS_AT: usize = QUEUE_PAIRS * size_of::<Record>();
 
-/// Offset in bytes of the array `Tables::differences` in the shared file. The array determines
-/// which record describes the region or window of a memory key.
+/// Byte offset of the array `Tables::differences` in the shared file. The index in a memory key,
+/// XOR the array element at this index, is the number of the record that describes the key's region
+/// or window.
 pub(super) const DIFFERENCES_AT: usize = REGIONS_AT + REGIONS * size_of::<Record>();
 
 /// Mask of the 24-bit number of a queue pair or memory region in a published record.
@@ -230,9 +231,9 @@ impl Tables {
         self.queue_pairs.is_current(number::record(number), version)
     }
 
-    /// Returns whether the published record of the queue pair with the number `number` is unchanged
-    /// since [`queue_pair`](Self::queue_pair) returned `version`. If so, the bytes that this thread
-    /// has copied since then were still valid.
+    /// Returns whether the published record of the queue pair `number` is unchanged since
+    /// [`queue_pair`](Self::queue_pair) returned `version`. If so, the bytes that this thread has
+    /// copied since then are valid: the owner changes the record before it may overwrite them.
     pub(super) fn is_queue_pair_unchanged(&self, number: u32, version: u64) -> bool {
         let index = number::record(number);
         self.queue_pairs.has_kept_version(index, version)

@@ -17,8 +17,9 @@ const IMMEDIATE: u64 = 1 << 26;
 /// Flag in the first word of a message in shared memory: the completion of the message raises an
 /// event even if the receiver has requested events for solicited messages only.
 const SOLICITED: u64 = 1 << 27;
-/// Flag in the first word of a slot (cache line of a ring): the payload is not in the slot. If
-/// [`WRITTEN`] is also set, the message is a write with immediate data ([`PayloadForm::Write`]).
+/// Flag in the first word of a slot: the payload is not in the slot, but in chunks of the ring or
+/// in the sender's memory, from where the receiver copies it. If [`WRITTEN`] is also set, the
+/// message is a write with immediate data ([`PayloadForm::Write`]).
 const FETCH: u64 = 1 << 28;
 /// Flag in the first word of a slot (cache line of a ring): the sender has written the payload into
 /// the receiver's memory.

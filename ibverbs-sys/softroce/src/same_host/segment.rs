@@ -69,11 +69,11 @@ const SLEEP: usize = size_of::<ControlWords>();
 /// Byte offset of the lanes, from the start of the memory for one direction of a link. The lanes
 /// are words in which the sending process marks its copies.
 const LANE: usize = SLEEP + size_of::<Line>();
-/// Byte offset of the slots (one cache line for each message) in the memory that carries the
-/// messages from one process to the other.
+/// Byte offset of the slots, from the start of the memory for one direction of a link. A slot is a
+/// cache line that holds one message.
 const SLOT: usize = LANE + LANES * size_of::<Line>();
-/// Byte offset of the ring's chunks (cache lines of payload), from the start of the memory for one
-/// direction of a link.
+/// Byte offset of the chunks, from the start of the memory for one direction of a link. A chunk is
+/// a cache line of payload for messages that do not fit into a slot.
 const CHUNK: usize = SLOT + SLOTS * size_of::<Slot>();
 /// Length in bytes of the memory that carries the messages from one of two processes to the other:
 /// the ring buffer and the control words that belong to it.

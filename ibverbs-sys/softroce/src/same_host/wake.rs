@@ -49,9 +49,9 @@ impl Sleeper {
 }
 
 impl SleepWord<'_> {
-    /// Records in this sleep word that the thread `sleeper` is about to sleep, so that the peer
-    /// wakes it. The thread must then check for work once more. The engine (background thread) is
-    /// not recorded if another thread is.
+    /// Stores the thread `sleeper`, which is about to sleep, in this shared word, so that the peer
+    /// wakes the thread. The thread must then check for work once more. The engine (background
+    /// thread) does not replace a stored thread of the program.
     pub(super) fn store_sleeper(self, sleeper: Sleeper) {
         let order = Ordering::Relaxed;
         match sleeper {
@@ -74,8 +74,8 @@ impl SleepWord<'_> {
         }
     }
 
-    /// Clears this sleep word if a thread of the program is recorded in it that waits at a
-    /// completion channel, so that the peer does not wake that thread.
+    /// Clears this shared word if it names a thread that waits at a completion channel, so that the
+    /// peer does not wake that thread.
     pub(super) fn clear_channel(self) {
         let order = Ordering::Relaxed;
         let is_channel = |word| (word >= FIRST_CHANNEL).then_some(AWAKE);
@@ -110,32 +110,32 @@ pub(super) struct Armed(AtomicU8);
 /// Value of [`Armed`] if no completion queue with a non-blocking channel is armed, so that the
 /// engine (background thread) need not check for messages.
 const UNARMED: u8 = 0;
-/// Value of [`Armed`] if the program has armed a completion queue before the engine's last check
-/// for messages, but none after it.
+/// Value of [`Armed`] if the program last armed a completion queue before the engine's last check
+/// for messages.
 const ARMED_BEFORE: u8 = 1;
 /// Value of [`Armed`] if the program has armed a completion queue since the engine's last check for
 /// messages.
 const ARMED: u8 = 2;
 
 impl Armed {
-    /// Records that the program has armed a completion queue with a non-blocking channel. The
-    /// caller must then publish the channel in the [`SleepWord`] of each peer. Returns `true` if no
-    /// queue was armed before. The caller must then also wake the engine (background thread), which
-    /// may be sleeping without a time limit.
+    /// Records that the program has requested an event of a completion queue with a non-blocking
+    /// channel. The caller must then make peers wake the channel ([`SleepWord::store_sleeper`]).
+    /// Returns `true` if the flag was not set before. The caller must then also wake the engine
+    /// (background thread), which may be sleeping without a time limit.
     #[must_use]
     pub(super) fn arm(&self) -> bool {
         self.0.swap(ARMED, Ordering::SeqCst) == UNARMED
     }
 
-    /// Returns whether the program has armed a completion queue, so that the engine (background
-    /// thread) must check for messages at intervals.
+    /// Returns whether this flag is set, because the program has requested an event of a completion
+    /// queue. The engine (background thread) must then check for messages at intervals.
     pub(super) fn is_set(&self) -> bool {
         self.0.load(Ordering::SeqCst) != UNARMED
     }
 
-    /// Records that the engine (background thread) has checked for messages. Returns `true` if the
-    /// program has armed a queue before the previous check, but not since. The engine must then
-    /// make peers wake it instead of the program before it sleeps.
+    /// Records that the engine (background thread) has checked for messages. If the flag is set,
+    /// but the program has requested no event since the previous check, clears the flag and returns
+    /// `true`. The caller must then stop peers from waking the program instead of the engine.
     #[must_use]
     pub(super) fn end_interval(&self) -> bool {
         let next = |state: u8| state.checked_sub(1);

@@ -74,9 +74,10 @@ impl HostPeers {
         }
     }
 
-    /// Makes peers wake the program, and not the engine (background thread), by the eventfd
-    /// `wake_eventfd` of a non-blocking completion channel. Called when the program has requested
-    /// an event of one of the channel's queues. Also sends deferred wakeups of peers.
+    /// Makes peers wake the program by the eventfd `wake_eventfd` of a non-blocking completion
+    /// channel, instead of the engine (background thread). Called when the program has requested an
+    /// event of the channel. Also wakes peers to which messages were sent without a wakeup. Does
+    /// nothing if peers already wake a thread that waits at a channel.
     pub(crate) fn arm_channel(&self, wake_eventfd: &WakeEventfd) {
         let Some(links) = self.links() else {
             return;
@@ -97,8 +98,9 @@ impl HostPeers {
         }
     }
 
-    /// Returns whether peers wake the program instead of the engine (background thread), although
-    /// the program may be busy. The engine must then check for messages at intervals of
+    /// Returns whether peers wake the program instead of the engine (background thread), because
+    /// the program has requested an event of a non-blocking channel. The program may be busy and
+    /// not look at the channel. So the engine must check for messages at intervals of
     /// [`CHECK_INTERVAL`].
     pub(crate) fn is_channel_armed(&self) -> bool {
         self.wake_target.armed.is_set()
@@ -153,7 +155,7 @@ impl Waiter<'_> {
 
     /// Ends the wait of this thread: peers wake the engine (background thread) again. Returns
     /// `true` if messages can be received, or waiting messages can be sent. The caller must then
-    /// wake the engine, because peers may not have woken it for them.
+    /// wake the engine, because peers may have woken only this thread for the messages.
     pub(crate) fn leave(self) -> bool {
         self.wake_up();
         let HostPeers { wake_target, .. } = self.host_peers;

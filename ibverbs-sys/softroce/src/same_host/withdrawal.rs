@@ -48,8 +48,8 @@ impl Withdrawals {
         withdrawal
     }
 
-    /// Forgets that the region or window with the record number `slot` is being made inaccessible
-    /// to peers. Returns `false` if it was not.
+    /// Stops tracking the withdrawal of the region or window with the record number `slot`. Does
+    /// not restore the access of peers. Returns `false` if no withdrawal was in progress.
     pub(super) fn remove(&self, slot: u32) -> bool {
         let mut all = self.0.lock();
         let known = all.iter().position(|pending| pending.slot == slot);

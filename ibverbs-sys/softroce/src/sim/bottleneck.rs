@@ -47,14 +47,14 @@ const STAGGER: Duration = Duration::from_micros(500);
 /// connections adapt their windows to each other.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// Duration of the measurement in virtual time.
+/// Simulated time in which the bytes that the connections transfer are counted.
 const MEASURED: Duration = Duration::from_millis(100);
 
 /// Transmission rate of the access link of each node, in bits per second. It is higher than the
 /// rate of the shared link, so packets wait only for the shared link.
 const ACCESS: u64 = 25_000_000_000;
 
-/// Index of the simulated node, the first sender, on whose network link all senders send.
+/// Index of the simulated node whose network link all senders share: the first sender.
 const LINK: usize = 1;
 
 const KIB: u64 = 1 << 10;

@@ -63,10 +63,10 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Returns the buffer of the read that the simulated requester with the index `r` has posted
-    /// last, and the bytes that the buffer will contain. A send can then transfer these bytes.
-    /// Returns `None` in half of the cases, and if the last request is not a read or is too long
-    /// for a send.
+    /// Returns the buffer of the last read that the simulated requester with the index `r` has
+    /// posted, and the bytes that the read will fetch. A send can then transfer these bytes.
+    /// Returns `None` if the last request is not a read or is too long for a send, and otherwise at
+    /// random in half of the cases.
     fn last_read(&mut self, r: usize) -> Option<(Rc<Buffer>, Rc<[u8]>)> {
         let requester = &mut self.requesters[r];
         let last = requester.posted.back()?;

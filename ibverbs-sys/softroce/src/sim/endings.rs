@@ -199,9 +199,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Prepares a write or a read of the simulated requester with the index `r`, of at least five
-    /// bytes of the peer's memory at `remote`. The request must fail with one of the completion
-    /// statuses `statuses`. `id` is the ID of the request.
+    /// Prepares a request that must fail with one of `statuses`: a write or a read, chosen at
+    /// random, by the simulated requester with the index `r`. The request has the ID `id`, and
+    /// accesses at least five bytes of the peer's memory at `remote`.
     fn draft_plain(
         &mut self,
         r: usize,

@@ -12,8 +12,8 @@ use super::world::{Happening, Notice, QpId};
 /// Posted receives of one receive queue, oldest first.
 pub(crate) type ReceiveQueue = VecDeque<ReceiveRequest>;
 
-/// Resources that a simulated queue pair can use while one of its functions runs: the
-/// implementation of [`Host`].
+/// Memory, receive queues and counters that a simulated queue pair can use while one of its
+/// functions runs. Implements [`Host`], the interface of the protocol code to its environment.
 pub(crate) struct View<'a> {
     pub(crate) place: QpId,
     pub(crate) queue_pair: u32,

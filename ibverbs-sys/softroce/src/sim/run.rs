@@ -96,9 +96,10 @@ impl Schedule {
     }
 }
 
-/// Simulates the schedules that the `count` seeds from `first` on determine, in parallel on all
-/// processors. Returns the sum of the statistics, or the failure with the lowest seed. After a
-/// failure, no further simulation is started.
+/// Runs `count` simulations in parallel on all processors, with consecutive seeds from `first` on.
+/// A seed determines the [`Schedule`]: the network, the connections and the requests. Returns the
+/// sum of the statistics, or the failure with the lowest seed. After a failure, starts no further
+/// simulation.
 pub fn run_all(first: u64, count: u64) -> Result<Outcome, Failure> {
     let next = AtomicU64::new(first);
     let end = first.saturating_add(count);

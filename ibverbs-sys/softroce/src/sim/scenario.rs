@@ -55,7 +55,7 @@ pub(super) struct ExpectedState {
     pub(super) flushed_shared: u32,
 }
 
-/// Purpose of a wakeup that the simulation has scheduled for itself: the action that is then due.
+/// Action of the simulated program that is scheduled for a later time.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Token {
     /// The requester with this index must continue posting.

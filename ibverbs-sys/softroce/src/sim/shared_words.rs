@@ -68,9 +68,9 @@ impl Change {
         }
     }
 
-    /// Returns the value of the word after this compare-and-swap, which has found the value `was`.
-    /// The next compare-and-swap should compare with it. Returns `None` if this operation is a
-    /// fetch-and-add.
+    /// Returns the value with which the requester's next compare-and-swap of the same word should
+    /// compare: the value of the word after this operation, which has found the value `was`.
+    /// Returns `None` if this operation is a fetch-and-add.
     pub(crate) fn next_compare(self, was: u64) -> Option<u64> {
         matches!(self, Self::Swap { .. }).then(|| self.result(was))
     }

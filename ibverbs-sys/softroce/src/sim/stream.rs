@@ -14,7 +14,8 @@ pub(crate) enum Flow {
     Read,
 }
 
-/// Parameters of a [`Stream`]: the messages, and attributes of the two queue pairs.
+/// Parameters of a [`Stream`], a simulated reliable connection: the kind and length of its
+/// messages, and attributes of its two queue pairs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parameters {
     pub(crate) flow: Flow,

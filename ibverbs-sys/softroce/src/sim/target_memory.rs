@@ -26,8 +26,9 @@ pub(crate) struct PossibleWrite<'a> {
 }
 
 impl TargetMemory {
-    /// Registers `length` bytes of memory at the node with the index `node`, from the address
-    /// `base` on. The memory contains the first bytes of the message with the ID `id`.
+    /// Registers `length` bytes of memory at the simulated node with the index `node`, from the
+    /// address `base` on. The initial content is the test pattern of the message ID `id`. Returns
+    /// the memory with its expected content.
     pub(crate) fn new(node: usize, memory: &Memory, id: u64, base: u64, length: usize) -> Self {
         let access = AccessFlags::LOCAL_WRITE
             | AccessFlags::REMOTE_WRITE

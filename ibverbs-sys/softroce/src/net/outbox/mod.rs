@@ -177,11 +177,12 @@ impl<'a> Outbox<'a> {
         true
     }
 
-    /// Adds a run of packets (consecutive packets of equal size of a message). Calls `write` with
-    /// the number of packets and a buffer that has a part of equal length for each packet. `write`
-    /// must write each packet, without the IP and UDP headers and the checksum, to its part.
-    /// Returns `false`, and adds nothing, if `write` fails or if the packets cannot form a run, for
-    /// example because they go through shared memory. The caller must then add them one by one.
+    /// Adds the packets of `run`, or the first of them: consecutive packets of equal size of a
+    /// message. Calls `write` with the number of packets and a buffer, which has a part of equal
+    /// length for each packet. `write` must write each packet, without the IP and UDP headers and
+    /// the checksum, to its part. Returns `false`, and adds nothing, if `write` fails or if the
+    /// packets cannot be sent together, for example because they go through shared memory. The
+    /// caller must then add each packet separately.
     pub(crate) fn push_run(
         &mut self,
         run: &Run,

@@ -99,8 +99,8 @@ impl Resources {
     }
 
     /// Stores a read or an atomic (IBTA: responder resource), so that the response can be sent
-    /// again. Removes the oldest one if there are already `capacity`, the number that the peer may
-    /// have outstanding.
+    /// again. Removes the oldest stored request if there are already `capacity`, the maximum number
+    /// of outstanding requests of the peer.
     pub(super) fn push(&mut self, resource: Resource, capacity: usize) {
         while self.ring.len() >= capacity.max(1) {
             if let Some(oldest) = self.ring.pop_front() {
@@ -116,10 +116,10 @@ impl Resources {
         self.ring.iter().find(|resource| resource.holds(sequence))
     }
 
-    /// Returns the sequence number that an acknowledgement of all requests up to `newest` must
-    /// contain: `newest`, or the number before it and the reads or atomics with which the requests
-    /// end. Their responses acknowledge these. `messages` is the message sequence number (MSN) of
-    /// `newest`.
+    /// Returns the sequence number for an acknowledgement of the requests up to the sequence number
+    /// `newest`. Leaves out the reads and atomics at the end of these requests, because their
+    /// responses acknowledge them. `messages` is the message sequence number (MSN) of `newest`. A
+    /// stored read or atomic with this number is the newest request.
     #[inline(always)]
     pub(super) fn before(&self, newest: Sequence, messages: u32) -> Sequence {
         if self.ring.is_empty() {

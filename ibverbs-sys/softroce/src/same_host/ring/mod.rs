@@ -81,8 +81,8 @@ pub(super) struct Memory<S, C, M> {
 #[error("the peer's memory makes no sense")]
 pub(super) struct Violation;
 
-/// A position in a ring: the number of the next slot and the number of the next chunk, both modulo
-/// 2^32.
+/// Position in a ring: the numbers of the next slot (cache line for one message) and of the next
+/// chunk (cache line for a payload that does not fit into a slot). Both are modulo 2^32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Position {
     slot: u32,
@@ -124,9 +124,9 @@ fn head_of(slots: &[Slot], number: u32) -> Option<u64> {
     (head as u32 == number.wrapping_add(1)).then_some(head)
 }
 
-/// Returns the first word of a message's slot, which marks the slot as filled. From the low bits:
-/// the number of the slot at `position` plus one (32 bits), the number of cache lines of payload
-/// (16 bits), and the message's tag (16 bits).
+/// Returns the first word of the slot at `position`, which marks the slot as filled. From the low
+/// bits: the slot number plus 1 (32 bits), the number `chunks` of cache lines of payload (16 bits),
+/// and the message's tag (16 bits).
 fn head(position: Position, tag: u16, chunks: u16) -> u64 {
     u64::from(tag) << 48 | u64::from(chunks) << 32 | u64::from(position.slot.wrapping_add(1))
 }

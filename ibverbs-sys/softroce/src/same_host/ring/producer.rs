@@ -46,8 +46,8 @@ where
         Self::at(Position::of(0), memory)
     }
 
-    /// Creates the producer of a ring in which all messages before `position` have been sent and
-    /// consumed.
+    /// Creates the sending side of a message ring in the shared memory `memory`. `position` is the
+    /// position of the next message: all earlier messages have been sent and consumed.
     pub(super) fn at(position: Position, memory: Memory<S, C, M>) -> Self {
         debug_assert!(memory.slots.len().is_power_of_two());
         debug_assert!(memory.chunks.len().is_power_of_two());

@@ -58,7 +58,7 @@ struct OwnProof {
 }
 
 /// First bytes of the data from which this module computes authentication tokens. Other ways of
-/// connecting begin with other bytes. A token of one way is therefore not valid for another way.
+/// connecting compute tokens from data with other first bytes, so those tokens are not valid here.
 const TRANSCRIPT_LABEL: &[u8] = b"exchanged";
 
 impl RdmaBuilder {

@@ -82,8 +82,8 @@ pub struct Lent {
     lease: Option<OpenLease>,
 }
 
-/// Right of the peer to access a memory region of this end, which this end has not yet ended.
-/// `number` identifies the right among those of the connection.
+/// Right of the peer to access a memory region of this end. The right has not been ended. `number`
+/// identifies the right among those of the connection.
 struct OpenLease {
     connection: Arc<Connection>,
     number: u64,

@@ -297,9 +297,9 @@ impl GrantState {
         !self.is_offered.swap(true, Ordering::AcqRel)
     }
 
-    /// Calls `send`, which sends the offer of the memory to the peer, under the lock of this state.
-    /// The peer's access cannot end during the call, so the peer always gets the offer before the
-    /// message that ends its access.
+    /// Calls `send`, which sends the offer of the memory to the peer, and returns its value. During
+    /// the call, a lock prevents other threads from ending the peer's access. The peer thus always
+    /// gets the offer before the message that ends its access.
     pub(crate) fn send_offer<T>(&self, send: impl FnOnce() -> T) -> T {
         let _inner = self.inner.lock();
         send()
@@ -315,8 +315,8 @@ impl GrantState {
     }
 
     /// Calls `end`, which ends the peer's access to the memory, and returns its value. The argument
-    /// of `end` is `true` if the memory was offered to the peer, which must then be notified. A
-    /// lock prevents that an offer is sent or withdrawn during the call.
+    /// of `end` is `true` if the memory was offered to the peer, which must then be notified.
+    /// During the call, a lock prevents other threads from sending or withdrawing the offer.
     fn end_by<T>(&self, end: impl FnOnce(bool) -> T) -> T {
         let _inner = self.inner.lock();
         end(self.is_offered())

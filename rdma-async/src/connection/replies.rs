@@ -37,8 +37,8 @@ struct Table {
     failure: Option<Error>,
 }
 
-/// An expected reply: the channel on which the waiting future gets the reply, and the memory of a
-/// long message, which the peer may read until it replies.
+/// A reply that the peer is expected to send. Contains the channel on which the waiting future gets
+/// the reply, and the memory of a long message, which the peer may read until it replies.
 #[derive(Debug)]
 struct Entry {
     sender: oneshot::Sender<Result<Reply>>,

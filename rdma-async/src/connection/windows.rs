@@ -236,8 +236,7 @@ impl Drop for Windows {
 }
 
 /// Region of local memory while a request binds or invalidates its memory window. If this value is
-/// dropped, the region is kept until the request has completed, and its memory then returns to the
-/// pool of the device.
+/// dropped, the memory returns to its pool after the request has completed.
 #[derive(Debug)]
 pub(crate) struct PendingWindow {
     /// `None` only within `end`, `into_region` and `drop`.
@@ -339,9 +338,9 @@ impl Connection {
         }
     }
 
-    /// Ends the peer's access to regions for which no future waits any longer. Their futures were
-    /// dropped while a request was binding or invalidating the memory window. Returns whether such
-    /// a request is still in flight.
+    /// Ends the peer's access to the regions whose futures were dropped while a request was binding
+    /// or invalidating the memory window. Returns `true` if such a request is still in flight: a
+    /// later call must then end the access.
     pub(super) fn end_abandoned_windows(&self) -> bool {
         self.windows.end_abandoned() && {
             self.shard.poll();

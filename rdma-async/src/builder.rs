@@ -301,9 +301,9 @@ impl RdmaBuilder {
     }
 
     /// Sets the buffer size of an [`RdmaStream`](crate::RdmaStream), in bytes. A writer waits while
-    /// this number of written bytes has not been sent, or has been sent to the peer's ring (memory
-    /// for long pieces) and is still unread. Each piece in the ring counts as 64 KiB. The default
-    /// is 1 MiB, the minimum 64 KiB.
+    /// this many bytes are not yet sent. Long writes go to slots of 64 KiB in the peer's memory:
+    /// each used slot also counts until the peer has read it. The default is 1 MiB, the minimum 64
+    /// KiB.
     pub fn stream_buffer(mut self, bytes: usize) -> Self {
         self.settings.stream_buffer = bytes.max(64 << 10);
         self

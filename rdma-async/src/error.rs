@@ -115,7 +115,8 @@ pub enum Error {
     },
 }
 
-/// Execution state of a failed operation at the peer, as far as this end knows.
+/// Knowledge of this end about a failed operation: the peer has not executed the operation, or may
+/// have executed all or a part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Execution {

@@ -57,9 +57,8 @@ struct OwnProof {
     nonce: [u8; NONCE_LEN],
 }
 
-/// Bytes at the start of the data from which tokens are computed, if the program passes the
-/// handshake between the ends ([`PreparedRdma`]). Tokens of other handshakes are computed from data
-/// with another start, so they are not valid here.
+/// First bytes of the data from which this module computes authentication tokens. Other ways of
+/// connecting compute tokens from data with other first bytes, so those tokens are not valid here.
 const TRANSCRIPT_LABEL: &[u8] = b"exchanged";
 
 impl RdmaBuilder {
@@ -257,8 +256,8 @@ impl PreparedRdma {
 }
 
 impl OwnProof {
-    /// Returns the roles of this end and of the peer in the authentication. The ends have no roles
-    /// otherwise, so the end with the lesser nonce counts as the connecting end. `peer` is the
+    /// Returns the roles of this end and of the peer in the authentication. Both ends call the same
+    /// functions, so the end with the lesser nonce counts as the connecting end. `peer` is the
     /// handshake message of the peer, which ends with its nonce.
     fn roles(&self, peer: &[u8]) -> (End, End) {
         match self.nonce[..] < peer[HELLO_LEN..] {

@@ -82,8 +82,8 @@ pub struct Lent {
     lease: Option<OpenLease>,
 }
 
-/// Access of the peer to a region of this end that has not ended. `number` identifies it among the
-/// leases of the connection.
+/// Right of the peer to access a memory region of this end. The right has not been ended. `number`
+/// identifies the right among those of the connection.
 struct OpenLease {
     connection: Arc<Connection>,
     number: u64,

@@ -249,9 +249,10 @@ impl Rdma {
     }
 
     /// Polls the completion queue for at most `limit` until `attempt` returns a value. Calls
-    /// `attempt` after each poll that has found completions. Meant for a future that waits for the
-    /// effect of a message handler ([`Self::handle_messages`]), before it registers its waker: with
-    /// a near peer, polling takes less time than a wakeup. `cx` is the context of the calling task.
+    /// `attempt` after each poll that has found completions. Useful in a future that waits for a
+    /// message to be handled ([`Self::handle_messages`]), before it returns `Pending`: if the
+    /// message arrives within `limit`, polling is faster than a wakeup. `cx` is the context of the
+    /// calling task.
     ///
     /// Returns `None` if no value was found. Also returns `None`, without polling, when polling
     /// could delay another task:

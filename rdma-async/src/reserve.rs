@@ -212,7 +212,8 @@ struct Inner {
     region: Option<EndedAccess>,
 }
 
-/// Time limit of memory that [`Rdma::reserve`] lends to the peer.
+/// Time limit for the peer's access to memory that [`Rdma::reserve`] lends. When the limit expires,
+/// the access ends, and the caller gets the memory back.
 #[derive(Debug, Clone, Copy)]
 enum Limit {
     /// The limit starts when the reservation first waits for its end.
@@ -296,27 +297,26 @@ impl GrantState {
         !self.is_offered.swap(true, Ordering::AcqRel)
     }
 
-    /// Calls `send`, which sends the offer of the memory to the peer, under the lock of this state.
-    /// The peer's access cannot end during the call, so the peer always gets the offer before the
-    /// message that ends its access.
+    /// Calls `send`, which sends the offer of the memory to the peer, and returns its value. During
+    /// the call, a lock prevents other threads from ending the peer's access. The peer thus always
+    /// gets the offer before the message that ends its access.
     pub(crate) fn send_offer<T>(&self, send: impl FnOnce() -> T) -> T {
         let _inner = self.inner.lock();
         send()
     }
 
     /// Records that the offer of the memory ([`Grant::offer`]) was not sent, so that the memory can
-    /// be offered again. Also calls `forget` under the lock of this state. `forget` must remove the
-    /// memory from the list of memory that the peer still has to return, because the peer does not
-    /// know of it.
+    /// be offered again. Also calls `forget`, which must remove the memory from the list of memory
+    /// that the peer has to return. Other threads cannot end the peer's access between these steps.
     pub(crate) fn withdraw_offer(&self, forget: impl FnOnce()) {
         let _inner = self.inner.lock();
         self.is_offered.store(false, Ordering::Release);
         forget();
     }
 
-    /// Calls `end`, which ends the peer's access, and returns its value. The argument of `end` is
-    /// `true` if the memory was offered to the peer, which must then be notified. Offers cannot be
-    /// sent or withdrawn during the call.
+    /// Calls `end`, which ends the peer's access to the memory, and returns its value. The argument
+    /// of `end` is `true` if the memory was offered to the peer, which must then be notified.
+    /// During the call, a lock prevents other threads from sending or withdrawing the offer.
     fn end_by<T>(&self, end: impl FnOnce(bool) -> T) -> T {
         let _inner = self.inner.lock();
         end(self.is_offered())
@@ -329,8 +329,8 @@ impl GrantState {
     }
 
     /// Stores the region that the peer has given back, and wakes the task that waits for the region
-    /// in [`Self::returned_region`]. The peer's access to `region` has ended, or a request in
-    /// flight will end it.
+    /// in [`Self::returned_region`]. If the request that ends the peer's access is still in flight,
+    /// that task waits for it.
     pub(crate) fn put_back(&self, region: EndedAccess) {
         {
             let mut inner = self.inner.lock();

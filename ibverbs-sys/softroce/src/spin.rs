@@ -41,13 +41,13 @@ const ATTEMPTS_BEFORE_SLEEP: u32 = 1000;
 /// that holds the lock.
 const SLEEP_DURATION: Duration = Duration::from_micros(50);
 
-/// Number of times that a thread yields the processor after it has unlocked a lock fairly: it gives
-/// waiting threads that spin or yield the time to take the lock.
+/// Maximum number of times that a thread yields the processor after a fair unlock. A fair unlock
+/// lets waiting threads take the lock before the unlocking thread can take it again.
 const FAIR_UNLOCK_YIELDS: u32 = 100;
 
-/// Number of times that a thread sleeps after it has unlocked a lock fairly, so that waiting
-/// threads that sleep can take the lock. More than one sleep is needed, because the kernel may
-/// prolong the sleep of a waiting thread.
+/// Maximum number of sleeps, of [`SLEEP_DURATION`] each, after a fair unlock. During the sleeps, a
+/// waiting thread that sleeps can wake up and take the lock first. Several sleeps are needed
+/// because the kernel may prolong the sleep of the waiting thread.
 const FAIR_UNLOCK_SLEEPS: u32 = 8;
 
 impl Spin {

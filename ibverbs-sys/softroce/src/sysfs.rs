@@ -56,9 +56,9 @@ const NODE_NUMBER: &str = "1:3";
 /// library. The device has no driver in the kernel, so no library depends on this number.
 const ABI_VERSION: u32 = 1;
 
-/// Stores the paths of the device's files under `/sys` and `/dev` in its `ibv_device` (`dev_path`,
-/// `ibdev_path`). Must be called if the program can open these files, because a preloaded library
-/// provides them.
+/// Makes the `ibv_device` object of the softroce device contain the paths of its files under `/sys`
+/// and `/dev`. Called by the library that simulates these files (loaded with `LD_PRELOAD`). Without
+/// that library, the files do not exist. Must be called before `ibv_get_device_list`.
 pub fn show() {
     show_files();
 }

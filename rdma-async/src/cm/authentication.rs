@@ -177,8 +177,8 @@ mod tests {
     use crate::handshake::EndLimits;
     use crate::testing::pair;
 
-    /// Authenticator for tests whose token is the transcript itself, so that two ends authenticate
-    /// each other only if their transcripts are equal.
+    /// Authenticator for tests that uses the [`Transcript`] (the data of the handshake) itself as
+    /// the token. Two ends accept each other only if their transcripts are equal.
     #[derive(Debug)]
     struct TranscriptAsToken;
 

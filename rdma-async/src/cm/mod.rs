@@ -132,9 +132,9 @@ impl Connector for CmConnector {
 }
 
 impl CmConnector {
-    /// Connects to the peer. `limit` is the maximum duration of two steps: the resolution of the
-    /// address, and the resolution of the route. The caller must limit the duration of the other
-    /// steps.
+    /// Connects to the peer, without a limit on the total duration, which the caller must set.
+    /// `limit` applies only to the first two steps, each on its own: resolving the address, and
+    /// resolving the route.
     async fn connect_unbounded(&self, limit: Duration) -> Result<Rdma> {
         let peer = self.address;
         let events = AsyncEventChannel::new()?;

@@ -266,8 +266,9 @@ impl ControlTask {
     /// end. Used when the runtime has ended, so that no task can wait. Blocks at most for
     /// [`LINGER`], or until the deadline that was set when the application dropped the connection.
     fn block_until_delivered(&self, connection: &Connection) {
-        /// Time between two polls of the completion queue in the loop below. Short compared with
-        /// the time of an acknowledgement over a network.
+        /// Pause between two polls of the completion queue while the thread waits until the peer
+        /// has received all messages. Short compared with the time of an acknowledgement over a
+        /// network.
         const PAUSE: Duration = Duration::from_micros(50);
         let deadline = match &self.lingering {
             Some(lingering) => lingering.deadline,

@@ -142,14 +142,14 @@ impl LentRegion {
     }
 }
 
-/// Result of a message by which the peer gives lent memory back. Determines the further use of the
-/// memory.
+/// Outcome when the peer gives lent memory back: the application or a reservation gets the memory,
+/// or this end had ended the lease before.
 #[derive(Debug)]
 pub(super) enum EndedLease {
     /// Memory that the application gets back, or the error of the deregistration, and the charge of
     /// the memory to the peer.
     Memory(Result<LocalMr, rdma_core::Error>, Option<Charge>),
-    /// The memory was returned to its reservation.
+    /// The call of [`Rdma::reserve`](crate::Rdma::reserve) that had lent the memory gets it back.
     ToReservation,
     /// This end had revoked the lease before.
     Revoked,
@@ -277,10 +277,10 @@ impl Leases {
         id
     }
 
-    /// Ends the lease `id` because the peer gives the memory back. Returns the further use of the
-    /// memory, or `None` for an id that the peer cannot know, which is a violation of the protocol.
-    /// For memory of [`Rdma::reserve`](crate::Rdma::reserve), calls `begin_end` to end the peer's
-    /// access.
+    /// Ends the lease `id` because the peer gives the memory back. Returns the outcome, or `None`
+    /// if the peer cannot know a lease with this id, which is a violation of the protocol.
+    /// `begin_end` ends the peer's access, and is called only for memory of
+    /// [`Rdma::reserve`](crate::Rdma::reserve).
     pub(super) fn end_by_peer(
         &self,
         id: u64,

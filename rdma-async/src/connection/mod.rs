@@ -628,7 +628,8 @@ impl Connection {
 
     /// Posts the requests that wait to be posted together, and then polls for at most `limit` until
     /// `attempt` returns a value. Returns `None` if no value was found. Also returns `None`,
-    /// without polling, if polling could delay another task than that of `cx`.
+    /// without polling, if this could delay other tasks: for example if another task than that of
+    /// `cx` called this function last.
     pub(crate) fn poll_as_lone_task<T>(
         &self,
         cx: &Context<'_>,

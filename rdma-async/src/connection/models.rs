@@ -22,8 +22,8 @@ use super::send_state::{AwaitedBy, Posted, SendState};
 use super::sender::Sender;
 use super::waiters::Waiters;
 
-/// Number of requests in flight, which replaces the send queue of a device in the loom models.
-/// Changed only under the lock of the sender.
+/// Number of requests that the simulated device has not completed. In the loom models, this number
+/// takes the place of a device's send queue. Changed only while the lock of [`Sender`] is held.
 #[derive(Debug, Clone, Default)]
 struct InFlight(std::sync::Arc<AtomicUsize>);
 
@@ -33,7 +33,8 @@ impl Posted for InFlight {
     }
 }
 
-/// Send side of a connection in a loom model, with a replacement of the device.
+/// Send side of a connection for the loom models, which check all interleavings of threads that
+/// post and complete requests. A counter of requests in flight takes the place of the device.
 #[derive(Debug)]
 struct Requests {
     sender: Sender<InFlight>,
@@ -58,9 +59,9 @@ impl Requests {
         Arc::new(Self { sender, device })
     }
 
-    /// Adds a request to the queue as if it had been posted to the device. A future waits for the
-    /// request. `slot` is the place for the result of an atomic operation. Returns the number of
-    /// the request, or `None` if the queue has no room.
+    /// Adds a request, for which a future waits, to the send queue. Counts the request as posted to
+    /// the simulated device immediately. `slot` is the place for the result of an atomic operation.
+    /// Returns the number of the request, or `None` if the queue has no room.
     fn begin(&self, slot: Option<ResultSlot>) -> Option<u64> {
         let mut state = self.lock();
         state.has_room().then(|| {

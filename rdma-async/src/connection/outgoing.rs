@@ -123,9 +123,9 @@ impl Pieces {
         self.queue.is_empty() && self.open.is_none()
     }
 
-    /// Completes the open piece: the buffer to which writes of the current turn of the scheduler
-    /// are copied. Appends the piece to the queue of pieces to send, so that it gets no further
-    /// bytes.
+    /// Ends the buffer to which the latest writes to the stream were copied, and appends the buffer
+    /// to the queue of buffers to send. Later writes are copied to a new buffer. Does nothing if no
+    /// such buffer exists.
     fn close(&mut self) {
         if let Some((piece, len)) = self.open.take() {
             self.queue.push_back(piece.truncated(len));
@@ -422,9 +422,9 @@ impl Connection {
         self.device.alloc_local_mr_stale(layout)
     }
 
-    /// Posts the queued pieces (buffers with bytes) of the stream while credits and room in the
-    /// send queue are available, and wakes the waiting writers. If `includes_open` is set, also
-    /// posts the last piece, which is not yet full.
+    /// Posts the full buffers of the stream while credits and room in the send queue are available,
+    /// and wakes the waiting writers. If `includes_open` is set, also posts the last buffer, which
+    /// is not full and could otherwise take further writes.
     fn flush_pieces(&self, outgoing: &Outgoing, includes_open: bool) {
         // Orders the caller's change before the check of the queue. A thread that adds a piece
         // checks for credits and room afterwards, so at least one of the two threads sees the

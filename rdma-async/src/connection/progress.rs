@@ -177,8 +177,9 @@ impl Connection {
         }
     }
 
-    /// Ends a lease (the peer's right to access memory of this end) because the peer returns or
-    /// releases it. Returns the outcome, or `None` if the peer cannot know the id `lease`.
+    /// Ends the lease `lease` (the peer's right to access memory of this end) after a message by
+    /// which the peer gives the memory back. Returns the outcome, or `None` if no lease with this
+    /// id was offered to the peer, or the peer has already ended it.
     fn end_lease_by_peer(&self, lease: u64) -> Option<EndedLease> {
         let begin_end = |region| self.begin_end(region);
         self.leases.end_by_peer(lease, begin_end)

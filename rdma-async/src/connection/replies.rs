@@ -37,8 +37,8 @@ struct Table {
     failure: Option<Error>,
 }
 
-/// An expected reply: the channel on which the waiting future gets the reply, and the memory of a
-/// long message, which the peer may read until it replies.
+/// A reply that the peer is expected to send. Contains the channel on which the waiting future gets
+/// the reply, and the memory of a long message, which the peer may read until it replies.
 #[derive(Debug)]
 struct Entry {
     sender: oneshot::Sender<Result<Reply>>,
@@ -47,9 +47,9 @@ struct Entry {
     lent: Option<LentMemory>,
 }
 
-/// A reply of the peer for which a future waits. Dropping this value removes its entry from the
-/// table, except if the peer may still read a long message of this end: then the entry stays until
-/// the reply arrives.
+/// A reply of the peer for which a future waits. Dropping this value removes the reply from the
+/// list of expected replies ([`PendingReplies`]). If the peer may still read a long message of this
+/// end, the reply stays in the list until it arrives.
 #[derive(Debug)]
 pub(super) struct PendingReply<'a> {
     pub(super) id: u64,
@@ -101,8 +101,9 @@ impl PendingReplies {
         self.lent.load(Ordering::Relaxed)
     }
 
-    /// Ends the peer's access to the memory of a long message by dropping `lent`, and subtracts the
-    /// length from the count of bytes that the peer can access. Does nothing for `None`.
+    /// Ends the peer's access to the memory `lent`, a message that the peer reads by RDMA, by
+    /// dropping the memory. Subtracts its length from the number that [`Self::lent_bytes`] returns.
+    /// Does nothing for `None`.
     fn unlend(&self, lent: Option<LentMemory>) {
         if let Some(lent) = lent {
             self.lent.fetch_sub(lent.len(), Ordering::Relaxed);
@@ -131,9 +132,9 @@ impl PendingReply<'_> {
         (&mut self.receiver).await.ok()
     }
 
-    /// Returns a guard that removes this reply from the table of expected replies when it is
-    /// dropped. The caller sets `is_sent` in the guard once the request was sent, so that the entry
-    /// stays.
+    /// Returns a guard for sending the request to which the peer will reply. Dropping the guard
+    /// removes the reply from the list of expected replies, unless the caller has set `is_sent`
+    /// because the request was sent.
     pub(super) fn remove_unless_sent(&self) -> RemoveUnlessSent<'_> {
         RemoveUnlessSent {
             replies: self.replies,
@@ -143,8 +144,8 @@ impl PendingReply<'_> {
     }
 }
 
-/// Guard that removes an entry from the table of expected replies when it is dropped. Does nothing
-/// if `is_sent` is set, because the request was sent and the peer will reply.
+/// Guard that removes a reply from the list of expected replies when it is dropped. Does nothing if
+/// `is_sent` is set: the request was sent, so the peer will reply.
 #[derive(Debug)]
 pub(super) struct RemoveUnlessSent<'a> {
     replies: &'a PendingReplies,

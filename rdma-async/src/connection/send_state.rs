@@ -40,16 +40,17 @@ pub(super) enum AwaitedBy {
 pub(super) enum PostTime {
     /// Immediately, after all requests that were staged earlier.
     Now,
-    /// At the end of the turn if another request is in flight, and otherwise immediately.
+    /// Immediately if no other request is in flight. Otherwise together with others, after the
+    /// driver task has run the futures that are ready.
     AtTurnEnd,
 }
 
-/// Mode of most operations: a future waits for the request, and the request is posted together with
-/// others ([`PostTime::AtTurnEnd`]).
+/// Parameters of most requests: a future waits for the request. The request is posted immediately
+/// if no other request is in flight, and otherwise together with others.
 pub(super) const AWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Future, PostTime::AtTurnEnd);
-/// Mode of requests for which no future waits, so that a failure ends the connection. A request is
-/// posted immediately if no other request is in flight, and otherwise at the end of the turn, one
-/// round of the driver task.
+/// Parameters of a request for which no future waits, so that a failure ends the connection. The
+/// request is posted immediately if no other request is in flight, and otherwise together with
+/// others.
 pub(super) const UNAWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
 
 /// Reason why the send queue has not accepted a request.
@@ -215,8 +216,8 @@ impl<Q: Posted> SendState<Q> {
 
     /// Assigns the next number to an accepted request, and records its state. `has_memory` states
     /// that the request holds memory, and `slot` is the place for the result of an atomic
-    /// operation. Returns the number. If `must_post` of the returned value is set, the caller must
-    /// arrange that the waiting requests are posted.
+    /// operation. Returns the number and the flag `must_post`. If the flag is set, the caller must
+    /// ensure that the waiting requests are posted.
     #[inline]
     pub(super) fn count(
         &mut self,

@@ -54,8 +54,8 @@ impl Sender {
 }
 
 impl<Q: Posted> Sender<Q> {
-    /// Creates the send side of a connection from the state of its send queue. Used directly only
-    /// by the loom models.
+    /// Creates the send side of a connection. `state` contains the device's send queue, or a
+    /// replacement for it in the loom models (concurrency tests).
     pub(super) fn with(state: SendState<Q>) -> Self {
         Self {
             state: Mutex::new(state),
@@ -168,8 +168,9 @@ impl<Q: Posted> Sender<Q> {
         wakes.into_iter().for_each(Waker::wake);
     }
 
-    /// Registers `waker` like [`Self::register`], and returns the same value, if another future
-    /// also waits for a request. Otherwise registers nothing and returns `None`: the caller may
+    /// Registers `waker`, which is woken when the request `number` ends. Returns `Some(true)` if
+    /// the future need not wait, because the request has ended or completions are no longer polled.
+    /// If no other future waits for a request, registers nothing and returns `None`: the caller may
     /// then poll for completions itself.
     pub(super) fn register_unless_alone(&self, number: u64, waker: &Waker) -> Option<bool> {
         let state = self.lock();
@@ -198,8 +199,9 @@ impl<Q: Posted> Sender<Q> {
         self.has_ended(number) || self.have_waits_ended()
     }
 
-    /// Removes the waker of the request `number`, whose future is dropped, and frees `slot`, the
-    /// place for the result of an atomic operation. The request itself stays in flight.
+    /// Removes the waker of the request `number`, whose future is dropped. The request itself stays
+    /// in flight, but its result is no longer stored. Then frees `slot`, the place for the result
+    /// of an atomic operation.
     pub(super) fn detach(&self, number: u64, slot: Option<ResultSlot>) {
         let waker = self.lock().detach(number);
         // Dropped after the lock is released, because dropping a waker can run code of the runtime.

@@ -89,9 +89,9 @@ pub(super) struct NotEnded {
 }
 
 impl NotEnded {
-    /// Returns the region if its access can be ended later: the error is [`VerbsError::InUse`],
-    /// because a request is binding or invalidating the memory window. Otherwise reports the error
-    /// and returns `None`. The memory is then not freed, because the device may still access it.
+    /// Returns the region if the access can be ended later, because a request in flight uses the
+    /// memory window ([`VerbsError::InUse`]). Reports any other error and returns `None`. The
+    /// memory is then not freed, because the device may still access it.
     fn into_region_in_use(self, device: &RdmaDevice) -> Option<Box<WindowedRegion>> {
         match self.error {
             VerbsError::InUse { .. } => Some(self.region),
@@ -103,8 +103,8 @@ impl NotEnded {
     }
 }
 
-/// Memory windows of a connection: unbound windows for later leases, and regions whose access has
-/// not yet ended.
+/// Memory windows of a connection, which give the peer access to memory. Contains windows that can
+/// be used again, and regions that wait until a request in flight no longer uses their window.
 #[derive(Debug)]
 pub(super) struct Windows {
     /// Unbound windows, each with the number of times that it was bound.
@@ -141,8 +141,9 @@ impl Windows {
         }
     }
 
-    /// Prepares a lease of `region` through a memory window that [`Self::unbound_window`] has
-    /// returned. The peer has no access until [`Connection::bind_window`] binds the window.
+    /// Assigns a memory window to `region`, by which the peer gets the rights `access` later. The
+    /// window and its number of bindings come from [`Self::unbound_window`]. The peer has no access
+    /// until [`Connection::bind_window`] binds the window.
     pub(super) fn pair(
         self: &Arc<Self>,
         region: RegionParts,
@@ -211,9 +212,9 @@ impl Windows {
         }
     }
 
-    /// Ends the peer's access to regions for which no future waits any longer. Their futures were
-    /// dropped while a request was binding or invalidating the memory window. The memory returns to
-    /// its pool. Returns whether such a request is still in flight, so that its region is left.
+    /// Ends the peer's access to the regions whose futures were dropped while a request was binding
+    /// or invalidating the memory window. Their memory returns to its pool. Returns `true` if such
+    /// a request is still in flight: its region is kept, and a later call must end the access.
     pub(super) fn end_abandoned(&self) -> bool {
         let abandoned = mem::take(&mut *self.abandoned.lock());
         for region in abandoned {
@@ -235,8 +236,7 @@ impl Drop for Windows {
 }
 
 /// Region of local memory while a request binds or invalidates its memory window. If this value is
-/// dropped, the region is kept until the request has completed, and its memory then returns to the
-/// pool of the device.
+/// dropped, the memory returns to its pool after the request has completed.
 #[derive(Debug)]
 pub(crate) struct PendingWindow {
     /// `None` only within `end`, `into_region` and `drop`.
@@ -260,8 +260,9 @@ impl PendingWindow {
             .expect("the region is taken only when `self` is consumed")
     }
 
-    /// Returns the memory of the region, after the request that binds or invalidates the window has
-    /// completed or failed. If the peer still has access, ends the access first.
+    /// Ends the peer's access to the region, unless it has already ended, and returns the memory.
+    /// Does not wait: fails if the request that binds or invalidates the window is still in flight.
+    /// The region is then freed later.
     fn end(mut self) -> Result<LocalMr, VerbsError> {
         let region = self.region.take();
         let region = region.expect("the region is taken only when `self` is consumed");
@@ -337,9 +338,9 @@ impl Connection {
         }
     }
 
-    /// Ends the peer's access to regions for which no future waits any longer. Their futures were
-    /// dropped while a request was binding or invalidating the memory window. Returns whether such
-    /// a request is still in flight.
+    /// Ends the peer's access to the regions whose futures were dropped while a request was binding
+    /// or invalidating the memory window. Returns `true` if such a request is still in flight: a
+    /// later call must then end the access.
     pub(super) fn end_abandoned_windows(&self) -> bool {
         self.windows.end_abandoned() && {
             self.shard.poll();

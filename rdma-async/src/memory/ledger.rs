@@ -7,8 +7,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 /// Amount of memory that a peer has [requested](crate::Rdma::request_remote_mr) from this end and
-/// not yet returned. [`RdmaDevice::granted_memory`](crate::RdmaDevice::granted_memory) also counts
-/// returned memory, until the program [receives](crate::Rdma::receive_local_mr) it.
+/// holds. Returned memory no longer counts, except in
+/// [`RdmaDevice::granted_memory`](crate::RdmaDevice::granted_memory): there it counts until the
+/// program has [received](crate::Rdma::receive_local_mr) it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GrantedMemory {

@@ -305,8 +305,7 @@ impl RegionParts {
         self.buffer.access().contains(AccessFlags::WINDOW_BIND)
     }
 
-    /// Creates a region from the parts of a region, for example because it could not be joined with
-    /// another region.
+    /// Converts the parts (buffer, range, and pool of the buffer) back to a region.
     pub(crate) fn into_region(self) -> LocalMr {
         LocalMr::new(SharedBuffer::new(self.buffer), self.range, self.lender)
     }
@@ -346,15 +345,15 @@ pub(super) fn subrange(whole: &Range<usize>, part: &Range<usize>) -> Option<Rang
 pub(crate) mod sealed {
     use super::{Range, SharedBuffer};
 
-    /// Returns the registered buffer of a local region or slice, and the range of the buffer that
-    /// the region or slice contains. Not exported, so that other crates cannot implement the public
-    /// traits that require this trait.
+    /// Access to the registered buffer of a local region or slice, and to its range in the buffer.
+    /// This trait is not exported. Other crates thus cannot implement the public traits that
+    /// require it.
     pub trait RegionAccess {
         fn buffer_and_range(&self) -> (&SharedBuffer, Range<usize>);
     }
 
-    /// Returns the registered buffer like [`RegionAccess`], with exclusive access, for operations
-    /// that write to the memory.
+    /// Mutable access to the registered buffer of a local region or slice, for operations that
+    /// write to the memory.
     pub trait RegionAccessMut: RegionAccess {
         fn buffer_and_range_mut(&mut self) -> (&mut SharedBuffer, Range<usize>);
     }

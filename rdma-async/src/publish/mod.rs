@@ -39,8 +39,9 @@ use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess, RemoteMr};
 use crate::rdma::Rdma;
 
-/// Number of slots, which successive values fill in turn: more than two, so that the slot from
-/// which a slow reader reads is not overwritten by the next updates.
+/// Number of slots in the published memory. Each update writes its value to the next slot in turn.
+/// More than two, so that the next updates do not overwrite the value that a slow reader is
+/// reading.
 const SLOTS: usize = 4;
 /// Length in bytes of the header of a slot. The header has four words of 8 bytes: version, length,
 /// checksum and zero.

@@ -11,9 +11,9 @@ use rdma_core::{AccessFlags, RemoteMemory};
 use super::Published;
 use crate::error::Result;
 
-/// Memory keys of the readers that the owner of a published value has admitted one by one. Each key
-/// has the number of its [`ReaderRight`]. Also contains the number of the last right, so that every
-/// right gets a new number.
+/// Memory keys of a published value, one for each reader that the owner has admitted. The number of
+/// a [`ReaderRight`] identifies its key, which is removed when the right ends. Also contains the
+/// last number, so that every right gets a new number.
 #[derive(Debug, Default)]
 pub(super) struct Rights {
     grants: Mutex<(u64, HashMap<u64, ExposedGrant>)>,

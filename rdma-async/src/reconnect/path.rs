@@ -44,7 +44,8 @@ impl<C> Path<C> {
         self.made.load(Ordering::Relaxed)
     }
 
-    /// Returns the current connection of the path, or `None` if there is none or it has ended.
+    /// Returns the connection to the peer that was established last. Returns `None` if no
+    /// connection was established, or the last has ended.
     pub(super) fn open(&self) -> Option<Arc<Rdma>> {
         let current = self.current.lock();
         let open = current.as_ref().filter(|rdma| rdma.failure().is_none());

@@ -24,8 +24,9 @@ use crate::error::{Error, Result};
 /// if the driver is the only active task of its thread. More than one, because a yield takes longer
 /// than a poll.
 const POLLS_PER_TURN: u32 = 64;
-/// Minimum duration of a yield to the executor during which another task may have run. After a
-/// shorter yield, the driver task assumes that the executor resumed it immediately.
+/// Minimum duration of a yield of the driver task after which the driver assumes that another task
+/// has run. After [`LONE_YIELDS`] shorter yields in a row, the driver assumes that no other task is
+/// ready, and polls more often before it yields again.
 const LONE_YIELD: Duration = Duration::from_micros(1);
 /// Number of consecutive yields shorter than [`LONE_YIELD`] after which the driver task assumes
 /// that no other task is ready. More than one: if two tasks yield repeatedly, tokio runs each of

@@ -88,8 +88,8 @@ pub(crate) fn ring_message(ring_message: &RingMessage<'_>) -> String {
     line
 }
 
-/// Returns the text that describes the effect of the network on a packet, for a line of the trace.
-/// Empty if the packet is delivered unchanged.
+/// Returns the word that a line of the simulation's trace adds for the effect of the network on a
+/// packet, such as `LOST`. Empty if the packet is delivered unchanged.
 pub(crate) fn fate(fate: Fate) -> &'static str {
     match fate {
         Fate::Deliver => "",
@@ -100,7 +100,8 @@ pub(crate) fn fate(fate: Fate) -> &'static str {
     }
 }
 
-/// Returns the text that describes a completion or an event of a queue pair in the trace.
+/// Returns the text of a line in the trace (log) of the simulation. The line describes `what`: a
+/// completion that a queue pair has reported, or an event that it has raised.
 pub(crate) fn happening(what: &Happening) -> String {
     let of = |completion: &Completion| {
         let mut line = format!(

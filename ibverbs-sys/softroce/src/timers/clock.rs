@@ -23,9 +23,9 @@ impl Clock {
         self.since_origin(read(libc::clock_gettime, libc::CLOCK_MONOTONIC))
     }
 
-    /// Returns the approximate present time, from a clock that the kernel updates at every timer
-    /// tick. The result is usually later than the present time, by at most [`TICKS`] ticks. Reading
-    /// this clock takes a quarter of the time of [`now`](Self::now).
+    /// Returns the approximate present time, four times as fast as [`now`](Self::now). Reads a
+    /// clock that is updated only at timer ticks, and adds its maximum lag of [`TICKS`] ticks. The
+    /// result is therefore not too early, but up to that much too late.
     #[inline]
     pub(super) fn coarse(&self) -> Time {
         self.since_origin(read(libc::clock_gettime, libc::CLOCK_MONOTONIC_COARSE) + self.lag)

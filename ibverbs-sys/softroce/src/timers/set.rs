@@ -65,8 +65,9 @@ impl Timers {
         self.clock.now()
     }
 
-    /// Returns the approximate present time: usually some milliseconds later than the result of
-    /// [`now`](Self::now), but cheaper. For deadlines that need not be exact.
+    /// Returns the approximate present time, faster than [`now`](Self::now). The result is up to
+    /// some milliseconds too late, because the maximum lag of the clock is added so that it is not
+    /// too early. For deadlines that need not be exact.
     pub(crate) fn coarse_now(&self) -> Time {
         self.clock.coarse()
     }

@@ -41,7 +41,8 @@ pub(crate) enum Peer {
     Elsewhere,
 }
 
-/// Properties of a request that determine the way in which it is transferred.
+/// Input of [`choose`], which decides how the next bytes of a request go to the peer: the kind,
+/// length and memory of the request, and the state of its connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestProperties {
     pub(crate) kind: Kind,
@@ -71,8 +72,7 @@ pub(crate) struct RequestProperties {
     pub(crate) is_declined: bool,
 }
 
-/// Kind of a request. Together with other properties of the request, it determines the
-/// [`Transfer`]: the way in which the bytes go to the peer.
+/// Kind of a send request, as far as it affects how the bytes go to the peer (the [`Transfer`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A read, a write, or an atomic.
@@ -220,8 +220,9 @@ fn report_gap(request: &RequestProperties, transfer: Transfer) -> Transfer {
 }
 
 impl Transfer {
-    /// Returns whether the bytes must wait if they cannot be transferred in this way now. Otherwise
-    /// they are sent as packets.
+    /// Returns whether bytes for which this [`Transfer`] was chosen must not be sent as packets,
+    /// even if they have to wait, for example because the shared ring is full. Returns `false` if
+    /// packets may be sent instead.
     pub(crate) fn excludes_packets(self) -> bool {
         matches!(
             self,
@@ -231,9 +232,9 @@ impl Transfer {
 }
 
 impl RequestProperties {
-    /// Returns the [`RequestProperties`] of a new request of a reliable connection that has no
-    /// earlier request to send. `is_mappable` is set if the peer process can map the memory of the
-    /// message.
+    /// Creates the input of [`choose`] for a new request of a reliable connection. The request has
+    /// registered memory, and all earlier requests are acknowledged. `is_mappable` states that the
+    /// peer process can map the memory.
     #[inline]
     pub(crate) fn posted(kind: Kind, length: u32, is_mappable: bool) -> Self {
         Self {
@@ -251,8 +252,9 @@ impl RequestProperties {
         }
     }
 
-    /// Returns the [`RequestProperties`] of a request in the send queue, by which its [`Transfer`]
-    /// is chosen. The next unsent bytes of the request begin at the position `upcoming`.
+    /// Creates the input of [`choose`], which decides how the next unsent bytes of a queued request
+    /// go to the peer. `upcoming` states which bytes are next, and describes the state of the
+    /// connection.
     pub(crate) fn of(request: &SendRequest, upcoming: &Upcoming) -> Self {
         Self {
             kind: Kind::of(request),
@@ -271,7 +273,8 @@ impl RequestProperties {
 }
 
 impl Kind {
-    /// Returns the [`Kind`] of the send request `request`.
+    /// Returns the kind of a send request, for example [`Kind::OneSided`] for a read, or
+    /// [`Kind::Other`] for an XRC request.
     pub(crate) fn of(request: &SendRequest) -> Self {
         if request.xrc_srq.is_some() {
             return Self::Other;

@@ -40,8 +40,7 @@ use crate::proto::{Host, SendRequest, Upcoming};
 /// A [`Host`] that also chooses the [`Transfer`] of each request, for example packets or a copy
 /// from memory to memory. The host chooses because it knows the location of the peer.
 pub(crate) trait TransferHost: Host {
-    /// Returns the way in which the next bytes of a request are transferred, as [`choose`]
-    /// determines it from the request and the location of the peer. `upcoming` is the position of
-    /// the bytes.
+    /// Returns how the next bytes of a request go to the peer, for example as packets or through
+    /// shared memory. The result is that of [`choose`]. `upcoming` is the position of the bytes.
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer;
 }

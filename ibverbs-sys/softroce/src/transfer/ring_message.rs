@@ -73,8 +73,8 @@ pub(crate) enum PayloadForm {
     Written,
 }
 
-/// Flags of a part of a message: its position within the message, and the content of
-/// [`MessagePart::immediate`].
+/// Position of a part within its message (first, last, or both), and the meaning of
+/// [`MessagePart::immediate`]: immediate data, or a memory key that the message invalidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PartFlags {
     /// Set if the part is the first of the message.
@@ -94,8 +94,8 @@ impl PayloadForm {
 }
 
 impl PartFlags {
-    /// Flags of a message that is sent as a single part: first and last part in one, without a
-    /// memory key that the message invalidates.
+    /// Flags of a message that is sent as a single part, which is both first and last. The message
+    /// is not a send with invalidate, so its part contains no memory key to invalidate.
     const WHOLE: Self = Self {
         starts: true,
         ends: true,
@@ -253,13 +253,14 @@ impl MessagePart<'_> {
     }
 }
 
-/// Sends the next message, or part of a message, of the queue pair through the shared ring. The
-/// pending acknowledgement is sent together with the message, or alone if no message can be sent.
+/// Sends the next message, or part of a message, of the queue pair through the ring that is shared
+/// with the peer process. The pending acknowledgement is sent with the message, or alone if no
+/// message can be sent.
 ///
-/// Calls `send` to put the [`RingMessage`] into the ring. Bytes that do not fit into the ring
-/// message are passed to `send` as a [`ChunkedRange`]. `now` returns the time, and may return a
-/// time some milliseconds late. The result states if a message or acknowledgement was sent, and if
-/// not, the reason.
+/// Calls `send` to put the [`RingMessage`], which fits into one cache line, into the ring. Bytes
+/// that do not fit are passed as a [`ChunkedRange`], to be copied to data blocks of the ring. `now`
+/// returns the time, at most some milliseconds late. The result states if a message or
+/// acknowledgement was sent, and if not, the reason.
 pub(crate) fn poll<H: TransferHost>(
     queue_pair: &mut QueuePair,
     now: impl FnOnce() -> Time,
@@ -331,12 +332,13 @@ pub(crate) enum SlotContent<'a> {
 }
 
 /// Creates the [`RingMessage`] for a message that the posting thread sends immediately, without
-/// first adding it to the send queue. `content` is the content of the ring message, and `room` a
-/// buffer for its payload. The caller must put the ring message into the ring, and then call
-/// [`sent`], which adds the message to the send queue.
+/// first adding it to the send queue. `data` is the whole message. `content` is the part that the
+/// ring message contains: the bytes, their length or their addresses. `room` is a buffer for the
+/// payload.
 ///
-/// [`may_post_sent`](QueuePair::may_post_sent) must have returned `true`. For
-/// [`SlotContent::Segments`], `data` must have at most [`SEGMENTS`] segments.
+/// The caller must put the ring message into the ring, and then call [`sent`], which adds the
+/// message to the send queue. [`may_post_sent`](QueuePair::may_post_sent) must have returned
+/// `true`. For [`SlotContent::Segments`], `data` must have at most [`SEGMENTS`] segments.
 #[inline(always)]
 pub(crate) fn posted<'a>(
     queue_pair: &QueuePair,
@@ -411,9 +413,9 @@ pub(crate) fn sent(
 }
 
 /// Receives a message or an acknowledgement from the shared ring. The caller must have checked that
-/// the ring message came from the peer's address. `now` returns the time, and may return a time
-/// some milliseconds late. Returns the amount of received data, which is zero if the message is not
-/// the next one expected.
+/// the ring message came from the peer's address. `now` returns the time for timeouts, at most some
+/// milliseconds late. Returns the amount of received data, which is zero if the message is not the
+/// next one expected.
 #[inline]
 pub(crate) fn receive<H: Host>(
     queue_pair: &mut QueuePair,
@@ -719,9 +721,9 @@ fn describe(
     })
 }
 
-/// Prepares the next part of a send, or a whole write with immediate data, whose bytes are to be
-/// copied to chunks (data blocks) of the shared ring. Writes the length to `room`, the payload of
-/// the ring message. For a write, also writes the address and the key of the target memory.
+/// Prepares the next part of a send, or a whole write with immediate data, whose bytes the caller
+/// copies to data blocks of the shared ring. `room` is the buffer for the short ring message, which
+/// contains only the length, and for a write also the address and the key of the target memory.
 fn portion<'a>(
     queue_pair: &'a QueuePair,
     request: &'a SendRequest,

@@ -7,9 +7,9 @@
 
 use super::icrc;
 
-/// Cache for two packet lengths that accelerates checks and changes of ICRCs (invariant CRCs) over
-/// IPv4. For each bit of the identification field in the IP header, stores the change of the ICRC
-/// when this bit changes. A length is added when two uncached packets in a row have it.
+/// Cache that accelerates checks of ICRCs (invariant CRCs) over IPv4. Contains up to two packet
+/// lengths. For each length and each bit of the identification field in the IP header, stores how
+/// the ICRC changes with this bit. A length is added when two uncached packets in a row have it.
 #[derive(Clone, Debug, Default)]
 pub struct IcrcDifferences {
     known: [Option<LengthDifferences>; 2],
@@ -45,9 +45,9 @@ impl IcrcDifferences {
         }
     }
 
-    /// Returns whether a wrong identification field in the IPv4 header can be the only reason why a
+    /// Returns whether another value of the identification field in the IPv4 header explains why a
     /// received and a calculated ICRC (invariant CRC) differ. A receiver does not know this field.
-    /// `difference` is the exclusive or of the two ICRCs. `transport` is the number of bytes
+    /// `difference` is the exclusive or of the two ICRCs, and `transport` the number of bytes
     /// between the UDP header and the ICRC.
     pub fn is_explained(&mut self, difference: u32, transport: usize) -> bool {
         match self.of(transport) {

@@ -64,22 +64,23 @@ impl<'a> Run<'a> {
         run
     }
 
-    /// Returns the first of these packets, in parsed form.
+    /// Returns the first packet of this run, in parsed form.
     pub fn first(&self) -> &Packet<'a> {
         &self.first
     }
 
-    /// Returns the number of packets that are handled in one step, at least one.
+    /// Returns the number of packets in this run: received packets of one message that are handled
+    /// together. At least one.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Returns whether at least one of these packets requests an acknowledgement.
+    /// Returns whether at least one packet of this run requests an acknowledgement.
     pub fn acknowledge(&self) -> bool {
         self.acknowledge
     }
 
-    /// Returns the payloads of the packets that are handled in one step, in order.
+    /// Returns the payloads of all packets of this run, in order.
     pub fn payloads(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
         let Self {
             first,
@@ -132,9 +133,9 @@ pub(crate) fn request_acknowledgement(packet: &mut [u8]) {
     packet[FLAGS_OFFSET] |= ACKNOWLEDGE;
 }
 
-/// Returns whether `packet` requests an acknowledgement, and its sequence number, if the packet can
-/// be handled together with a first packet. `head` is the base transport header (BTH) of the first
-/// packet. Returns `None` if the BTHs differ in other fields than these two.
+/// Compares `packet` with `head`, the base transport header (BTH) of the first packet of a run. If
+/// the BTHs differ at most in the acknowledgement request and the sequence number, returns these
+/// two fields of `packet`. Otherwise returns `None`.
 fn continues_run(head: &[u8; BASE], packet: &[u8]) -> Option<(bool, u32)> {
     let bth = packet.first_chunk::<BASE>()?;
     let [flags, sequence @ ..] = *bth.last_chunk::<4>()?;
@@ -155,9 +156,9 @@ mod tests {
     const PAYLOAD: usize = 64;
     const STRIDE: usize = BASE + PAYLOAD + 4;
 
-    /// Returns datagrams for the tests. Each element of `packets` is the operation of a packet, its
-    /// sequence number, and its acknowledgement request. Instead of a checksum, each datagram ends
-    /// with the index of the packet in four bytes.
+    /// Returns datagrams for the tests, one after another. Each element of `packets` contains
+    /// fields of a packet's header: the operation, the sequence number, and `true` to request an
+    /// acknowledgement. The last four bytes of a datagram are its index, instead of a checksum.
     fn datagrams(packets: &[(Operation, u32, bool)]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (place, &(operation, sequence, acknowledge)) in packets.iter().enumerate() {

@@ -111,8 +111,9 @@ struct Scheduled {
     what: EventKind,
 }
 
-/// Kind of a simulated event, with its parameters. The derived order only satisfies the type of the
-/// event queue: each event has a unique number, which decides first.
+/// Kind of a simulated event, with its parameters. `Ord` is needed only because events are kept in
+/// a heap. It never decides the order: events at the same time have different numbers, which are
+/// compared first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum EventKind {
     /// A packet of the node `from` arrives at the queue of a shared link, on its way to the queue

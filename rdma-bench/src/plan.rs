@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::session::Role;
 use crate::test::{Metric, Test, Verb};
 
-/// The layer whose interface is measured.
+/// The crate that a test measures: rdma-core, rdma-async or rdma-rpc.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Layer {

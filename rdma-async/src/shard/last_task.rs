@@ -3,14 +3,14 @@
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::task::Waker;
 
-/// Number of times in a row that a task may poll for its own result. The task must then wait once,
-/// so that other tasks of the thread run. A wait takes about as long as a short call, so a task
-/// that always gets its result by polling becomes only an eighth slower.
+/// Number of times in a row that a task may itself poll the completion queue for its result,
+/// instead of sleeping until the result arrives. The task must then sleep once, so that other tasks
+/// of its thread run. This delays only every eighth result.
 const MAX_IN_ROW: i32 = 7;
 
-/// Number of times that a task must wait, without polling, after a poll that found no result. The
-/// results of a distant peer, or of a peer on the same thread, often arrive only after the poll has
-/// ended. The waits keep such useless polls rare.
+/// Number of times that a task must wait without polling, after a poll that found no result. A poll
+/// often finds no result if the peer is distant or runs on the same thread. The waits keep such
+/// useless polls rare.
 const WAITS_AFTER_FAILURE: i32 = 16;
 
 /// Identity of the task that last asked for permission to poll the completion queue for its own
@@ -26,9 +26,9 @@ pub(super) struct LastTask {
 }
 
 impl LastTask {
-    /// Returns whether the task of `waker` may poll the completion queue for its own result, and
-    /// stores the identity of this task. Returns `false` if another task called this function last.
-    /// So that other tasks can run, also returns `false` once after [`MAX_IN_ROW`] permissions, and
+    /// Stores the task of `waker` in place of the previous task, and returns whether this task may
+    /// poll the completion queue for its result. Returns `false` if the previous task was a
+    /// different task. Also returns `false` once after [`MAX_IN_ROW`] permissions in a row, and
     /// [`WAITS_AFTER_FAILURE`] times after a poll without a result.
     pub(super) fn replace(&self, waker: &Waker) -> bool {
         // Two tasks have different addresses while both exist. `Waker::will_wake` also compares the
@@ -47,8 +47,9 @@ impl LastTask {
         may_poll
     }
 
-    /// Records that the poll which [`Self::replace`] permitted last has found no result. The task
-    /// may not poll at its next [`WAITS_AFTER_FAILURE`] attempts.
+    /// Records that the last task which [`Self::replace`] permitted to poll has found no result.
+    /// The next [`WAITS_AFTER_FAILURE`] calls of [`Self::replace`] for this task return `false`,
+    /// unless another task calls it meanwhile.
     pub(super) fn poll_failed(&self) {
         self.in_row.store(-WAITS_AFTER_FAILURE, Ordering::Relaxed);
     }

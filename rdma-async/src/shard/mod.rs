@@ -192,8 +192,8 @@ impl Shard {
         self.runtime == runtime && self.profile == profile && !self.has_ended()
     }
 
-    /// Returns whether the driver, the task of this shard, has ended, so that new connections need
-    /// another shard.
+    /// Returns whether the driver, the task that polls these queues, has ended. New connections
+    /// then need other queues.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Acquire)
     }
@@ -244,15 +244,16 @@ impl Shard {
         self.receives.shrink(messages);
     }
 
-    /// Adds a connection to this shard. The following polls of the completion queue then pass the
-    /// completions of the connection's queue pair to the connection.
+    /// Adds a connection to the connections that share this completion queue. The following polls
+    /// of the queue then pass the completions of its queue pair to the connection.
     pub(crate) fn attach(&self, connection: &Arc<Connection>) {
         self.changes.push(Change::Attach(Arc::clone(connection)));
     }
 
-    /// Removes a connection from this shard. First moves the queue pair to the error state, and
-    /// handles its remaining completions. Completions that are still queued when the queue pair is
-    /// destroyed are lost, with the memory of their receives.
+    /// Removes a connection from the connections that share this completion queue. First moves its
+    /// queue pair to the error state, and handles the remaining completions. Completions that
+    /// arrive later are lost when the queue pair is destroyed with the connection, and so is the
+    /// memory of their receives.
     pub(crate) fn detach(&self, connection: &Connection) {
         // In the error state, the queue pair takes no further receives from the shared queue, and
         // flushes the receives that it has taken.
@@ -437,8 +438,9 @@ impl Shard {
         self.last_task.replace(waker)
     }
 
-    /// Records that a task has polled the completion queue for its own result and found no result.
-    /// [`Self::is_lone_task`] then refuses the next attempts of the task.
+    /// Records that a task has polled the completion queue but not found its own result. The next
+    /// calls of [`Self::is_lone_task`] for this task then return `false`: see
+    /// [`LastTask::poll_failed`].
     pub(crate) fn lone_poll_failed(&self) {
         self.last_task.poll_failed();
     }

@@ -78,10 +78,10 @@ impl Receives {
         self.set_targets(*allowed);
     }
 
-    /// Sets how many receives to keep posted, so that `allowed` messages can arrive. The target is
-    /// a quarter more than `allowed`, limited by the capacity of the queue. Receives are posted up
-    /// to the target once fewer than `allowed`, and fewer than four fifths of the target, are
-    /// posted.
+    /// Sets how many receives to keep posted, so that the peers may send `allowed` messages: a
+    /// quarter more than `allowed`, but at most the capacity of the queue. New receives are posted
+    /// when fewer than `allowed`, and fewer than four fifths of the number to keep, are posted. The
+    /// reserve of a quarter allows posting in batches.
     fn set_targets(&self, allowed: usize) {
         // A quarter more than may arrive, so that receives are posted in batches.
         let target = (allowed + allowed.div_ceil(4)).min(self.capacity());

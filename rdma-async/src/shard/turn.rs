@@ -25,9 +25,9 @@ impl Turn {
         self.has_any.store(true, Ordering::Release);
     }
 
-    /// Ends the current turn, one round of the driver task: posts the staged requests of all
-    /// connections in the list to the device, and empties the list. `spare` is an empty list that
-    /// replaces the list meanwhile, and keeps the allocated memory.
+    /// Posts the accepted requests of all connections in the list to the device, and empties the
+    /// list. Called at the end of each round of the driver task. `spare` is an empty list that is
+    /// swapped with the full list to save allocations; it is empty again afterwards.
     pub(super) fn end(&self, spare: &mut Vec<Arc<Connection>>) {
         if !self.has_any.load(Ordering::Acquire) {
             return;

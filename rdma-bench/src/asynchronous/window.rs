@@ -80,9 +80,9 @@ impl Window {
         }
     }
 
-    /// Records that an operation has completed, and updates the end of the measured time. Reading
-    /// the clock takes long, so most calls do not read it while a test with a fixed number of
-    /// operations still has operations to start.
+    /// Records that an operation has completed, and usually sets the end of the measured time to
+    /// now. Reading the clock takes long. Therefore, in a test with a fixed number of operations,
+    /// most calls before the last operations do not read it.
     #[inline]
     pub(crate) fn complete(&self) {
         let done = self.done.get() + 1;

@@ -210,11 +210,13 @@ pub(super) fn run(
 /// from the client's output so far. Returns `None` while that output does not suffice.
 pub(crate) type Companion<'a> = &'a dyn Fn(&str) -> Option<Vec<OsString>>;
 
-/// Runs servers and a client until all have ended, and returns the client's output. Each element of
-/// `servers` has a command line and the port on which the server listens. `companion` derives the
-/// command line of a further program from the client's output; that program runs until the client
-/// ends. The servers and the further program share one processor. Fails if the programs take longer
-/// than `limit`. `name` is the program's name in errors.
+/// Runs servers and a client until all have ended, and returns the client's output. Each server has
+/// a command line and the port on which it listens. `companion` derives the command line of a
+/// further program from the client's output; this program runs beside the client until the client
+/// ends.
+///
+/// Fails if the programs take longer than `limit`. `name` is the name of the measured program in
+/// errors.
 pub(crate) fn run_with_servers(
     servers: &[(Vec<OsString>, u16)],
     client_args: &[OsString],

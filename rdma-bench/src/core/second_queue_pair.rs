@@ -317,8 +317,9 @@ struct BulkReceiver {
 }
 
 impl BulkReceiver {
-    /// Creates the server's end of the second queue pair, and posts its receives. All receives
-    /// write to the same memory, because the test does not read the messages.
+    /// Creates the server's receiver for the messages that load the device during a latency test.
+    /// The messages arrive on the queue pair of `second`, and the latency test uses another queue
+    /// pair. All receives write to the same memory, because the test does not read the messages.
     fn new(connection: &Connection, second: &SecondQueuePair) -> Result<Self> {
         let mut queue = second.queue_pair.receive_queue();
         let memory = connection.allocate_message(second.size)?;

@@ -118,7 +118,7 @@ fn built<'p>(name: &str, path: Option<&'p Path>) -> Result<&'p Path> {
     })
 }
 
-/// The networks on which the comparisons run, each with its RDMA device.
+/// The networks, each with an RDMA device, on which rdma-bench measures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Networks {
     /// The softroce device.
@@ -205,9 +205,9 @@ impl Judge {
         })
     }
 
-    /// Measures the reference value of the comparison `row`, which is a sum. Returns one result for
-    /// each number of the sum. Leaves out the round trip time of a cache line, which [`Self::pair`]
-    /// measures itself.
+    /// Measures the reference value of the comparison `row`, with which the value under test is
+    /// compared. The reference value is the sum of the returned numbers. Leaves out the round trip
+    /// of a cache line, which [`Self::pair`] measures and adds.
     fn measure_yardstick(&mut self, row: &Row) -> Result<Vec<Reading>> {
         let measured = |term: &&Term| term.source != Source::CacheLine;
         let terms = row.yardstick.iter().filter(measured);
@@ -299,10 +299,10 @@ mod tests {
     use super::super::outcome::tests::{pair, row};
     use super::*;
 
-    /// Returns the result of a comparison with invented measurements, to test how results are
-    /// judged. The ratio must be at least 0.9. Each element of `pairs` has the ratio of a pair, and
-    /// the round trip times of a cache line before and after the pair in microseconds. `effort`
-    /// limits the number of pairs.
+    /// Returns the result of a comparison with invented measurements, whose goal is a ratio of at
+    /// least 0.9. Each element of `pairs` has a ratio, and the round trip times of a cache line
+    /// before and after. Different times mean that a processor moved, so that the pair is measured
+    /// again. `effort` limits the number of pairs.
     fn taken(effort: Effort, pairs: impl IntoIterator<Item = (f64, [f64; 2])>) -> Judged {
         let row = row("G1");
         let mut pairs = pairs.into_iter();

@@ -89,8 +89,9 @@ impl Judged {
         middle(self.pairs.iter().filter_map(|pair| pair.yardstick))
     }
 
-    /// Returns the median, over all pairs of measurements, of the number that must meet the goal:
-    /// the ratio or the difference of the two compared values, or the tested value alone.
+    /// Returns the median, over all pairs of measurements, of the number that the goal bounds
+    /// ([`Pair::judged`]). This number is the ratio or the difference of the value under test and
+    /// the reference value, or the value under test alone.
     pub fn median(&self) -> f64 {
         middle(self.judged()).unwrap_or(f64::NAN)
     }

@@ -71,15 +71,15 @@ pub struct Term {
 }
 
 impl Term {
-    /// Creates a measurement for a comparison: the typical number that the program `source`
-    /// measures, which is the median of a time or the average of a rate.
+    /// Creates the description of a measurement: the number that the program `source` reports for a
+    /// whole run, which is the median time of an operation or the average rate.
     pub const fn of(source: Source) -> Self {
         Self::times(1.0, source)
     }
 
-    /// Creates a measurement for a comparison: the typical number that the program `source`
-    /// measures, multiplied by `times`. The typical number is the median of a time, or the average
-    /// of a rate.
+    /// Creates the description of a measurement: the number that the program `source` reports for a
+    /// whole run, multiplied by `times`. The number is the median time of an operation, or the
+    /// average rate.
     pub const fn times(times: f64, source: Source) -> Self {
         Self {
             times,

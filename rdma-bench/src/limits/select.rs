@@ -19,8 +19,8 @@ impl MachineKind {
     /// Both machines: the host and the virtual machine.
     pub const ALL: [Self; 2] = [Self::Host, Self::Guest];
 
-    /// Returns all comparisons that are measured on this kind of machine: the host or the virtual
-    /// machine.
+    /// Returns the comparisons that are measured on this kind of machine. Each comparison has a
+    /// value under test, usually a reference value, and a goal.
     pub fn rows(self) -> Vec<&'static Row> {
         match self {
             Self::Host => host_rows().collect(),

@@ -23,8 +23,8 @@ pub fn heading() -> String {
     )
 }
 
-/// Returns the table line of the measured comparison `judged`. The column `judged` shows the number
-/// that must meet the goal: the ratio, the difference (with a sign), or the value under test.
+/// Returns the line of the result table for one measured comparison. The line contains the number
+/// that the goal bounds: a ratio, a difference (with a sign), or the value under test.
 pub fn line(judged: &Judged) -> String {
     let row = &judged.row;
     let (unit, factor) = row.unit.name_and_factor();

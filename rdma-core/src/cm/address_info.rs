@@ -68,7 +68,8 @@ impl<'a> AddressQuery<'a> {
         }
     }
 
-    /// Sets the port space. The default is [`PortSpace::Tcp`].
+    /// Sets the kind of service, such as reliable connections or datagrams, that will use the
+    /// addresses. The default is [`PortSpace::Tcp`]: reliable connections.
     pub fn port_space(mut self, space: PortSpace) -> Self {
         self.space = space;
         self

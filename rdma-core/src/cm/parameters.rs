@@ -59,7 +59,8 @@ impl ConnectionParameters {
     }
 
     /// Sets the flag by which this side declares to the peer that it supports end-to-end flow
-    /// control. The flag does not change how this side works. The default is `false`.
+    /// control. The flag is only information for the peer's program: the queue pairs work the same
+    /// with and without it. The default is `false`.
     pub fn flow_control(mut self, has: bool) -> Self {
         self.flow_control = has;
         self

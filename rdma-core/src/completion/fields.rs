@@ -13,30 +13,36 @@ bitflags::bitflags! {
     #[doc(alias = "ibv_create_cq_wc_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct CompletionFields: u64 {
-        /// Selects the number of bytes that were transferred.
+        /// Each completion of the queue contains the number of bytes that were transferred.
         const LEN = raw::IBV_WC_EX_WITH_BYTE_LEN.0 as u64;
-        /// Selects the immediate data of a received message, or the local key that the message
-        /// invalidated.
+        /// The completion of a receive contains the immediate data of the message, or the local key
+        /// that the message invalidated.
         const IMMEDIATE = raw::IBV_WC_EX_WITH_IMM.0 as u64;
-        /// Selects the number of the queue pair whose request completed.
+        /// Each completion of the queue contains the number of the queue pair whose request
+        /// completed.
         const QUEUE_PAIR = raw::IBV_WC_EX_WITH_QP_NUM.0 as u64;
-        /// Selects the number of the sender's queue pair, for a datagram.
+        /// The completion of a received datagram contains the number of the sender's queue pair.
         const SOURCE_QUEUE_PAIR = raw::IBV_WC_EX_WITH_SRC_QP.0 as u64;
-        /// Selects the LID of the sender, for a datagram on InfiniBand.
+        /// The completion of a datagram received over InfiniBand contains the LID of the sender.
         const SOURCE_LID = raw::IBV_WC_EX_WITH_SLID.0 as u64;
-        /// Selects the service level of a datagram.
+        /// The completion of a received datagram contains the service level of the datagram.
         const SERVICE_LEVEL = raw::IBV_WC_EX_WITH_SL.0 as u64;
-        /// Selects the low bits of the destination LID, for a datagram on InfiniBand.
+        /// The completion of a datagram received over InfiniBand contains the low bits of the
+        /// destination LID.
         const PATH_BITS = raw::IBV_WC_EX_WITH_DLID_PATH_BITS.0 as u64;
-        /// Selects the time of completion in ticks of the device's clock.
+        /// Each completion of the queue contains the time of completion, in ticks of the device's
+        /// clock.
         const TIMESTAMP = raw::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0 as u64;
-        /// Selects the customer VLAN tag (C-VLAN) of a received raw Ethernet packet.
+        /// The completion of a received raw Ethernet packet contains the customer VLAN tag (C-VLAN)
+        /// of the packet.
         const VLAN = raw::IBV_WC_EX_WITH_CVLAN.0 as u64;
-        /// Selects the tag that the matching flow rule adds to a received raw packet.
+        /// The completion of a received raw packet contains the tag of the flow rule that the
+        /// packet matched.
         const FLOW_TAG = raw::IBV_WC_EX_WITH_FLOW_TAG.0 as u64;
-        /// Selects the tag of a message that a tag-matching receive queue received.
+        /// The completion of a message that a tag-matching receive queue received contains the tag
+        /// of the message.
         const TAG_MATCHING = raw::IBV_WC_EX_WITH_TM_INFO.0 as u64;
-        /// Selects the time of completion as wall-clock time.
+        /// Each completion of the queue contains the time of completion as wall-clock time.
         const WALL_CLOCK = raw::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0 as u64;
     }
 }

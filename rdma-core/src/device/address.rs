@@ -371,7 +371,9 @@ mod tests {
         );
     }
 
-    /// Returns an [`AddressChoice`] for a peer to which this host sends from the address `source`.
+    /// Returns the requirements for a local address from which a packet is sent to a peer: the IP
+    /// address must be `source`, a text such as `127.0.0.1`, if possible. There are no other
+    /// requirements.
     fn from(source: &str) -> AddressChoice {
         AddressChoice {
             source: Some(source.parse().unwrap()),

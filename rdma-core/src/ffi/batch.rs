@@ -157,8 +157,9 @@ impl<W> SpareMemory<W> {
         }
     }
 
-    /// Keeps the unused memory `places` for a later batch of this thread. Of the two blocks kept
-    /// until now, only the larger one remains.
+    /// Keeps `places`, the memory of a finished batch, for later batches of this thread. The thread
+    /// keeps at most two blocks of memory: `places`, and the larger one of the two blocks that it
+    /// kept before.
     #[inline]
     fn keep(&mut self, places: BatchMemory<W>) {
         let last = mem::replace(&mut self.first, places);
@@ -200,9 +201,8 @@ impl<W: Linked> BatchStorage<W> {
         width: 0,
     };
 
-    /// Assigns memory for `capacity` requests of at most `width` elements each. Reuses the memory
-    /// that the storage still has from a leaked batch, or unused memory of this thread, if large
-    /// enough. Otherwise allocates memory.
+    /// Gets memory for a batch of `capacity` requests with at most `width` scatter/gather elements
+    /// each. Uses memory of an earlier batch if it is large enough, and otherwise allocates.
     #[inline]
     pub(super) fn open(&mut self, capacity: usize, width: usize) {
         let width = MAX_ELEMENTS.min(width);
@@ -224,7 +224,8 @@ impl<W: Linked> BatchStorage<W> {
         (self.capacity, self.width) = (capacity, width);
     }
 
-    /// Ends the batch's use of the memory. The current thread keeps the memory for a later batch.
+    /// Ends the use of this storage by a batch. The memory of the storage remains allocated, and
+    /// the current thread can use it for later batches.
     #[inline]
     pub(super) fn close(&mut self) {
         self.capacity = 0;

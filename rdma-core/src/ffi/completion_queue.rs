@@ -195,9 +195,10 @@ impl CompletionQueueHandle {
         unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), limit, room.as_mut_ptr().cast()) }
     }
 
-    /// Polls the device only if the queue is a plain one without a channel, and if its
-    /// [stash](super::stash::Stash) (completions stored for later polls) is empty and not in use.
-    /// Returns an empty slice in all other cases, and if polling fails.
+    /// Polls the device for completions, and writes them to `room`. Returns an empty slice without
+    /// polling if the queue is extended or has a channel, or if its [stash](super::stash::Stash)
+    /// may contain completions that were stored for later polls. Also returns an empty slice if
+    /// polling fails.
     ///
     /// The caller must not wait for notifications, and must pass completions of requests other than
     /// its own to [`Self::deliver`].
@@ -303,8 +304,8 @@ impl CompletionQueueHandle {
     }
 
     /// Polls up to `room.len()` completions whose ids the function `mine` accepts into `room`, and
-    /// returns their number. Any other completion is delivered to the thread that waits for it, or
-    /// put back. `mine` must not poll this queue.
+    /// returns their number. Stores other completions for the threads that wait for them, or for
+    /// later polls. `mine` must not poll this queue, whose locks may be held.
     pub(crate) fn poll_for(
         &self,
         room: &mut [WorkCompletion],

@@ -76,8 +76,8 @@ impl<'a> Session<'a> {
         Ok(false)
     }
 
-    /// Advances this session to the next completion, and delivers nothing to other threads. Returns
-    /// `false` if no completion is left.
+    /// Advances to the next completion of the queue, also if another thread waits for it.
+    /// [`Self::advance`] skips such completions. Returns `false` if no completion is left.
     fn step(&mut self) -> Result<bool> {
         self.current = self.put_back.pop_front();
         if self.current.is_some() {

@@ -71,8 +71,9 @@ impl Samples {
         self.begun.elapsed()
     }
 
-    /// Returns the result as a JSON object, like [`Self::rate`], but with another rate: the number
-    /// of operations per second that follows from the mean time of an operation over all samples.
+    /// Returns the result as a JSON object whose rate is the inverse of the mean time of an
+    /// operation. In contrast to [`Self::rate`], which uses the median time, rare slow operations
+    /// lower this rate.
     pub(crate) fn overall_rate(self) -> Value {
         let mean = self.samples.iter().sum::<f64>() / self.samples.len() as f64;
         json!({

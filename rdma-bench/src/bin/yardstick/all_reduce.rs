@@ -10,8 +10,8 @@ use anyhow::ensure;
 
 use super::Measured;
 
-/// Number of vector elements that a thread copies in one step, before it adds the copies to its own
-/// elements.
+/// Number of vector elements that a thread copies in one step from another thread's vector into a
+/// buffer. The thread then adds the copies to its own vector.
 const PIECE: usize = 1 << 16;
 
 /// Measures the time in which `ranks` threads, each with a vector of `size` bytes, perform the

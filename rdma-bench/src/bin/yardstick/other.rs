@@ -19,12 +19,13 @@ const POLLS: u32 = 1 << 14;
 
 /// Indices of the words of the shared memory. Each word has its own cache lines.
 pub(crate) mod word {
-    /// Index, in the shared memory, of the word that the started process sets to a value other than
-    /// 0 when it is ready: its UDP port, the address of its memory, or 1 if no such value is
-    /// needed.
+    /// Index of the shared word that the second process, started by the measuring process, sets
+    /// when it is ready. The value is the second process's UDP port, the address of its memory, or
+    /// 1 if the measurement needs neither. Before, the value is 0.
     pub(crate) const READY: usize = 0;
-    /// Index, in the shared memory, of the word that the measuring process sets: its UDP port in a
-    /// measurement of datagrams, or the number of its writes in a measurement of a ring.
+    /// Index of the shared word by which the measuring process passes a number to the second
+    /// process. In a measurement of datagrams, the number is its UDP port. In a measurement of a
+    /// ring buffer, the same word is used for the number of writes so far.
     pub(crate) const PORT: usize = 1;
     /// Index, in the shared memory, of the word that changes during the measurement. To measure the
     /// round trip of a cache line, both processes increment the word in turn. In other

@@ -118,9 +118,9 @@ impl Shared {
         }
     }
 
-    /// Converts `offset`, a position in the byte area of this memory, to an offset from the start
-    /// of this memory. The byte area follows the words, whose number is `words`. Panics if fewer
-    /// than `len` bytes begin at the position.
+    /// Returns the offset, from the start of this memory, of the byte `offset` of the byte area.
+    /// The byte area follows `words` atomic words, which are [`LINE`] bytes apart. Panics if fewer
+    /// than `len` bytes of memory begin there.
     fn part(&self, words: usize, offset: usize, len: usize) -> usize {
         let start = words * LINE + offset;
         assert!(start + len <= self.len, "no such part of the shared memory");

@@ -37,21 +37,22 @@ macro_rules! async_beside_core {
     };
 }
 
-/// Returns the measurement of the rate of 8-byte writes over rdma-async while softroce delays every
-/// packet by 20 us. `args` are further arguments of `rdma-bench`, which measures the rate.
+/// Returns the description of a measurement: the rate of 8-byte writes over rdma-async while
+/// softroce delays every packet by 20 us. `args` are further arguments of `rdma-bench`, which
+/// measures the rate.
 const fn rate_with_latency(args: &'static [&'static str]) -> Term {
     let run = Run::new(Write, Bandwidth, 8).with(args);
     of_async(run.with_variables(&["SOFTROCE_LATENCY=20us"]))
 }
 
-/// Returns the measurement of a byte stream by the program `streams`. `args` are the arguments of
-/// the program, which select the measured quantity, and RDMA or TCP.
+/// Returns the description of a measurement: the program `streams` measures a byte stream over RDMA
+/// or TCP. `args` are the arguments with which `streams` is run later.
 const fn streams(args: &'static [&'static str]) -> Term {
     Term::of(Source::Streams(args))
 }
 
-/// Returns the measurement of a web server by the program `web`. `args` are the arguments of the
-/// program, which also select RDMA or TCP.
+/// Returns the description of a measurement: the program `web` measures a web server over RDMA or
+/// TCP. `args` are the arguments with which `web` is run later.
 const fn web(args: &'static [&'static str]) -> Term {
     Term::of(Source::Web(args))
 }
@@ -64,7 +65,8 @@ const PIPELINE_64: &[&str] = &["-t", "64", "--completion", "busy", "--pipeline"]
 /// RDMA, in writes of 64 KiB.
 const STREAM_BANDWIDTH: &[&str] = &["bandwidth", "--by", "rdma", "--size", "65536"];
 
-/// The comparisons (rows of the judge's table) that measure rdma-async. Their names begin with E.
+/// The comparisons of rdma-async with reference values, each with its goal. They are named `E1`,
+/// `E3` and so on.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "E1",

@@ -9,8 +9,8 @@ use super::{KIB, ours, perftest};
 use crate::test::Metric::{Bandwidth, Latency};
 use crate::test::Verb::{Send, Write};
 
-/// The comparisons of softroce with the kernel's Soft-RoCE device, each with its goal. Their names
-/// are `G11` and a small letter.
+/// The comparisons of softroce with the kernel's Soft-RoCE device. The goal of each comparison
+/// bounds the ratio of the two results. The comparisons are named `G11a`, `G11b` and so on.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "G11a",

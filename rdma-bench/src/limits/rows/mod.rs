@@ -40,9 +40,9 @@ const DEPTH_64: &[&str] = &["-t", "64"];
 /// as tests of rdma-core do by default.
 const BUSY_DEPTH_64: &[&str] = &["-t", "64", "--completion", "busy"];
 
-/// Returns the measurement, for a comparison, of the round trip of an 8-byte message over `layer`.
-/// The test reports half of the round trip, so the measured number is multiplied by 2. `args` are
-/// further arguments of `rdma-bench`, which measures the time.
+/// Returns the description of a measurement: the round trip time of an 8-byte message, sent by
+/// rdma-core, rdma-async or rdma-rpc (`layer`). `rdma-bench`, run with the further arguments
+/// `args`, reports half of this time, so its result is doubled.
 const fn round_trip(layer: Layer, args: &'static [&'static str]) -> Term {
     let run = Run::new(Send, Latency, 8).with(args);
     Term::times(2.0, Source::Ours(layer, run))

@@ -24,16 +24,17 @@ const fn ucx_of(test: &'static str, size: usize) -> Term {
     Term::of(Source::Ucx { test, size })
 }
 
-/// Returns the measurement of the packets per second that softroce sends by UDP with a path MTU of
-/// `mtu` bytes. perftest measures large writes per second; the result is multiplied by the number
-/// of packets in one write.
+/// Returns the description of a measurement: perftest measures the rate of large writes over
+/// softroce by UDP with a path MTU of `mtu` bytes. This rate times the number of packets in one
+/// write is the measured packet rate.
 const fn packets(mtu: usize) -> Term {
     let run = Run::new(Write, Bandwidth, LARGE).path(Path::Udp).mtu(mtu);
     Term::times((LARGE / mtu) as f64, Source::Perftest(run))
 }
 
-/// Returns the measurement of the rate of 8-byte writes over rdma-core from one client to `servers`
-/// servers. `args` are further arguments of `rdma-bench`, such as the number of memory regions.
+/// Returns the description of a measurement: the rate of 8-byte writes over rdma-core from one
+/// client to `servers` servers. `args` are further arguments of `rdma-bench`, such as the number of
+/// memory regions.
 const fn writes_to_servers(args: &'static [&'static str], servers: usize) -> Term {
     let run = Run::new(Write, Bandwidth, 8).with(args).servers(servers);
     ours(run)
@@ -41,8 +42,8 @@ const fn writes_to_servers(args: &'static [&'static str], servers: usize) -> Ter
 
 const ONE: &[Term] = &[writes_to_servers(&["-l", "32", "--regions", "1"], 1)];
 
-/// The term (one summand of a row's value) that measures the latency of sends of 8 bytes while the
-/// same thread sends messages of 1 MiB on another queue pair.
+/// The description of a measurement: the latency of 8-byte sends while the same thread sends
+/// messages of 1 MiB on another queue pair.
 const BESIDE_LONG: Term = ours(Run::new(Send, Latency, 8).with(&["--beside", "1048576"]));
 
 /// Defines a row that compares the bandwidth of perftest's sends with the bandwidth of UCX's tagged

@@ -7,7 +7,7 @@ bitflags! {
     #[doc(alias = "ibv_device_cap_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct DeviceCapabilities: u64 {
-        /// The capacities of a queue pair can be changed.
+        /// The device can change the capacities of an existing queue pair.
         const RESIZE_MAX_WR = 1;
         /// The ports count packets with wrong P_Keys.
         const BAD_PKEY_CNTR = 1 << 1;
@@ -21,12 +21,13 @@ bitflags! {
         const CHANGE_PHY_PORT = 1 << 5;
         /// The device checks that the address handle of a datagram uses the queue pair's port.
         const UD_AV_PORT_ENFORCE = 1 << 6;
-        /// A request to modify a queue pair can contain the state that the program assumes the
-        /// queue pair to be in.
+        /// A request to modify a queue pair can contain its current state as the program assumes
+        /// it. The device checks this state.
         const CURR_QP_STATE_MOD = 1 << 7;
         /// A port can be shut down by software.
         const SHUTDOWN_PORT = 1 << 8;
-        /// Programs can request a type of initialisation for a port.
+        /// A port of the device can request a type of initialisation from the subnet manager, such
+        /// as one that keeps existing settings.
         const INIT_TYPE = 1 << 9;
         /// An asynchronous event reports that a port becomes active.
         const PORT_ACTIVE_EVENT = 1 << 10;
@@ -38,24 +39,25 @@ bitflags! {
         const SRQ_RESIZE = 1 << 13;
         /// A completion queue can delay its event until a number of completions is available.
         const N_NOTIFY_CQ = 1 << 14;
-        /// Memory windows of type 1 are supported.
+        /// The device supports memory windows of type 1.
         const MEM_WINDOW = 1 << 17;
         /// For unreliable datagram (UD) queue pairs, the device computes and checks IP checksums.
         const UD_IP_CSUM = 1 << 18;
-        /// Extended reliable connections (XRC) are supported.
+        /// The device supports extended reliable connections (XRC).
         const XRC = 1 << 20;
-        /// Send with invalidate, local invalidate and fast registration are supported.
+        /// The device supports the send with invalidate, the local invalidate and the fast
+        /// registration of memory.
         const MEM_MGT_EXTENSIONS = 1 << 21;
-        /// Memory windows of type 2A are supported.
+        /// The device supports memory windows of type 2A.
         const MEM_WINDOW_TYPE_2A = 1 << 23;
-        /// Memory windows of type 2B, which belong to one queue pair and one protection domain, are
-        /// supported.
+        /// The device supports memory windows of type 2B, which belong to one queue pair and one
+        /// protection domain.
         const MEM_WINDOW_TYPE_2B = 1 << 24;
         /// For reliable connected (RC) queue pairs, the device computes and checks IP checksums.
         const RC_IP_CSUM = 1 << 25;
         /// For raw packets, the device computes and checks IP checksums.
         const RAW_IP_CSUM = 1 << 26;
-        /// Flow steering is supported: rules of the program direct packets to queue pairs.
+        /// The device supports flow steering: rules of the program direct packets to queue pairs.
         const MANAGED_FLOW_STEERING = 1 << 29;
         /// Raw packets can be received with their frame check sequence.
         const RAW_SCATTER_FCS = 1 << 34;
@@ -65,10 +67,11 @@ bitflags! {
         const FLUSH_GLOBAL = 1 << 38;
         /// A flush operation can make earlier writes persistent.
         const FLUSH_PERSISTENT = 1 << 39;
-        /// The atomic write is supported: an RDMA write of 8 bytes that takes effect as a whole.
+        /// The device supports the atomic write: an RDMA write of 8 bytes that takes effect as a
+        /// whole.
         const ATOMIC_WRITE = 1 << 40;
-        /// In a confidential guest, DMA of the device uses bounce buffers that are shared with the
-        /// host.
+        /// Reports a state instead of a capability: this machine is a confidential guest, and the
+        /// DMA of the device uses bounce buffers that are shared with the host.
         const CC_DMA_BOUNCE = 1 << 41;
 
         const _ = !0;
@@ -82,17 +85,18 @@ bitflags! {
     #[doc(alias = "ibv_is_qpt_supported")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct QueuePairKinds: u32 {
-        /// The set contains reliable connected (RC) queue pairs.
+        /// Reliable connected (RC) queue pairs support the capability.
         const RC = 1 << 2;
-        /// The set contains unreliable connected (UC) queue pairs.
+        /// Unreliable connected (UC) queue pairs support the capability.
         const UC = 1 << 3;
-        /// The set contains unreliable datagram (UD) queue pairs.
+        /// Unreliable datagram (UD) queue pairs support the capability.
         const UD = 1 << 4;
-        /// The set contains queue pairs for raw Ethernet packets.
+        /// Queue pairs for raw Ethernet packets support the capability.
         const RAW_PACKET = 1 << 8;
-        /// The set contains initiators of extended reliable connections (XRC).
+        /// Queue pairs that send over extended reliable connections (XRC) support the capability.
         const XRC_SEND = 1 << 9;
-        /// The set contains targets of extended reliable connections (XRC).
+        /// Queue pairs that receive over extended reliable connections (XRC) support the
+        /// capability.
         const XRC_RECV = 1 << 10;
 
         const _ = !0;

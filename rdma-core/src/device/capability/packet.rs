@@ -53,26 +53,35 @@ bitflags! {
     #[doc(alias = "ibv_rx_hash_fields")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct HashFields: u64 {
-        /// The receive hash can include the IPv4 source address.
+        /// The device can include the IPv4 source address in the hash that distributes received
+        /// packets over queues.
         const SRC_IPV4 = 1;
-        /// The hash can include the IPv4 destination address.
+        /// The device can include the IPv4 destination address in the hash that distributes
+        /// received packets over queues.
         const DST_IPV4 = 1 << 1;
-        /// The receive hash can include the IPv6 source address.
+        /// The device can include the IPv6 source address in the hash that distributes received
+        /// packets over queues.
         const SRC_IPV6 = 1 << 2;
-        /// The receive hash can include the IPv6 destination address.
+        /// The device can include the IPv6 destination address in the hash that distributes
+        /// received packets over queues.
         const DST_IPV6 = 1 << 3;
-        /// The receive hash can include the TCP source port.
+        /// The device can include the TCP source port in the hash that distributes received packets
+        /// over queues.
         const SRC_PORT_TCP = 1 << 4;
-        /// The hash can include the TCP destination port.
+        /// The device can include the TCP destination port in the hash that distributes received
+        /// packets over queues.
         const DST_PORT_TCP = 1 << 5;
-        /// The receive hash can include the UDP source port.
+        /// The device can include the UDP source port in the hash that distributes received packets
+        /// over queues.
         const SRC_PORT_UDP = 1 << 6;
-        /// The receive hash can include the UDP destination port.
+        /// The device can include the UDP destination port in the hash that distributes received
+        /// packets over queues.
         const DST_PORT_UDP = 1 << 7;
-        /// The receive hash can include the security parameters index of IPsec.
+        /// The device can include the security parameters index of IPsec in the hash that
+        /// distributes received packets over queues.
         const IPSEC_SPI = 1 << 8;
-        /// The receive hash can be computed from the inner headers of tunneled packets instead of
-        /// the outer ones.
+        /// For tunneled packets, the device can compute the hash that distributes packets over
+        /// queues from the inner headers instead of the outer headers.
         const INNER = 1 << 31;
 
         const _ = !0;

@@ -18,27 +18,27 @@ bitflags! {
 }
 
 bitflags! {
-    /// The operations that a transport can execute on memory with on-demand paging
-    /// (`ibv_odp_transport_cap_bits`).
+    /// The operations that a device can execute, over one type of transport, on memory registered
+    /// for on-demand paging (`ibv_odp_transport_cap_bits`).
     #[doc(alias = "ibv_odp_transport_cap_bits")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct OnDemandOperations: u32 {
-        /// The transport can send from memory registered for on-demand paging.
+        /// The device can send from memory registered for on-demand paging.
         const SEND = 1;
-        /// The transport can receive into on-demand memory.
+        /// The device can receive into memory registered for on-demand paging.
         const RECV = 1 << 1;
-        /// The transport can execute RDMA writes from or to memory registered for on-demand paging.
+        /// The device can execute RDMA writes from or to memory registered for on-demand paging.
         const WRITE = 1 << 2;
-        /// The transport can execute RDMA reads from or into on-demand memory.
+        /// The device can execute RDMA reads from or into memory registered for on-demand paging.
         const READ = 1 << 3;
-        /// The transport can execute atomics on on-demand memory.
+        /// The device can execute atomics on memory registered for on-demand paging.
         const ATOMIC = 1 << 4;
         /// The device supports receives of a shared receive queue into memory registered for
         /// on-demand paging.
         const SRQ = 1 << 5;
-        /// The transport can execute flush operations on memory registered for on-demand paging.
+        /// The device can execute flush operations on memory registered for on-demand paging.
         const FLUSH = 1 << 6;
-        /// The transport can execute atomic writes to memory registered for on-demand paging.
+        /// The device can execute atomic writes to memory registered for on-demand paging.
         const ATOMIC_WRITE = 1 << 7;
 
         const _ = !0;

@@ -11,12 +11,12 @@ bitflags! {
         const SM = 1 << 1;
         /// The port supports notices: management messages that report events.
         const NOTICE_SUP = 1 << 2;
-        /// The port supports management traps.
+        /// The port can report events to the subnet manager by management messages (traps).
         const TRAP_SUP = 1 << 3;
         /// The port supports the optional inter-packet delays: pauses between packets that limit
         /// the rate.
         const OPT_IPD_SUP = 1 << 4;
-        /// Automatic path migration is supported.
+        /// The port supports automatic path migration.
         const AUTO_MIGR_SUP = 1 << 5;
         /// The mapping of service levels to virtual lanes is supported.
         const SL_MAP_SUP = 1 << 6;
@@ -39,7 +39,7 @@ bitflags! {
         const CAP_MASK2_SUP = 1 << 15;
         /// The port has a communication manager.
         const CM_SUP = 1 << 16;
-        /// SNMP tunneling is supported.
+        /// The port supports SNMP messages inside management packets ("SNMP tunneling").
         const SNMP_TUNNEL_SUP = 1 << 17;
         /// The port can be reinitialised.
         const REINIT_SUP = 1 << 18;
@@ -47,11 +47,13 @@ bitflags! {
         const DEVICE_MGMT_SUP = 1 << 19;
         /// The port supports management packets of a vendor-specific class.
         const VENDOR_CLASS_SUP = 1 << 20;
-        /// Directed-route notices are supported.
+        /// The port supports management messages about events (notices) that contain the path on
+        /// which they travel ("directed route").
         const DR_NOTICE_SUP = 1 << 21;
         /// The port can report changes of this capability mask by a management notice.
         const CAP_MASK_NOTICE_SUP = 1 << 22;
-        /// Boot management is supported.
+        /// The port supports the management packets that control booting over the network ("boot
+        /// management").
         const BOOT_MGMT_SUP = 1 << 23;
         /// The port can measure the latency of its link.
         const LINK_LATENCY_SUP = 1 << 24;
@@ -72,19 +74,21 @@ bitflags! {
     pub struct PortCapabilities2: u16 {
         /// The node description of the device can be set.
         const SET_NODE_DESC_SUP = 1;
-        /// Extended information about the port is available.
+        /// The port supports the management attribute `PortInfoExtended`, which describes further
+        /// properties of the port.
         const INFO_EXT_SUP = 1 << 1;
-        /// Virtual ports are supported.
+        /// The port supports virtual ports, by which several virtual machines can share one
+        /// physical port.
         const VIRT_SUP = 1 << 2;
-        /// A table of the port states of a switch is available.
+        /// The switch provides a table of the states of its ports.
         const SWITCH_PORT_STATE_TABLE_SUP = 1 << 3;
-        /// Links with two lanes are supported.
+        /// The port supports links with two lanes.
         const LINK_WIDTH_2X_SUP = 1 << 4;
-        /// HDR is supported: 50 Gbit/s per lane.
+        /// The port supports HDR (high data rate): 50 Gbit/s per lane.
         const LINK_SPEED_HDR_SUP = 1 << 5;
-        /// NDR (next data rate) is supported: 100 Gbit/s per lane.
+        /// The port supports NDR (next data rate): 100 Gbit/s per lane.
         const LINK_SPEED_NDR_SUP = 1 << 10;
-        /// XDR is supported: 200 Gbit/s per lane.
+        /// The port supports XDR (extreme data rate): 200 Gbit/s per lane.
         const LINK_SPEED_XDR_SUP = 1 << 12;
 
         const _ = !0;

@@ -11,7 +11,7 @@ use crate::device::{
     QueuePairKinds, RawPacketCapabilities, TransportType,
 };
 
-/// The indentation of a line with the name of a flag.
+/// The indentation of a line with the name of a flag, in the text that describes a device.
 const FLAG: &str = "\t\t\t\t\t";
 
 impl fmt::Display for DeviceInfo {

@@ -18,13 +18,14 @@ use crate::address::AddressVector;
 use crate::error::{Error, Result};
 use crate::queue_pair::{Modification, QueuePairState, Transport, modify};
 
-/// Time after which another marker (a request without memory) is posted if no marker has completed.
-/// Short, because another thread that polls the queue may have taken the completion.
+/// Time to wait for the completion of a marker (an empty request) before another marker is posted.
+/// A completed marker shows that the queue is flushed. The wait is short, because another thread
+/// that polls the queue may have taken the completion.
 const MARKER_WAIT: Duration = Duration::from_millis(10);
 
-/// Maximum wait for the completions of the remaining markers (requests without memory) after one
-/// marker has completed. Counts from the post of the last marker. The wait is limited because
-/// another thread that polls the queue may have taken a completion.
+/// Maximum time, counted from the post of the last marker (an empty request), to wait until all
+/// markers have completed. Applies once a marker has completed. Another thread that polls the queue
+/// may have taken the other completions.
 const REMAINING_WAIT: Duration = Duration::from_millis(100);
 
 /// Maximum number of polls in a row, each of up to a batch of completions, before the thread waits.
@@ -66,9 +67,9 @@ impl<'a> Markers<'a> {
         self.seen() > 0
     }
 
-    /// Polls, and returns whether the wait for this work queue is over. At least one marker (a
-    /// request without memory) must have completed, and either all markers have, or
-    /// [`REMAINING_WAIT`] has passed.
+    /// Polls, and returns whether the wait for this work queue is over. A marker (an empty request)
+    /// must have completed, which shows that the queue is flushed. Markers that are still
+    /// outstanding are waited for at most [`REMAINING_WAIT`] after the last post.
     fn is_over(&self) -> Result<bool> {
         let is_over = || {
             let waited = self.posted.map(|posted| posted.elapsed());
@@ -163,9 +164,9 @@ impl QueuePairHandle {
         outcome
     }
 
-    /// Posts a marker (a request without memory) to each work queue on which no marker has
-    /// completed yet. Does nothing for a queue whose last marker was posted less than
-    /// [`MARKER_WAIT`] ago.
+    /// Posts a marker (an empty request) to each work queue that is not known to be flushed. The
+    /// completion of the marker will show that all earlier requests have completed. Does nothing
+    /// for a queue whose last marker was posted less than [`MARKER_WAIT`] ago.
     fn mark(
         &self,
         destination: Option<&AddressHandleOwner>,
@@ -222,8 +223,9 @@ impl QueuePairHandle {
     }
 }
 
-/// Sets each of the two values to `None` if the wait for the markers (requests without memory) of
-/// its work queue is over.
+/// Polls for the completions of a queue pair's send queue and receive queue. Sets the entry of a
+/// queue in `sides` to `None` if the wait for its markers (empty requests) is over. Returns the
+/// error of a poll.
 fn remove_flushed(sides: [&mut Option<Markers<'_>>; 2]) -> Result<()> {
     for side in sides {
         if let Some(marked) = side

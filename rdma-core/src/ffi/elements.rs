@@ -78,8 +78,8 @@ pub(crate) struct ElementList {
 }
 
 impl ElementList {
-    /// Creates an empty list of scatter/gather elements in `room`. The memory of the elements must
-    /// be registered with `context`; if `context` is `None`, with any context.
+    /// Creates an empty list of scatter/gather elements, stored in `room`. The memory of the
+    /// elements must be registered with `context`; if `context` is `None`, with any context.
     ///
     /// # Safety
     ///
@@ -103,9 +103,9 @@ impl ElementList {
         }
     }
 
-    /// Creates an empty list of scatter/gather elements, stored in `room`, that [`Self::fits`] can
-    /// check. `context` is the [`context_id`] of the context with which the memory must be
-    /// registered.
+    /// Creates an empty list of scatter/gather elements, stored in `room`. If elements are added
+    /// that the device cannot accept, [`Self::fits`] will return `false`. `context` identifies the
+    /// context with which the memory must be registered: see [`context_id`].
     ///
     /// # Safety
     ///
@@ -124,8 +124,8 @@ impl ElementList {
         }
     }
 
-    /// Marks the memory of the elements as not readable by this process, so that the data is not
-    /// sent inline.
+    /// Marks the memory of the list's elements as not readable by this process, so that the data is
+    /// not sent inline.
     #[inline]
     pub(crate) fn forbid_inline(&mut self) {
         self.is_mapped = false;
@@ -137,14 +137,14 @@ impl ElementList {
         self.is_mapped
     }
 
-    /// Marks the memory as read-only for the device, even if its type and its registration allow
-    /// writes.
+    /// Marks the memory of the list's elements as read-only for the device, even if its type and
+    /// its registration allow writes.
     #[inline]
     pub(crate) fn forbid_writing(&mut self) {
         self.is_writable = false;
     }
 
-    /// Returns whether the device may write to the bytes of all elements.
+    /// Returns whether the device may write to the memory of all elements in the list.
     #[inline]
     pub(super) fn is_writable(&self) -> bool {
         self.is_writable
@@ -160,8 +160,9 @@ impl ElementList {
         self.push_bytes(address, len, key.number);
     }
 
-    /// Adds an element, without a check of the key `lkey`. The caller has checked the key already,
-    /// or the bytes are sent inline, which needs no key.
+    /// Adds the `len` bytes at `address` to the list, as a scatter/gather element. Does not check
+    /// that the memory key `lkey` belongs to the right context: the caller has checked the key, or
+    /// the bytes are sent inline, which needs no key.
     #[inline]
     pub(crate) fn push_bytes(&mut self, address: u64, len: usize, lkey: u32) {
         if self.is_strict {
@@ -203,8 +204,9 @@ impl ElementList {
         self.bytes
     }
 
-    /// Returns whether the list passes all checks of the fast path, so that the device can accept
-    /// it as it is. `limit` is the queue's maximum number of elements, at least 1 and at most the
+    /// Returns whether the device can accept this list of scatter/gather elements as it is. No
+    /// element may be empty or of another context, and the number of elements and bytes must not be
+    /// too large. `limit` is the queue's maximum number of elements, at least 1 and at most the
     /// capacity of the list.
     #[inline]
     pub(super) fn fits(&self, limit: usize) -> bool {
@@ -212,8 +214,9 @@ impl ElementList {
         self.rejected == 0 && (self.len <= 1 || (self.len <= limit && self.bytes <= MAX_MESSAGE))
     }
 
-    /// Returns an error if the device cannot accept the list of elements. `limit` is the queue's
-    /// maximum number of elements.
+    /// Checks this list of scatter/gather elements of a request. Returns an error if the number of
+    /// elements or bytes is too large, or if memory is registered with another context. `limit` is
+    /// the queue's maximum number of elements.
     #[inline]
     pub(super) fn checked(&self, limit: u32) -> Result<()> {
         if self.is_foreign && self.context != 0 {

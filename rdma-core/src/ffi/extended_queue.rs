@@ -69,8 +69,8 @@ pub(crate) enum Holder {
     Verb,
 }
 
-/// The bit of [`Extension::holder`] that is set for [`Holder::Verb`]: the thread iterates only for
-/// a short time.
+/// The lowest bit of [`Extension::holder`], which identifies the thread that polls the queue. The
+/// bit is set if that thread only calls a few verbs, and so finishes soon ([`Holder::Verb`]).
 const VERB_BIT: usize = 1;
 
 /// Returns a number that identifies the current thread among all running threads: an even number

@@ -64,7 +64,8 @@ impl FlowHandle {
         &self.queue_pair
     }
 
-    /// Keeps `counters` alive until the flow is destroyed.
+    /// Keeps `counters` alive until the flow (a rule that steers received packets to the queue
+    /// pair) is destroyed. Until then the device may count packets in them.
     pub(crate) fn keep(&self, counters: Counters) {
         self.counters.lock().push(counters);
     }

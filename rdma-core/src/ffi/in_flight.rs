@@ -143,9 +143,10 @@ impl<T: Send + 'static> Slots<T> {
         self.table.cancel(reserved);
     }
 
-    /// Begins posting a send request whose completion will also complete the earlier unsignaled
-    /// requests. The result contains the id of the last of these, and says whether the request must
-    /// be signaled. This may be required even if `is_signaled` is `false`.
+    /// Begins posting a send request that will also complete the earlier unsignaled requests, which
+    /// have no completion of their own. The result contains the id of the last of these, and says
+    /// whether the request must be signaled: always if `is_signaled` is `true`, otherwise if
+    /// unsignaled requests use too many slots.
     #[inline]
     fn chain(&self, is_signaled: bool) -> ChainedRequest<'_> {
         if is_signaled {
@@ -210,9 +211,10 @@ impl<T: Send + 'static> Slots<T> {
         Err(self.withdraw(reserved, self.queue_pair.post_send_error(errno)))
     }
 
-    /// Posts a datagram in the slot `reserved`. Signaled datagrams can be posted with few, inlined
-    /// checks; all other requests are posted by [`Self::post_any`]. On failure returns the error
-    /// and the memory.
+    /// Posts a send request, usually a datagram, in the slot `reserved`, which keeps its memory
+    /// until it has completed. Signaled requests are posted with few checks if possible. All other
+    /// requests take [`Self::post_any`], which decides whether an unsignaled request must become
+    /// signaled. On failure frees the slot, and returns the error and the memory.
     #[inline]
     fn post_datagram(&self, reserved: Reserved, request: SendRequest<T>) -> Result<(), (Error, T)>
     where
@@ -333,8 +335,9 @@ impl<T: Send + 'static> Slots<T> {
         posted
     }
 
-    /// Posts a send request with inline data in a reserved slot, which is freed on failure. Most
-    /// requests take a fast path, as in [`Self::post_send`].
+    /// Posts a send request whose data is copied when it is posted (inline data). `slot` is the
+    /// place that the request uses until it has completed. On failure frees the slot, and returns
+    /// the error and the data. Simple requests are posted with few, inlined checks.
     #[inline(always)]
     pub(crate) fn post_inline<D: InlineData>(
         &self,

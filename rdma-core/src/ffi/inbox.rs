@@ -64,13 +64,15 @@ impl<T> Inbox<T> {
         is_for_this
     }
 
-    /// Returns the number of completions in the inbox.
+    /// Returns the number of completions that are stored here for the waiting thread, which has not
+    /// taken them yet.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Takes the oldest completion out of the inbox. Returns `None` if the inbox is empty.
+    /// Takes the oldest completion that is stored for the waiting thread. Returns `None` if the
+    /// inbox is empty.
     pub(super) fn take(&self) -> Option<T> {
         // Relaxed: if a completion was stored but is not visible to this thread yet, the next call
         // finds it.

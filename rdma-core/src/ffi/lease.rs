@@ -92,16 +92,16 @@ impl Lease {
         }
     }
 
-    /// Begins to bind the window, which grants peers access. Returns the change of the window,
-    /// which the caller must add to a send request and post. Returns `None` unless the state of the
-    /// lease is `Free` (peers have no access).
+    /// Begins to grant peers access to the leased memory. Returns a [`WindowChange`], which the
+    /// caller must add to a send request and post; peers have access when that request has
+    /// succeeded. Returns `None` unless the state of the lease is `Free` (peers have no access).
     pub(crate) fn bind(self: &Arc<Self>) -> Option<WindowChange> {
         self.begin(Phase::Free)
     }
 
-    /// Begins to end the access of peers. Returns the end of the window's binding as a
-    /// [`WindowChange`], which the caller must add to a send request and post. Returns `None`
-    /// unless the state of the lease is `Bound` (peers have access).
+    /// Begins to end the access of peers to the leased memory. Returns a [`WindowChange`], which
+    /// the caller must add to a send request and post; the access has ended when that request has
+    /// succeeded. Returns `None` unless the state of the lease is `Bound` (peers have access).
     pub(crate) fn unbind(self: &Arc<Self>) -> Option<WindowChange> {
         self.begin(Phase::Bound)
     }
@@ -145,8 +145,9 @@ impl Lease {
         Ok((lease.window.take(), memory.into_span()))
     }
 
-    /// Frees the window, which ends the access of peers, and returns the memory. On failure returns
-    /// the lease and the error; the error is `None` if a request still uses the lease.
+    /// Frees the memory window through which peers access the leased memory, and returns the
+    /// memory. Peers then have no access. On failure returns the lease and the error; the error is
+    /// `None` if a request still uses the lease.
     pub(crate) fn revoke(self: Arc<Self>) -> Result<Span, (Arc<Self>, Option<Error>)> {
         let mut lease = Arc::try_unwrap(self).map_err(|lease| (lease, None))?;
         let state = lease.place.vacate();
@@ -212,10 +213,10 @@ impl WindowChange {
         self.during.phase == Phase::Ending && self.lease.window.kind() == WindowType::Two
     }
 
-    /// Returns an error if a request of `queue_pair` cannot bind or invalidate the window, because
-    /// the window belongs to another protection domain. Must be called just before the request is
-    /// filled in: the number of restarts of the queue pair, which [`Self::inferred`] needs, is
-    /// stored here.
+    /// Returns an error unless the window and `queue_pair`, to which the request will be posted,
+    /// belong to the same protection domain. Also stores how often the queue pair was restarted, so
+    /// that [`Self::inferred`] can detect a restart after this call. Must be called just before the
+    /// request is filled in.
     pub(crate) fn check(&self, queue_pair: &QueuePairHandle) -> Result<()> {
         if self.lease.window.domain().is_same(queue_pair.domain()) {
             let beginnings = queue_pair.beginnings();
@@ -297,9 +298,9 @@ impl WindowChange {
 }
 
 impl Drop for WindowChange {
-    /// Handles a bind or invalidate request whose outcome was never recorded, because the queue to
-    /// which the request was posted was dropped. If the request may have been posted, the state of
-    /// the lease becomes unknown.
+    /// Updates the lease if the outcome of the bind or invalidate request was never recorded,
+    /// because the queue of the request was dropped. If the request may have been posted, the state
+    /// of the lease becomes unknown. Otherwise the lease returns to its state before the request.
     fn drop(&mut self) {
         if matches!(self.during.phase, Phase::Binding | Phase::Ending) {
             let mut after = self.before;
@@ -383,9 +384,9 @@ mod tests {
         assert_eq!(domain.context().leases().doubts(key), 0);
     }
 
-    /// Checks that an invalidated window key that is reported in one protection domain ends a lease
-    /// in another domain of the same context. The two domains differ if a queue pair takes receives
-    /// from a shared receive queue of another domain.
+    /// Checks that a peer's invalidation of a window key counts in the whole context, even if it is
+    /// reported to another protection domain than the window's. The report ends the lease with this
+    /// key. If the lease was revoked before, the key is in doubt: the report is ignored, once.
     #[test]
     fn a_key_is_in_doubt_in_every_domain_of_its_context() {
         let lease = lease();

@@ -13,8 +13,9 @@ use super::{Phase, Slot};
 
 const TAG: u8 = 7;
 
-/// Creates a slot with a lease in the phase `phase`. The slot will ignore the next `doubts`
-/// completions that report the lease's key as invalidated.
+/// Creates a registry slot, occupied by a lease (memory that peers access through a window) in the
+/// phase `phase`. The slot will ignore the next `doubts` completions that report the lease's key as
+/// invalidated.
 fn slot(phase: Phase, doubts: usize) -> Arc<Slot> {
     let slot = Slot::default();
     slot.doubt(TAG);
@@ -24,7 +25,8 @@ fn slot(phase: Phase, doubts: usize) -> Arc<Slot> {
     Arc::new(slot)
 }
 
-/// Starts a thread that reports to the slot that a peer's message has invalidated the lease's key.
+/// Starts a thread that calls [`Slot::ended_by_peer`] on `slot`, to report that a peer has
+/// invalidated the window key of the slot's lease.
 fn report_invalidation(slot: &Arc<Slot>) -> JoinHandle<()> {
     let slot = Arc::clone(slot);
     thread::spawn(move || slot.ended_by_peer(TAG))
@@ -87,9 +89,10 @@ fn a_message_ends_a_binding_whose_request_completes() {
     });
 }
 
-/// Checks that a late completion for an earlier lease does not end the next lease in the same slot,
-/// even if another thread creates the next lease. The device may assign the number of a freed
-/// window to any thread, so only the slot orders the two leases.
+/// Checks that a late report of an invalidated key does not end the next lease (memory that peers
+/// access) in the same slot. The slot must ignore the report, because the report belongs to the
+/// lease that has just ended. Another thread creates the next lease, because the device may assign
+/// the number of a freed window to any thread.
 #[test]
 fn the_next_lease_sees_earlier_doubts() {
     loom::model(|| {

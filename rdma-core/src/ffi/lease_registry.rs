@@ -25,12 +25,12 @@ pub(super) struct Leases {
 
 type InnerLevel = Box<Level<Arc<Slots>>>;
 
-/// A node in one level of the registry's table, with one entry for each value of a byte of the
-/// window number.
+/// A node in one of the first two levels of the table in [`Leases`], with one entry for each value
+/// of a byte of the window number.
 struct Level<T>([OnceLock<T>; 256]);
 
-/// The last level of the table: the states of the leases whose window numbers differ only in the
-/// lowest byte.
+/// A node in the last of the three levels of the table in [`Leases`], with one slot for each value
+/// of the lowest byte of the window number. A slot stores the state of the lease with that number.
 struct Slots([Slot; 256]);
 
 impl<T> Default for Level<T> {
@@ -77,16 +77,16 @@ impl Leases {
         Some(&level.0[middle].get()?.0[low])
     }
 
-    /// Ignores one later report that a peer has invalidated the key `key`. Used when a lease has
-    /// ended although such a report may still arrive, which could otherwise end a later lease with
-    /// this key.
+    /// Adds one to the number of reports of the invalidated key `key` that will be ignored. Such a
+    /// report belongs to a lease that has ended, and could end a later lease with the same key. The
+    /// number decreases only when such reports arrive.
     #[cfg(test)]
     pub(super) fn doubt(&self, key: u32) {
         self.find(key).unwrap().doubt(key as u8);
     }
 
-    /// Returns how many later reports of an invalidated key `key` will be ignored, because they
-    /// belong to earlier leases.
+    /// Returns how many further reports of the invalidated key `key` will be ignored. Such a report
+    /// may arrive after its lease has ended, when a later lease has the same key.
     #[cfg(test)]
     pub(super) fn doubts(&self, key: u32) -> u8 {
         self.find(key).map_or(0, |slot| slot.doubts(key as u8))
@@ -119,9 +119,8 @@ impl OccupiedSlot {
         self.slots.0[self.low].vacate()
     }
 
-    /// Puts the lease into its slot again, in the state `state`. Used if the window could not be
-    /// freed. No other lease can be in the slot, because the window still has the number of the
-    /// slot.
+    /// Undoes [`Self::vacate`] if the device has then refused to free the memory window: puts the
+    /// lease back into its slot, in the state `state`.
     pub(super) fn retake(&mut self, state: State) {
         self.take(state.phase, state.tag);
     }

@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
 use super::lease_state::{Phase, State};
 
-/// The state of the lease whose window has a certain number, and the numbers of late completions to
-/// ignore.
+/// The state of the lease (memory that peers access through a window) whose window has a certain
+/// number.
 ///
-/// A completion that reports an invalidated key may be processed late, when another window already
-/// has this key. Such a completion must not end the lease of that window. Therefore, if a lease
-/// ends while a completion for its key may still arrive, its key is in doubt: one later completion
-/// that reports the key is ignored. Doubts are counted, and remain when another lease uses the
-/// slot.
+/// A message of a peer can invalidate the window's key, which ends the lease. The completion that
+/// reports this may be processed late, when the next lease already has the same key, and must not
+/// end that lease. Therefore, if a lease ends while such a completion may still arrive, the slot
+/// will ignore one completion with its key. The number of completions to ignore is counted, and
+/// remains when another lease uses the slot.
 #[derive(Default)]
 pub(super) struct Slot {
     /// Set while a lease uses the slot. While it is not set, the phase in `state` is
@@ -31,15 +31,15 @@ pub(super) struct Slot {
     doubts: OnceLock<Box<Doubts>>,
 }
 
-/// For each low byte of a window key, how many completions that report the key as invalidated must
-/// be ignored, because they belong to leases that have ended. A count that has reached [`u8::MAX`]
-/// stays there, and completions with that key are ignored for ever.
+/// For each low byte of a window key, the number of completions that must be ignored although they
+/// report the key as invalidated. Such a completion belongs to a lease that has ended, and must not
+/// end the next lease with this key. A count that has reached [`u8::MAX`] never decreases.
 type Doubts = [AtomicU8; 256];
 
 impl Slot {
-    /// Begins a lease of memory in this slot, with the access of peers as in `phase`. `tag` is the
-    /// low byte of the window's key. Returns `false`, and changes nothing, if another lease uses
-    /// the slot.
+    /// Occupies this slot for a new lease (memory that peers access through a window). `phase` says
+    /// whether peers have access, and `tag` is the low byte of the window's key. Returns `false`,
+    /// and changes nothing, if another lease uses the slot.
     pub(super) fn take(&self, phase: Phase, tag: u8) -> bool {
         if self.is_taken.swap(true, Ordering::Acquire) {
             return false;
@@ -55,7 +55,8 @@ impl Slot {
         true
     }
 
-    /// Ends the lease that uses the slot, and returns its last state. Another thread may meanwhile
+    /// Removes the lease (memory that peers access through a window) from this slot, and returns
+    /// its last state. Another lease can then use the slot. During the call another thread may
     /// report a peer's invalidation, but must not change the state in any other way.
     pub(super) fn vacate(&self) -> State {
         let end = loop {
@@ -114,8 +115,10 @@ impl Slot {
         }
     }
 
-    /// Increments the number of completions to ignore for the window key with the low byte `tag`.
-    /// Such a completion reports the key as invalidated, but belongs to a lease that has ended.
+    /// Makes this slot ignore one more completion that reports an invalidated key with the low byte
+    /// `tag`. Called when a lease ends while such a completion may not have been processed yet: the
+    /// completion could end the next lease with the same key. All keys of a slot differ only in the
+    /// low byte.
     pub(super) fn doubt(&self, tag: u8) {
         let doubts = self
             .doubts
@@ -126,9 +129,9 @@ impl Slot {
         let _ = doubts[usize::from(tag)].fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
     }
 
-    /// Returns whether a completion that reports the key with the low byte `tag` must be ignored.
-    /// If so, decrements the number of completions to ignore. The number [`u8::MAX`] may be too
-    /// small, so it stays and every further completion is ignored.
+    /// Returns whether a completion that reports an invalidated key with the low byte `tag` must be
+    /// ignored, because it belongs to a lease that has ended. If so, decrements the number of
+    /// completions to ignore. At [`u8::MAX`] counting has stopped, so this number never decreases.
     fn withdraw(&self, tag: u8) -> bool {
         let Some(doubts) = self.doubts.get() else {
             return false;
@@ -144,8 +147,9 @@ impl Slot {
         }
     }
 
-    /// Returns how many completions with the key whose low byte is `tag` will be ignored, because
-    /// they belong to leases that have ended.
+    /// Returns how many further completions that report a key with the low byte `tag` will be
+    /// ignored, because they belong to leases that have ended. All keys of a slot differ only in
+    /// the low byte.
     #[cfg(test)]
     pub(super) fn doubts(&self, tag: u8) -> u8 {
         let doubts = self.doubts.get();
@@ -230,9 +234,9 @@ mod tests {
         assert_eq!(slot.doubts(TAG), u8::MAX);
     }
 
-    /// Runs many rounds, each with a new lease in the phase `begin`. One thread reports that a peer
-    /// has invalidated the key, while another thread runs `meanwhile`, both after varying delays.
-    /// Asserts that `judge` accepts the slot after every round.
+    /// Runs `meanwhile` on a slot while another thread reports that a peer has invalidated the key,
+    /// in many rounds with varying delays. Each round begins with a new lease in the phase `begin`.
+    /// Afterwards `judge` must return `true`, which means that the slot is in the expected state.
     fn race(begin: Phase, meanwhile: impl Fn(&Slot), judge: impl Fn(&Slot) -> bool) {
         let slot = Slot::default();
         let (begun, told) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -276,9 +280,9 @@ mod tests {
         assert_eq!(wrong, 0, "of {ROUNDS} rounds");
     }
 
-    /// Checks that a peer's invalidation of a key does not end the next lease with the same key, if
-    /// reported at the moment when the first lease ends. Afterwards no further completion is
-    /// ignored.
+    /// Checks that the report of an invalidated key never ends the next lease with the same key.
+    /// The report belongs to the first lease. The report arrives while that lease ends and the next
+    /// lease begins. Afterwards the slot ignores no further report.
     #[test]
     fn a_message_never_ends_the_next_lease() {
         let next = |slot: &Slot| {
@@ -289,8 +293,8 @@ mod tests {
         race(Phase::Bound, next, judge);
     }
 
-    /// Checks that a peer's invalidation ends the lease, even if reported while the bind request of
-    /// the lease completes.
+    /// Checks that the report of an invalidated key ends the lease, even if the report arrives
+    /// while the bind request of the lease completes.
     #[test]
     fn a_message_ends_a_binding_whose_request_completes() {
         let complete = |slot: &Slot| {
@@ -305,8 +309,9 @@ mod tests {
         race(Phase::Binding, complete, judge);
     }
 
-    /// Checks that each ignored completion decrements the number of completions to ignore by
-    /// exactly one, even if several threads report completions at the same time.
+    /// Checks that each call of [`Slot::doubt`] makes the slot ignore exactly one report of an
+    /// invalidated key, even if several threads report at the same time. An ignored report belongs
+    /// to a lease that has ended. The next report ends the current lease.
     #[test]
     fn no_doubt_is_resolved_twice() {
         const EACH: u8 = 50;

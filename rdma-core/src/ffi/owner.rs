@@ -143,8 +143,9 @@ impl fmt::Debug for Backing {
 }
 
 impl Backing {
-    /// Takes ownership of `owner` and its memory, which no other code can access, for
-    /// registrations.
+    /// Creates a `Backing` that owns `owner` and its memory, so that the memory can be registered.
+    /// The device may write to the memory. [`StableMemoryMut`] guarantees that no other code can
+    /// access it.
     pub(crate) fn exclusive(owner: impl StableMemoryMut) -> Self {
         // The owner is boxed before `memory` is called: moving it afterwards could invalidate the
         // pointer.
@@ -161,8 +162,8 @@ impl Backing {
         }
     }
 
-    /// Creates the backing (memory with its owner) of registrations of `owner`'s memory, which is
-    /// read-only.
+    /// Creates a `Backing` that owns `owner` and its memory, so that the memory can be registered.
+    /// The device may only read the memory, because other code may read it as well.
     pub(crate) fn shared(owner: impl StableMemory) -> Self {
         let owner = Box::new(owner);
         let memory = owner.memory();
@@ -191,13 +192,14 @@ impl Backing {
         self.buffer.as_ref()
     }
 
-    /// Returns whether the owner of the memory has the type `O`, so that [`Self::into_owner`]
-    /// returns it.
+    /// Returns whether the value that owns the memory has the type `O`, so that
+    /// [`Self::into_owner`] returns it.
     pub(crate) fn is_owned_by<O: 'static>(&self) -> bool {
         self.owner.is::<O>()
     }
 
-    /// Returns the owner of the memory if it has the type `O`. Otherwise returns this backing.
+    /// Returns the value that owns the memory, from which this `Backing` was created. Returns
+    /// `self` if the owner does not have the type `O`.
     pub(crate) fn into_owner<O: 'static>(self) -> Result<O, Self> {
         let Self {
             start,

@@ -12,8 +12,8 @@ use super::queue_pair::QueuePairHandle;
 use super::request::FLUSH;
 use crate::error::{Error, Result};
 
-/// The struct `ibv_qp_ex` of newer headers: the fields of the bindings' older struct, followed by
-/// the function for flush requests.
+/// The C struct `ibv_qp_ex` as in newer headers, through which flush requests are posted. The
+/// struct of this crate's bindings is older, and ends before `wr_flush`.
 #[repr(C)]
 struct NewerQpEx {
     _known: sys::ibv_qp_ex,
@@ -210,9 +210,10 @@ unsafe fn bind(queue_pair: *mut sys::ibv_qp, wr: *const sys::ibv_send_wr) -> i32
     }
 }
 
-/// Returns whether a list must be posted by `ibv_post_send` on a queue pair for `ibv_wr_*`, which
-/// allows both (ibv_wr_post(3)). Returns `true` if a request has several elements, unless a request
-/// needs an opcode that only `ibv_wr_*` can post.
+/// Returns whether a list of send requests must be posted by `ibv_post_send`, although the queue
+/// pair was created for the newer functions `ibv_wr_*`. Such a queue pair supports both
+/// (ibv_wr_post(3)). Returns `true` if a request has several elements, unless a request of the list
+/// has an opcode that only `ibv_wr_*` can post.
 ///
 /// The reason is a defect of some drivers: `ibv_wr_set_sge_list` and `ibv_wr_set_inline_data_list`
 /// count the bytes wrongly, so that only a part of the message is sent. The driver of Linux's

@@ -121,10 +121,10 @@ impl ProtectionDomainHandle {
         self.innermost().raw == other.innermost().raw
     }
 
-    /// Records that a peer's Send with Invalidate has invalidated the remote key `key` of a memory
-    /// window, which ends the access of peers. Must be called when the completion of the receive
-    /// for that message is processed. The window must belong to this domain. For a shared receive
-    /// queue, the window may belong to the queue pair's domain.
+    /// Records that a peer's Send with Invalidate has invalidated `key`, the remote key of a memory
+    /// window, so that peers no longer have access through the window. Must be called once, when
+    /// the completion of the receive for that message is processed. The window may belong to any
+    /// protection domain of the same context.
     #[inline(never)]
     pub(crate) fn ended_by_peer(&self, key: u32) {
         self.context.leases().ended_by_peer(key);

@@ -281,10 +281,10 @@ impl QueuePairHandle {
         }
     }
 
-    /// Returns how often the program has requested a move to RESET or RTS, by which a failed queue
-    /// pair can execute requests again. If this number has not changed, a request that succeeds
-    /// proves that all earlier requests have succeeded: a failure would have stopped the queue
-    /// pair.
+    /// Returns how many times the program has started or restarted the queue pair, by a request for
+    /// the state RESET or RTS. A failed request stops the queue pair until then. While the count is
+    /// unchanged, a request that succeeds therefore proves that all earlier requests have
+    /// succeeded.
     pub(crate) fn beginnings(&self) -> u32 {
         self.beginnings.load(Ordering::Acquire)
     }
@@ -320,8 +320,9 @@ impl QueuePairHandle {
     /// Returns the guarantees of the device about the order in which the data of a message becomes
     /// visible in memory, as bits of `ibv_query_qp_data_in_order_caps`.
     pub(crate) fn data_in_order(&self, operation: sys::ibv_wr_opcode) -> u32 {
-        /// The flag that requests the guarantees as separate bits:
-        /// `IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS`, which the headers of the bindings lack.
+        /// The flag of `ibv_query_qp_data_in_order` that requests one bit for each guarantee about
+        /// the order of data: `IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS`. The headers from which the
+        /// bindings were generated lack this flag.
         const RETURN_CAPS: u32 = 1;
         // SAFETY: the queue pair is valid.
         let ask =

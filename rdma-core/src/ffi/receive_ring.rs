@@ -75,13 +75,15 @@ impl<T: Send + 'static> ReceiveRing<T> {
         self.ring.take(id)
     }
 
-    /// Returns the limits of receives that are posted with few, inlined checks.
+    /// Returns the limits that a receive must meet to be posted with few checks: the maximum number
+    /// of elements, and the context with which the memory must be registered.
     #[inline]
     pub(super) fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Provides memory for the requests of a batch, before the batch begins.
+    /// Prepares the storage in which a batch of receives is built. Reuses or allocates memory for
+    /// as many receives as the queue can hold, each with the maximum number of elements.
     #[inline]
     pub(super) fn open_room(&mut self) {
         self.room.open(self.ring.capacity(), self.limits.elements());

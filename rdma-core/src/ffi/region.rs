@@ -169,11 +169,12 @@ impl From<AccessFlags> for RegistrationParameters {
 }
 
 impl RegistrationParameters {
-    /// Replaces [`AccessFlags::ZERO_BASED`] by an explicit address 0 for the first byte. Some
-    /// devices ignore the flag, and would then access other bytes than the caller means.
+    /// Replaces [`AccessFlags::ZERO_BASED`], with which requests count bytes from 0, by an explicit
+    /// address 0 for the first byte, because some devices ignore the flag. With the flag, returns
+    /// an error if another address was chosen, or if `start` is not at a page boundary: devices map
+    /// whole pages.
     ///
-    /// `start` is the position of the memory, from which the function checks that the memory begins
-    /// at a page: its address, or its offset in the object that contains it.
+    /// `start` is the address of the memory, or its offset in the object that contains it.
     pub(super) fn explicit(self, start: u64) -> Result<Self> {
         if !self.access.contains(AccessFlags::ZERO_BASED) {
             return Ok(self);
@@ -193,9 +194,9 @@ impl RegistrationParameters {
         })
     }
 
-    /// Returns the number that, added to the address of a byte in this process, gives the address
-    /// that requests use for the byte. The addition wraps around. `start` is the region's address
-    /// in this process.
+    /// Returns the number that must be added to a byte's address in this process to get its address
+    /// in requests. The two differ only if the registration has chosen an address for the first
+    /// byte. `start` is the region's address in this process. The addition wraps around.
     fn shift(self, start: *const u8) -> u64 {
         let start = start as u64;
         self.first.unwrap_or(start).wrapping_sub(start)
@@ -297,14 +298,15 @@ impl RegionHandle {
         &self.memory
     }
 
-    /// Returns the address by which requests refer to the byte that has the address `address` in
-    /// this process.
+    /// Returns the address by which requests refer to the byte of the region that has the address
+    /// `address` in this process.
     #[inline]
     pub(crate) fn request_address(&self, address: *const u8) -> u64 {
         (address as u64).wrapping_add(self.shift)
     }
 
-    /// Returns whether the addresses in requests equal the addresses of the memory in this process.
+    /// Returns whether requests refer to the bytes of the region by their addresses in this
+    /// process. Returns `false` if the registration has chosen other addresses for requests.
     #[inline]
     pub(crate) fn is_mapped(&self) -> bool {
         self.shift == 0

@@ -104,8 +104,9 @@ impl Limits {
         }
     }
 
-    /// Returns the address of the context with which memory for `operation` must be registered. The
-    /// address only identifies the context.
+    /// Returns the number that identifies the context with which the memory of a request must be
+    /// registered: see [`context_id`]. Reads and atomics have a separate number, which matches no
+    /// context if the queue pair does not support these operations.
     #[inline(always)]
     fn context_for(self, operation: Operation) -> usize {
         match operation {
@@ -124,8 +125,8 @@ impl Limits {
 }
 
 /// Checks a request of a connected queue pair with few, inlined checks, and fills in `wr`. The
-/// request must keep nothing alive except its memory. Returns `false` if the request needs the full
-/// checks of [`describe_send`].
+/// request must use no object except its memory (for example no address handle). Returns `false` if
+/// the request needs the full checks of [`describe_send`].
 ///
 /// The function is inlined, so that the compiler removes checks whose result is known in the
 /// caller.
@@ -165,8 +166,8 @@ pub(super) fn describe_fast_path<T: Gather>(
 }
 
 /// Checks a request with inline data of a connected queue pair with few, inlined checks, and fills
-/// in `wr`. The request must keep nothing alive. Returns `false` if the request needs the full
-/// checks of [`describe_inline`].
+/// in `wr`. The request must use no object, such as an address handle. Returns `false` if the
+/// request needs the full checks of [`describe_inline`].
 #[inline(always)]
 pub(super) fn describe_fast_path_inline<D: InlineData>(
     wr: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -476,8 +477,9 @@ impl ReceiveElements {
     }
 }
 
-/// Checks the scatter/gather elements of `memory`, writes them into `room`, and returns their
-/// number.
+/// Writes the scatter/gather elements of `memory` into `room`, and returns their number. Returns an
+/// error if the number or the total length of the elements is too large, if memory is registered
+/// with another context, or if the device cannot write to the memory.
 #[inline]
 pub(super) fn scatter<T: Scatter>(
     room: &mut Room,

@@ -24,12 +24,13 @@ pub(super) fn block_of(id: u64) -> u64 {
     id >> BLOCK_BITS
 }
 
-/// The ids of the requests of a queue with a single owner. A request's number counts from 0 in the
-/// order of posting. Its id has the same low bits; the high bits identify a block of
-/// 2^[`BLOCK_BITS`] ids that only this queue uses.
+/// The work request ids of a queue with a single owner. A request has a number, counted from 0 in
+/// the order of posting, and an id, which is unique within the process. The queue gets its ids in
+/// blocks of 2^24 consecutive ids. An id has the same low 24 bits as the number; its high bits
+/// identify the block.
 ///
-/// At most as many requests are outstanding as a block has ids, so all ids are from the last two
-/// blocks.
+/// At most as many requests are outstanding as a block has ids. The ids of all outstanding requests
+/// are therefore from the last two blocks, and only these are stored.
 ///
 /// The usual way to post and to complete a request compares two ids: `tail_id` with `end_id` before
 /// the post, and the id in a completion with `head_id`. Both comparisons also fail in the states
@@ -77,18 +78,19 @@ pub(super) enum Removals {
     OutOfOrder,
 }
 
-/// The bit that is set in [`Sequence::head_id`] in the state [`Removals::OutOfOrder`], so that the
-/// id of no request equals it. Ids of this crate never have this bit, and ids that the program
-/// chooses are below 2^24 or at least 2^63.
+/// The bit that is set in [`Sequence::head_id`] in the state [`Removals::OutOfOrder`]. A completion
+/// whose id equals `head_id` is handled with few checks, which the bit prevents. Ids of this crate
+/// never have the bit, and ids that the program chooses are below 2^24 or at least 2^63.
 const OUT_OF_ORDER: u64 = 1 << 62;
 
-/// The number that is subtracted from [`Sequence::end_id`] in the state [`Admission::Closed`].
-/// Larger than any capacity, so that `end_id` is then below the id of the next request.
+/// The number that is subtracted from [`Sequence::end_id`] in the state [`Admission::Closed`]. A
+/// request can be posted with few checks only if its id is below `end_id`. The number is larger
+/// than any capacity, so the subtraction prevents this.
 const CLOSED: i64 = 1 << 32;
 
 impl Sequence {
-    /// Creates the ids for a queue with at most `capacity` outstanding requests. `capacity` must be
-    /// at most 2^[`BLOCK_BITS`].
+    /// Creates the work request ids for a queue with at most `capacity` outstanding requests. Ids
+    /// are allocated in blocks of 2^[`BLOCK_BITS`], and `capacity` must not be larger than a block.
     pub(super) fn new(capacity: usize) -> Self {
         let block = next_block();
         Self {
@@ -132,8 +134,9 @@ impl Sequence {
         }
     }
 
-    /// Records whether requests have been removed in the order of posting, after a removal. If not,
-    /// [`Self::oldest_id`] matches no request.
+    /// Records, after the removal of a completed request, whether older requests are still
+    /// outstanding. If so, [`Self::oldest_id`] matches no id, so that every completion is handled
+    /// with all checks.
     pub(super) fn set_removals(&mut self, removals: Removals) {
         self.head_id = match removals {
             Removals::InOrder => self.head_id & !OUT_OF_ORDER,
@@ -199,8 +202,9 @@ impl Sequence {
         BLOCK_MASK + 1 - (self.tail_id & BLOCK_MASK)
     }
 
-    /// Counts `count` more requests as outstanding. `count` must be less than
-    /// [`Self::left_in_block`], so that no new block of ids is needed.
+    /// Counts the next `count` requests as outstanding, after they were posted. Ids are allocated
+    /// in blocks, and this function allocates no block: `count` must be less than
+    /// [`Self::left_in_block`].
     #[inline]
     pub(super) fn advance_tail_within(&mut self, count: u64) {
         debug_assert!(count < self.left_in_block());
@@ -246,9 +250,10 @@ impl Sequence {
         self.head_id = self.id(self.head()) | self.head_id & OUT_OF_ORDER;
     }
 
-    /// Allocates a new block of 2^[`BLOCK_BITS`] ids if the request with the number `number` is the
-    /// first to need it. The number must be less than 2^[`BLOCK_BITS`] above the number of the
-    /// oldest outstanding request. Numbers must not decrease from call to call.
+    /// Allocates a block of 2^[`BLOCK_BITS`] work request ids if the request with the number
+    /// `number` is the first to need it. The block replaces the last block but one, so the number
+    /// must be less than 2^[`BLOCK_BITS`] above that of the oldest outstanding request. Numbers
+    /// must not decrease from call to call.
     #[inline]
     pub(super) fn open(&mut self, number: u64) {
         if number & BLOCK_MASK == 0 && number >> BLOCK_BITS == self.opened {
@@ -273,7 +278,8 @@ mod tests {
         assert_eq!(one.number(0), None, "the id of an empty completion");
     }
 
-    /// Returns the ids of a queue that has used `blocks` blocks of ids, except for the last 7 ids.
+    /// Returns the ids of a queue without outstanding requests that has used all but 7 ids of
+    /// `blocks` blocks. After 7 more requests the queue needs its next block of 2^24 ids.
     fn before_the_change(blocks: u64) -> Sequence {
         at((blocks << BLOCK_BITS) - 7, blocks)
     }

@@ -34,9 +34,9 @@ impl RegionHandle {
     /// Changes the domain, access or memory of the region, which also changes its keys. Returns the
     /// former memory if the memory changed.
     ///
-    /// Returns an error for [`AccessFlags::ZERO_BASED`] with new memory, because requests then
-    /// address the memory by its address in this process. Also returns an error for a change of
-    /// that flag without new memory, because the addresses in requests then stay the same.
+    /// Returns an error for two changes, because `ibv_rereg_mr` cannot set the addresses in
+    /// requests: [`AccessFlags::ZERO_BASED`] with new memory, whose bytes have their addresses in
+    /// this process, and a change of that flag without new memory, whose addresses stay the same.
     ///
     /// On failure the handle is unchanged. After [`Status::Unusable`] the caller must deregister
     /// the region and prevent its use. The region must cover the whole of its memory.

@@ -185,7 +185,8 @@ impl<T: Send + 'static> Ring<T> {
     }
 
     /// Records that the next request was posted, and stores its memory and the objects that it
-    /// keeps alive. The slot of the request need not be empty.
+    /// keeps alive in its slot. Drops the content that a leaked batch (never dropped) may have left
+    /// there.
     #[inline]
     pub(super) fn keep(&mut self, memory: Option<T>, keep: KeepAlive) {
         let slot = self.slot(self.order.tail());
@@ -212,8 +213,10 @@ impl<T: Send + 'static> Ring<T> {
         number.map_or(0, |number| number - self.order.head() + 1)
     }
 
-    /// Removes the oldest request in flight, which must exist, and returns its memory. The request
-    /// has completed, because the request posted `left` requests later has ended with `outcome`.
+    /// Removes the oldest request in flight, which must exist, and returns its memory. A completion
+    /// with the outcome `outcome` has arrived for the request that was posted `left` requests
+    /// later. Such a completion also completes all earlier requests, because unsignaled requests
+    /// have no completion of their own.
     #[inline]
     pub(super) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         let slot = self.slot(self.order.oldest_id());
@@ -221,8 +224,8 @@ impl<T: Send + 'static> Ring<T> {
         self.take_slot(slot, outcome, left)
     }
 
-    /// Removes the oldest request in flight and returns its memory, or `None` if the request had no
-    /// memory. The request must exist, and must keep nothing else alive.
+    /// Removes the oldest request in flight, which must exist, and returns its memory, or `None` if
+    /// the request had no memory. The request must use no other object, such as an address handle.
     #[inline]
     pub(super) fn take_oldest(&mut self) -> Option<T> {
         let slot = self.slot(self.order.oldest_id());
@@ -279,8 +282,9 @@ impl<T: Send + 'static> Ring<T> {
         held.memory.take()
     }
 
-    /// Returns the index of the slot for the request with this number, or with this id: both have
-    /// the same low bits.
+    /// Returns the index in `slots` of the request with this number (counted from 0 in the order of
+    /// posting), or with this work request id. The index is the low bits, which number and id have
+    /// in common.
     #[inline]
     fn slot(&self, number: u64) -> usize {
         number as usize & self.mask
@@ -334,15 +338,17 @@ impl<T: Send + 'static> Ring<T> {
         }
     }
 
-    /// Returns the id of the next request to be added to the batch, or `None` if that request
-    /// cannot take the fast path.
+    /// Returns the id of the next request to be added to the batch if few checks suffice. Returns
+    /// `None` if the request needs all checks, for example because the ring is full or needs new
+    /// ids.
     #[inline]
     pub(super) fn fast_path_staged_id(&self) -> Option<u64> {
         let behind = self.staged.end - self.staged.start;
         (self.fast_path_staging > 0).then(|| self.order.next_id() + behind)
     }
 
-    /// Adds the next request to the batch, and stores its memory in this ring of requests.
+    /// Records that the next request was added to the batch, and stores its memory in this ring of
+    /// requests.
     ///
     /// # Safety
     ///
@@ -360,8 +366,9 @@ impl<T: Send + 'static> Ring<T> {
         unsafe { (&raw mut self.slots.get_unchecked_mut(slot).memory).write(Some(memory)) };
     }
 
-    /// Adds the next request to the batch. The request must need neither memory nor other objects
-    /// until it completes, and [`Self::fast_path_staged_id`] must have returned an id for it.
+    /// Records that the next request was added to the batch. Stores nothing: the request must need
+    /// neither memory nor other objects until it completes. [`Self::fast_path_staged_id`] must have
+    /// returned an id for it.
     #[inline]
     pub(super) fn stage_nothing(&mut self) {
         debug_assert!(self.fast_path_staging > 0);
@@ -370,8 +377,9 @@ impl<T: Send + 'static> Ring<T> {
         self.order.set_admission(Admission::Closed);
     }
 
-    /// Drops the memory of those requests with the numbers `numbers` that a batch contained but
-    /// that were not posted.
+    /// Drops the memory and objects of the requests with the numbers `numbers`, which were added to
+    /// a batch. Skips requests that were then posted: their numbers are below the number of the
+    /// next request to be posted.
     #[cold]
     fn clear(&mut self, numbers: Range<u64>) {
         for number in numbers.start.max(self.order.tail())..numbers.end {
@@ -387,8 +395,8 @@ impl<T: Send + 'static> Ring<T> {
         self.order.id(self.staged.end)
     }
 
-    /// Adds the next request to the batch. Stores its memory and the objects in `keep` in the ring
-    /// until the request has completed.
+    /// Records that the next request was added to the batch. Stores its memory and the objects in
+    /// `keep` in the ring until the request has completed.
     #[inline]
     pub(super) fn stage(&mut self, memory: Option<T>, keep: KeepAlive) {
         let slot = self.slot(self.staged.end);
@@ -493,8 +501,9 @@ mod tests {
         Ring::new(handle, 4, true)
     }
 
-    /// Adds requests to a batch as long as they need only few checks, checks their ids, and returns
-    /// their number.
+    /// Adds requests to the batch for a test while [`Ring::fast_path_staged_id`] returns an id,
+    /// which means that few checks suffice. Asserts that the ids are right, and returns the number
+    /// of added requests.
     fn stage_fast_path(ring: &mut Ring<Memory>) -> usize {
         let mut count = 0;
         while let Some(id) = ring.fast_path_staged_id() {

@@ -212,8 +212,9 @@ impl<T: Send + 'static> Ring<T> {
         number.map_or(0, |number| number - self.order.head() + 1)
     }
 
-    /// Removes the oldest request in flight, which must exist, and returns its memory. The request
-    /// has completed, because the request posted `left` requests later has ended with `outcome`.
+    /// Removes the oldest request in flight, which must exist. Returns its memory, or `None` for an
+    /// inline request. `outcome` is the reported outcome of the request that was posted `left`
+    /// requests later, and whose completion also completes this one; 0 means this request itself.
     #[inline]
     pub(super) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         let slot = self.slot(self.order.oldest_id());

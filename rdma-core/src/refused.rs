@@ -41,7 +41,8 @@ impl<T> Refused<T> {
         Self { error, value }
     }
 
-    /// Converts the value by `change`, for example to the public type, and keeps the error.
+    /// Replaces the value that the failed operation would have consumed with the result of
+    /// `change`, and keeps the error of that operation.
     pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> Refused<U> {
         Refused::new(change(self.value), self.error)
     }

@@ -58,8 +58,8 @@ impl ScopeRequests {
         }
     }
 
-    /// Waits until the request `ticket` has ended, and frees its slot. Returns the completion of
-    /// the request, or the error if the request failed.
+    /// Waits until the request with the handle `ticket` has ended, and frees its place in the table
+    /// of requests. Returns the completion of the request, or the error if the request failed.
     #[inline(never)]
     pub(crate) fn wait(&self, ticket: Ticket<'_>) -> Result<WorkCompletion> {
         let is_over = || !self.is_awaited(ticket);
@@ -89,7 +89,8 @@ impl ScopeRequests {
         }
     }
 
-    /// Polls the completion queues once, and returns whether the request `ticket` has ended.
+    /// Returns whether the request with the handle `ticket` has ended. Polls the completion
+    /// queues once before, unless the request has already ended.
     pub(crate) fn is_over(&self, ticket: Ticket<'_>) -> Result<bool> {
         if self.is_awaited(ticket) {
             self.poll()?;
@@ -97,7 +98,8 @@ impl ScopeRequests {
         Ok(!self.is_awaited(ticket))
     }
 
-    /// Returns whether the request `ticket` is still in flight, according to its slot.
+    /// Returns whether the request with the handle `ticket` is still in flight, according to the
+    /// completions that were polled so far.
     fn is_awaited(&self, ticket: Ticket<'_>) -> bool {
         matches!(
             self.slots.get(ticket.id()),

@@ -77,14 +77,15 @@ impl Ticket<'_> {
         self.id
     }
 
-    /// Returns whether the word (stored state) of the request's slot equals `word`.
+    /// Returns whether the stored state of this request equals `word`. The id of the request as
+    /// state means that the request is in flight; [`FREE`] means that no request is stored.
     #[inline]
     pub(super) fn has_word(self, word: u64) -> bool {
         self.word.get() == word
     }
 
-    /// Returns whether the request is in the usual state: in flight, keeping nothing alive, and the
-    /// program has not dropped its handle.
+    /// Returns whether the request is in flight, has no object to keep alive (such as an address
+    /// handle), and still has the handle by which the program waits for it.
     #[inline]
     pub(super) fn is_simply_in_flight(self) -> bool {
         self.has_word(self.id)
@@ -229,8 +230,8 @@ impl ScopeSlots {
         }
     }
 
-    /// Returns the index and the state of each slot in use. Methods that take an id also accept
-    /// this index.
+    /// Returns the index and the state of each slot of this table that is not free. The methods of
+    /// this table that take a request id also accept the index.
     pub(super) fn in_use(&self) -> impl Iterator<Item = (u64, SlotState)> {
         (0..=self.mask).filter_map(|slot| Some((slot, self.get(slot)?)))
     }

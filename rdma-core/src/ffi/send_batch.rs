@@ -149,8 +149,8 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         self.stage_any_inline(SendRequest::from_described(data, description))
     }
 
-    /// Adds a request with inline data on the fast path. Returns `false` if the request needs the
-    /// general path, and was not added.
+    /// Adds a request with inline data to the batch after few, inlined checks. Returns `false`, and
+    /// adds nothing, if the request needs more checks.
     #[inline(always)]
     fn stage_fast_path_inline<D: InlineData + 'a>(
         &mut self,
@@ -229,8 +229,9 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         }
     }
 
-    /// Records that the requests before the request `bad` are in flight, after the device has
-    /// refused `bad`. Returns the number of these requests. The batch has `count` requests.
+    /// Marks the requests of the batch before `bad` as in flight, and returns their number: the
+    /// device has accepted them, and has refused `bad`. The request `bad` and those after it stay
+    /// in the batch, which had `count` requests.
     #[cold]
     fn launch_before(&mut self, bad: *mut sys::ibv_send_wr, count: usize) -> usize {
         let queue = &mut *self.queue;

@@ -74,17 +74,17 @@ impl Signals {
         self.limit = (capacity as u32 / queues.max(1)).saturating_sub(1);
     }
 
-    /// Returns whether a request that follows `run` unsignaled requests may be unsignaled, too.
-    /// Returns `false` as well if the number of queues has changed, because the maximum of `run`
-    /// then changes.
+    /// Returns whether a request may be unsignaled, although the `run` requests before it are
+    /// unsignaled, too. Returns `false` if `run` has reached the limit. Also returns `false` if the
+    /// limit is outdated, because the number of queues that share the send queue has changed.
     #[inline]
     fn may_wait(&self, run: u32, queue_pair: &QueuePairHandle) -> bool {
         run < self.limit && self.queues == queue_pair.send_queues()
     }
 
-    /// Returns whether a request that the program made unsignaled must be signaled nevertheless,
-    /// because it follows `run` unsignaled requests. Computes the maximum of `run` again if the
-    /// number of queues has changed.
+    /// Returns whether an unsignaled request must be made signaled, because the `run` unsignaled
+    /// requests before it reach the limit. The limit is this queue's share of the `capacity` of the
+    /// send queue, minus 1. Updates the limit if the number of queues that share has changed.
     #[inline]
     fn is_due(&mut self, run: u32, queue_pair: &QueuePairHandle, capacity: usize) -> bool {
         let queues = queue_pair.send_queues();
@@ -141,8 +141,9 @@ impl<T: Send + 'static> SendRing<T> {
         self.ring.completed(id)
     }
 
-    /// Removes the oldest request in flight, which must exist, and returns its memory. The request
-    /// has completed, because the request posted `left` requests later has ended with `outcome`.
+    /// Removes the oldest request in flight, which must exist. Returns its memory, or `None` for an
+    /// inline request. `outcome` is the reported outcome of the request that was posted `left`
+    /// requests later, and whose completion also completes this one; 0 means this request itself.
     #[inline]
     pub(crate) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         self.ring.retire(outcome, left)
@@ -339,27 +340,29 @@ impl<T: Send + 'static> SendRing<T> {
         }
     }
 
-    /// Returns whether a request that follows `run` unsignaled requests may be unsignaled, too.
-    /// Returns `false` as well if the number of queues of the queue pair has changed, because the
-    /// maximum of `run` must then be computed again.
+    /// Returns whether a request may be unsignaled, although the `run` requests before it are
+    /// unsignaled, too. Returns `false` if `run` has reached the limit. Also returns `false` if the
+    /// limit is outdated, because the number of queues that share the send queue has changed.
     #[inline]
     pub(super) fn may_wait(&self, run: u32) -> bool {
         self.signals.may_wait(run, self.ring.queue_pair())
     }
 
-    /// Provides memory for the requests of a batch, before the batch begins.
+    /// Prepares the storage for the C structs of a batch, before the batch begins. The storage has
+    /// room for as many requests as the send queue.
     #[inline]
     pub(super) fn open_room(&mut self) {
         self.room.open(self.ring.capacity(), self.limits.elements());
     }
 
-    /// Returns the limits that requests on the fast path must meet.
+    /// Returns the limits that a request must meet, for example on its number of memory ranges, so
+    /// that few, inlined checks suffice to post it.
     #[inline]
     pub(super) fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Returns whether the fast path of the queue pair supports datagrams.
+    /// Returns whether datagrams of the queue pair can be posted after few, inlined checks.
     #[inline]
     pub(super) fn sends_datagrams(&self) -> bool {
         self.sends_datagrams

@@ -181,8 +181,8 @@ impl Writing {
         unsafe { &*self.shared.span.get() }
     }
 
-    /// Returns the bytes for writing, not the [`Span`] itself: a caller with two claims could
-    /// exchange their spans, and each claim would then guard the wrong memory.
+    /// Returns all bytes of the shared memory for writing. Does not return the [`Span`], because a
+    /// caller with rights to two memories could then swap their spans.
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the only write claim is held; `&mut self` makes the borrow exclusive.

@@ -14,8 +14,8 @@ use super::slot_sync::{AtomicU64, FreeList, SharedCell};
 const INDEX_BITS: u32 = 16;
 const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 
-/// Number of requests that can use a slot before the slot needs a new block of ids: one id for each
-/// use.
+/// Number of requests that can use a slot before the slot needs a new block of 2^24 consecutive
+/// ids. The slot gives its requests only those ids of a block whose low bits are its own index.
 const USES_OF_BLOCK: u64 = 1 << (BLOCK_BITS - INDEX_BITS);
 
 /// The state of a slot that no request uses. The low bits of a slot's word are the state; the

@@ -14,16 +14,17 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::inbox::Inbox;
 
-/// Flag of [`Stash::state`]: the stash contains completions, or a thread has it open.
+/// Flag of [`Stash::state`]: the store contains polled completions for other threads, or a thread
+/// holds its lock to add or remove completions.
 const FILLED: u64 = 1;
-/// Flag of [`Stash::state`]: the completion queue is an extended queue, which `ibv_poll_cq` must
-/// not poll. [`Stash::needs_slow_path`] then always returns `true`.
+/// Flag of [`Stash::state`]: the completion queue is an extended queue. `ibv_poll_cq`, which the
+/// fast code for polling calls, must not poll such a queue.
 const SLOW: u64 = 2;
 /// Flag of [`Stash::state`]: at least one waiting thread has registered an [`Inbox`], so polled
 /// completions may belong to that thread.
 const AWAITED: u64 = 4;
-/// Unit of the part of [`Stash::state`] that counts sorting threads. A thread is sorting while it
-/// polls the device and passes on completions of other threads' requests.
+/// Amount that each thread with a guard from [`Stash::sort`] adds to [`Stash::state`]. Such a
+/// thread polls the device, and passes on completions of other threads' requests.
 const SORTER: u64 = 1 << 3;
 const WAITER: u64 = 1 << 32;
 const SORTERS: u64 = WAITER - SORTER;
@@ -42,8 +43,8 @@ pub(super) struct Stash<T> {
 }
 
 impl<T> Stash<T> {
-    /// Creates an empty store of completions. If `always_slow` is set, [`Self::needs_slow_path`]
-    /// always returns `true`.
+    /// Creates an empty store of completions. `always_slow` is set for extended completion queues,
+    /// which the fast code for polling (`ibv_poll_cq`) must not poll.
     pub(super) fn new(always_slow: bool) -> Self {
         Self {
             state: AtomicU64::new(if always_slow { SLOW } else { 0 }),
@@ -52,16 +53,13 @@ impl<T> Stash<T> {
         }
     }
 
-    /// Returns whether a poll must also read the completions that other threads have stored here.
-    /// Whatever the result, a completion from the device may belong to [another waiting
-    /// thread](Self::is_awaited).
-    ///
-    /// A relaxed load suffices. If another thread stores completions meanwhile, the caller finds
-    /// them at its next poll. If another thread has just taken the completions from the device, the
-    /// caller must call this function after it has held the device's lock: the result is then
-    /// `true`.
+    /// Returns whether polling the device with `ibv_poll_cq` does not suffice: other threads may
+    /// have stored completions here, or the queue is an extended queue.
     #[inline]
     pub(super) fn needs_slow_path(&self) -> bool {
+        // Relaxed: completions that another thread stores meanwhile are found at the next poll. If
+        // another thread has just taken completions from the device, a caller that has held the
+        // device's lock since then sees the change of the state.
         self.state.load(Ordering::Relaxed) & !AWAITED != 0
     }
 
@@ -87,12 +85,12 @@ impl<T> Stash<T> {
         }
     }
 
-    /// Returns whether at least one waiting thread has registered an [`Inbox`].
-    ///
-    /// A relaxed load suffices: the inbox was registered before its requests were posted, so a
-    /// thread that has polled their completions gets `true`.
+    /// Returns whether at least one waiting thread has registered an [`Inbox`], a store for the
+    /// completions that this thread waits for.
     #[inline]
     pub(super) fn is_awaited(&self) -> bool {
+        // Relaxed: the inbox was registered before its requests were posted, so a thread that has
+        // polled their completions sees the flag.
         self.state.load(Ordering::Relaxed) & AWAITED != 0
     }
 
@@ -120,21 +118,20 @@ impl<T> Stash<T> {
         }
     }
 
-    /// Begins sorting: until the returned guard is dropped, this thread may poll the device, even
-    /// while other threads do. The thread must store completions of their requests here.
+    /// Permits this thread to poll the device at the same time as other threads, until the returned
+    /// guard is dropped. The thread must add completions of other threads' requests to this store.
     ///
-    /// Returns `None` if completions may be stored here, or if a thread waits in
-    /// [`Self::open_sorted`]. The caller must then call [`Self::open`] instead.
+    /// Returns `None` if this store may already contain completions, or if another thread waits in
+    /// [`Self::open_sorted`]. The caller must then lock the store by [`Self::open`] instead.
     pub(super) fn sort(&self) -> Option<Sorting<'_>> {
         let before = self.state.fetch_add(SORTER, Ordering::Relaxed);
         let sorting = Sorting { state: &self.state };
         (before & !(SORTERS | AWAITED) == 0).then_some(sorting)
     }
 
-    /// Waits until no thread is [sorting](Self::sort), then locks the stored completions.
-    ///
-    /// The wait is bounded: while this thread waits, [`Self::sort`] returns `None`, so no other
-    /// thread begins to sort.
+    /// Locks the stored completions, after all threads that hold a guard from [`Self::sort`] have
+    /// dropped it. Such threads may still add completions. While this thread waits, [`Self::sort`]
+    /// returns `None`, so the wait ends soon.
     pub(super) fn open_sorted(&self) -> OpenStash<'_, T> {
         /// Number of busy-wait iterations before the thread yields the processor. Most waits end
         /// earlier, because other threads hold their [`Sorting`] guards only for a short time.
@@ -157,8 +154,8 @@ impl<T> Stash<T> {
     }
 }
 
-/// The guard of a thread that polls the device and stores completions of other threads' requests:
-/// see [`Stash::sort`].
+/// The guard of a thread that polls the device and adds completions of other threads' requests to a
+/// [`Stash`]. Until the guard is dropped, [`Stash::open_sorted`] waits. Created by [`Stash::sort`].
 #[derive(Debug)]
 pub(super) struct Sorting<'a> {
     state: &'a AtomicU64,

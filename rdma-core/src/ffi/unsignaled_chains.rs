@@ -29,9 +29,9 @@ struct ChainEnds {
 }
 
 impl UnsignaledChains {
-    /// Creates an empty list. `is_alone` says that no other queue posts to the queue pair. If
-    /// another queue does, the first request must be signaled, because the send queue may be almost
-    /// full of requests of other queues.
+    /// Creates an empty list of posted unsignaled requests. `is_alone` means that no other queue
+    /// posts to the queue pair. Otherwise the first request becomes signaled, because requests of
+    /// other queues may have filled the send queue almost completely.
     pub(super) fn new(is_alone: bool) -> Self {
         let run = if is_alone { 0 } else { u32::MAX };
         Self {
@@ -92,9 +92,9 @@ impl UnsignaledChains {
         id.unwrap_or(0)
     }
 
-    /// Adds a series of posted unsignaled requests whose last request has the id `id`. The next
-    /// request that the program posts will be signaled, because the series may already have the
-    /// maximum length.
+    /// Puts back a series of posted unsignaled requests that was removed for a new request, because
+    /// the new request was not posted. `id` is the id of the last request of the series. The next
+    /// request becomes signaled, because the series may already have the maximum length.
     #[cold]
     pub(super) fn leave(&self, id: u64) {
         let mut chains = self.chains.lock();
@@ -105,8 +105,8 @@ impl UnsignaledChains {
 }
 
 /// A request that is being posted, with the earlier unsignaled requests that its completion will
-/// also complete. If the device rejects the request, those earlier requests must be added to
-/// [`UnsignaledChains`] again, by [`UnsignaledChains::leave`].
+/// also complete. If the device rejects the request, the caller must put these earlier requests
+/// back by [`UnsignaledChains::leave`], so that a later request completes them.
 pub(super) struct ChainedRequest<'a> {
     unsignaled_chains: &'a UnsignaledChains,
     /// The guard of the lock on the chains, if the request is unsignaled; `None` if it is signaled.

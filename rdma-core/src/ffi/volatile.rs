@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use super::access::{copy_in, copy_out};
 use super::span::Span;
 
-/// An owned range of registered memory (a span) that is never borrowed as a slice. The program
-/// accesses it only by atomic operations.
-///
-/// Invariant: while this value exists, no plain reference to the bytes exists.
+/// An owned range of registered memory that the program accesses only by atomic operations. While
+/// this value exists, no Rust reference to the bytes exists, because peers or the device may change
+/// them at any time, which would be undefined behavior for bytes behind a reference.
 #[derive(Debug)]
 pub(crate) struct Volatile {
     span: Span,
@@ -21,8 +20,8 @@ impl Volatile {
         Self { span }
     }
 
-    /// Returns the span, whose bytes can then be borrowed again. The caller must know that no peer
-    /// or device writes to them any more.
+    /// Returns the range of registered memory, whose bytes can then be borrowed again. The caller
+    /// must know that no peer or device writes to them any more.
     pub(super) fn into_span(self) -> Span {
         self.span
     }

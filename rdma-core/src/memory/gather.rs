@@ -132,12 +132,12 @@ impl<M: Contiguous> Part<M> {
 }
 
 impl<M> Part<M> {
-    /// Returns the whole memory, including the bytes outside the range.
+    /// Returns the whole memory from which this part was made.
     pub fn into_inner(self) -> M {
         self.memory
     }
 
-    /// Returns the range of the memory that a request uses.
+    /// Returns the range of bytes, counted from the start of the whole memory, that a request uses.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
     }

@@ -171,10 +171,10 @@ fn check(buffer: &Buffer, window: &MemoryWindow, access: AccessFlags) -> Result<
 }
 
 impl WindowLease {
-    /// Pairs `buffer` with a window, like [`Buffer::lease`], but without any check. The caller must
-    /// have checked the arguments. If `buffer` is a part of a registration, the caller must know
-    /// that the device enforces the bounds of the window, or that the rest of the registration is
-    /// not in use.
+    /// Creates a lease, which lets peers access `buffer` through `window` once the window is bound.
+    /// The caller must have checked the arguments as [`Buffer::lease`] does. If `buffer` is a part
+    /// of a registration, the device must enforce the bounds of the window, or the rest of the
+    /// registration must not be in use.
     pub(super) fn of_any_part(buffer: Buffer, window: MemoryWindow, access: AccessFlags) -> Self {
         let lease = Lease::new(window.into_handle(), buffer.into_span(), access);
         Self { lease }

@@ -19,10 +19,12 @@ pub struct LentMemory {
     source: Source,
 }
 
-/// The owned right to read the memory. As long as it exists, nothing can write to the memory.
+/// The value that keeps the memory of a [`LentMemory`] alive and read-only.
 #[derive(Debug)]
 enum Source {
+    /// The right to read a shared buffer, which excludes writers while it exists.
     Claim(ReadClaim),
+    /// A buffer that is read-only.
     Frozen(FrozenBuffer),
 }
 

@@ -152,10 +152,11 @@ impl SharedBuffer {
     }
 }
 
-/// A frozen buffer for which each use needs a read claim at run time. Clones share the memory.
+/// Read-only registered memory that several requests and clones of this value can use at the same
+/// time. Each request holds a [`ReadClaim`], a right to read that keeps the memory registered.
 ///
 /// The read-only counterpart of [`SharedBuffer`], for example for memory of the program that was
-/// registered by [`ProtectionDomain::register_shared`]. No write claim on the memory can exist.
+/// registered by [`ProtectionDomain::register_shared`].
 ///
 /// [`ProtectionDomain::register_shared`]: crate::ProtectionDomain::register_shared
 ///
@@ -309,8 +310,8 @@ impl DerefMut for WriteClaim {
     }
 }
 
-/// The right of a request to read or to write shared memory. Intended as the memory type of queues
-/// whose requests need both kinds of rights.
+/// The right of a request to read or to write shared memory. All requests of a queue have the same
+/// memory type; this type lets one queue post both requests that read and requests that write.
 #[derive(Debug)]
 pub enum Claim {
     /// The claim of a request that only reads the memory.

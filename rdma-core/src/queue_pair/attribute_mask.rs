@@ -9,75 +9,83 @@ bitflags::bitflags! {
     #[doc(alias = "ibv_qp_attr_mask")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct AttributeMask: u32 {
-        /// The bit for the state of the queue pair.
+        /// Selects the state of the queue pair, as an attribute to modify or query.
         #[doc(alias = "IBV_QP_STATE")]
         const STATE = raw::IBV_QP_STATE.0;
-        /// The bit for the state in which the caller assumes the queue pair to be before the
-        /// modification.
+        /// Selects the state that the caller assumes the queue pair to have before the
+        /// modification, as an attribute of that modification.
         #[doc(alias = "IBV_QP_CUR_STATE")]
         const CURRENT_STATE = raw::IBV_QP_CUR_STATE.0;
-        /// The bit for the setting whether an asynchronous event reports that the send queue has
-        /// drained.
+        /// Selects the setting for an asynchronous event when the send queue has drained, as an
+        /// attribute to modify or query.
         #[doc(alias = "IBV_QP_EN_SQD_ASYNC_NOTIFY")]
         const NOTIFY_DRAINED = raw::IBV_QP_EN_SQD_ASYNC_NOTIFY.0;
-        /// The bit for the operations that the peer may perform through the queue pair.
+        /// Selects the operations that the peer may perform through the queue pair, as an attribute
+        /// to modify or query.
         #[doc(alias = "IBV_QP_ACCESS_FLAGS")]
         const ACCESS = raw::IBV_QP_ACCESS_FLAGS.0;
-        /// The bit for the index of the partition key in the port's P_Key table.
+        /// Selects the index of the partition key in the port's P_Key table, as an attribute to
+        /// modify or query.
         #[doc(alias = "IBV_QP_PKEY_INDEX")]
         const PKEY_INDEX = raw::IBV_QP_PKEY_INDEX.0;
-        /// The bit for the number of the local port.
+        /// Selects the number of the local port, as an attribute to modify or query.
         #[doc(alias = "IBV_QP_PORT")]
         const PORT = raw::IBV_QP_PORT.0;
-        /// The bit for the queue key.
+        /// Selects the queue key, as an attribute to modify or query.
         #[doc(alias = "IBV_QP_QKEY")]
         const QKEY = raw::IBV_QP_QKEY.0;
-        /// The bit for the address vector of the path to the peer.
+        /// Selects the address vector of the path to the peer, as an attribute to modify or query.
         #[doc(alias = "IBV_QP_AV")]
         const ADDRESS = raw::IBV_QP_AV.0;
-        /// The bit for the path MTU.
+        /// Selects the path MTU, as an attribute to modify or query.
         #[doc(alias = "IBV_QP_PATH_MTU")]
         const PATH_MTU = raw::IBV_QP_PATH_MTU.0;
-        /// The bit for the acknowledgement timeout.
+        /// Selects the acknowledgement timeout, as an attribute to modify or query.
         #[doc(alias = "IBV_QP_TIMEOUT")]
         const ACK_TIMEOUT = raw::IBV_QP_TIMEOUT.0;
-        /// The bit for the maximum number of retries after missing acknowledgements.
+        /// Selects the maximum number of retries after missing acknowledgements, as an attribute to
+        /// modify or query.
         #[doc(alias = "IBV_QP_RETRY_CNT")]
         const RETRIES = raw::IBV_QP_RETRY_CNT.0;
-        /// The bit for the maximum number of retries after receiver-not-ready (RNR) responses.
+        /// Selects the maximum number of retries after receiver-not-ready (RNR) responses, as an
+        /// attribute to modify or query.
         #[doc(alias = "IBV_QP_RNR_RETRY")]
         const RNR_RETRIES = raw::IBV_QP_RNR_RETRY.0;
-        /// The bit for the first packet sequence number to be received.
+        /// Selects the first packet sequence number to be received, as an attribute to modify or
+        /// query.
         #[doc(alias = "IBV_QP_RQ_PSN")]
         const RECEIVE_SEQUENCE = raw::IBV_QP_RQ_PSN.0;
-        /// The bit for the maximum number of outstanding RDMA reads and atomics as the requester.
+        /// Selects the maximum number of RDMA reads and atomics that the queue pair has outstanding
+        /// as the requester, as an attribute to modify or query.
         #[doc(alias = "IBV_QP_MAX_QP_RD_ATOMIC")]
         const OUTGOING_READS = raw::IBV_QP_MAX_QP_RD_ATOMIC.0;
-        /// The bit for the alternate path, which the device uses when the first path to the peer
-        /// fails.
+        /// Selects the path that the device uses when the first path to the peer fails, as an
+        /// attribute to modify or query.
         #[doc(alias = "IBV_QP_ALT_PATH")]
         const ALTERNATE_PATH = raw::IBV_QP_ALT_PATH.0;
-        /// The bit for the minimum delay that a peer must wait after a receiver-not-ready (RNR)
-        /// response.
+        /// Selects the minimum delay of a peer after a receiver-not-ready (RNR) response, as an
+        /// attribute to modify or query.
         #[doc(alias = "IBV_QP_MIN_RNR_TIMER")]
         const MIN_RNR_TIMER = raw::IBV_QP_MIN_RNR_TIMER.0;
-        /// The bit for the first packet sequence number to be sent.
+        /// Selects the first packet sequence number to be sent, as an attribute to modify or query.
         #[doc(alias = "IBV_QP_SQ_PSN")]
         const SEND_SEQUENCE = raw::IBV_QP_SQ_PSN.0;
-        /// The bit for the maximum number of RDMA reads and atomics that the queue pair processes
-        /// at the same time, as the responder.
+        /// Selects the maximum number of RDMA reads and atomics that the queue pair processes at
+        /// the same time as the responder, as an attribute to modify or query.
         #[doc(alias = "IBV_QP_MAX_DEST_RD_ATOMIC")]
         const INCOMING_READS = raw::IBV_QP_MAX_DEST_RD_ATOMIC.0;
-        /// The bit for the state of path migration.
+        /// Selects the state of path migration, as an attribute to modify or query.
         #[doc(alias = "IBV_QP_PATH_MIG_STATE")]
         const MIGRATION = raw::IBV_QP_PATH_MIG_STATE.0;
-        /// The bit for the capacities of the send and receive queues.
+        /// Selects the capacities of the send and receive queues, as an attribute to modify or
+        /// query.
         #[doc(alias = "IBV_QP_CAP")]
         const CAPACITIES = raw::IBV_QP_CAP.0;
-        /// The bit for the number of the peer's queue pair.
+        /// Selects the number of the peer's queue pair, as an attribute to modify or query.
         #[doc(alias = "IBV_QP_DEST_QPN")]
         const DESTINATION = raw::IBV_QP_DEST_QPN.0;
-        /// The bit for the maximum rate at which the queue pair sends.
+        /// Selects the maximum rate at which the queue pair sends, as an attribute to modify or
+        /// query.
         #[doc(alias = "IBV_QP_RATE_LIMIT")]
         const RATE_LIMIT = raw::IBV_QP_RATE_LIMIT.0;
         // Permits bits that only later versions of the header define.

@@ -241,8 +241,8 @@ bitflags::bitflags! {
     }
 }
 
-/// The kind of operation that writes the data of a message to memory. The guaranteed
-/// [order](DataOrder) can depend on the kind.
+/// The kind of operation (send, RDMA write or RDMA read) whose data arrives in local memory. The
+/// order in which the bytes become visible, a [`DataOrder`], can depend on the kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Arrival {

@@ -144,7 +144,8 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
     /// Posts all requests, like [`Self::post`], and keeps the empty batch for more requests.
     ///
     /// While the batch exists, it borrows the queue, so the program cannot process completions,
-    /// which would free room. The queue needs enough room for the requests of all these batches.
+    /// which would free room. All requests that are posted through the batch must fit into the
+    /// queue.
     ///
     /// ```
     /// # use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest};

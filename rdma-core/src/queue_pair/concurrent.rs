@@ -173,8 +173,9 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
         CompletedMemory(self.finish(completion))
     }
 
-    /// Returns the requests that `completion` completes, like [`Self::complete`], including inline
-    /// requests without memory.
+    /// Returns an iterator over the requests that `completion` completes, like [`Self::complete`],
+    /// but including inline requests. Each item is the index of a slot and the memory of its
+    /// request; `None` for an inline request. The program must [release](Self::release) each slot.
     #[inline]
     pub fn finish(&self, completion: &WorkCompletion) -> CompletedSlots<'_, T> {
         let outcome = Outcome::of(completion);

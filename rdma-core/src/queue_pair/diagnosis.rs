@@ -75,8 +75,9 @@ impl QueriedValues {
         flaws
     }
 
-    /// Compares `wanted`, which the device refused for a queue pair in the queried state, with the
-    /// specification's tables of states and attributes. Adds each violation to `flaws`.
+    /// Adds a [`Flaw`] to `flaws` for each rule of the specification that the refused modification
+    /// `wanted` violates, for example about the attributes that a state transition needs. Adds
+    /// nothing if the state of the queue pair is not known.
     fn add_violations(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let Some(from) = self.state else {
             return;

@@ -62,9 +62,9 @@ impl KeepAlive {
         }
     }
 
-    /// Returns the outcome of an unsignaled request, which has no completion of its own. `later` is
-    /// the outcome of a later request; the result differs from `later` only for changes of a memory
-    /// window, if the queue pair was reset in between.
+    /// Returns the outcome of an unsignaled request, which has no completion of its own: `later`,
+    /// the outcome of a later request. If the request changes a memory window, and the queue pair
+    /// was reset in between, returns failure, because the reset may have discarded the request.
     #[inline]
     pub(crate) fn inferred(&self, later: Outcome, queue_pair: &QueuePairHandle) -> Outcome {
         match self {

@@ -60,8 +60,9 @@ pub struct QueuePairMap<T> {
     vacant: Vec<u32>,
 }
 
-/// The index that unused entries contain: no value has this index, and the node at this index has
-/// only unused entries. A lookup therefore continues at an unused entry without a branch.
+/// The index in unused entries of the [`QueuePairMap`]'s nodes. The node and the value at this
+/// index are empty, so a lookup needs no check for unused entries: it reads empty nodes, and ends
+/// at the empty value.
 const EMPTY: u32 = 0;
 const ROOT: usize = 1;
 
@@ -98,7 +99,7 @@ impl<T: fmt::Debug> fmt::Debug for QueuePairMap<T> {
 }
 
 impl<T> QueuePairMap<T> {
-    /// Creates an empty map.
+    /// Creates an empty map from queue pair numbers to values.
     pub fn new() -> Self {
         Self {
             nodes: vec![NO_ENTRIES; 2],
@@ -205,8 +206,9 @@ impl<T> QueuePairMap<T> {
         Some(self.nodes[leaf].entries[entry(number, 2)] as usize)
     }
 
-    /// Returns the index of the next level's node to which the entry at the position `entry` of
-    /// `node` refers. Creates that node if it does not exist.
+    /// Returns the index of a child node in the tree of the map, and creates the node if it does
+    /// not exist. `node` is the index of the parent, and `entry` is the child's position in the
+    /// parent.
     fn child(&mut self, node: usize, entry: usize) -> usize {
         let child = self.nodes[node].entries[entry];
         if child != EMPTY {

@@ -213,9 +213,9 @@ impl<T: Send + 'static> Iterator for Retired<'_, T> {
     }
 }
 
-/// Removes up to `left` completed requests from the ring, and stops after the first that has memory
-/// (inline requests have no memory). Returns this memory, and the number of requests that remain to
-/// be removed.
+/// Removes completed requests from the ring, up to and including the first that has memory. Drops
+/// inline requests, which have none. `left` is the number of completed requests in the ring.
+/// Returns the memory, and the number of completed requests that are still in the ring.
 #[inline(never)]
 fn retire<T: Send + 'static>(
     ring: &mut SendRing<T>,

@@ -202,8 +202,8 @@ impl<T> SendRequest<T> {
         &self.keep
     }
 
-    /// Splits the request into its memory, its other parameters and the objects that it keeps
-    /// alive, so that the caller can read and move them separately.
+    /// Splits the request into its memory, a description of its operation, flags and target, and
+    /// the objects that it keeps alive. The caller can then read and move them separately.
     #[inline]
     pub(crate) fn into_pieces(self) -> (T, Description, KeepAlive) {
         let description = self.description();
@@ -217,9 +217,9 @@ impl<T> SendRequest<T> {
         matches!(self.keep, KeepAlive::Nothing)
     }
 
-    /// Splits the request into its memory and its other parameters. The request must not keep
-    /// another object alive, such as an address handle, because the result does not contain that
-    /// object.
+    /// Splits the request into its memory, and a description of its operation, flags and target.
+    /// The request must not keep another object alive, such as an address handle, because the
+    /// result does not contain that object.
     #[inline(always)]
     pub(crate) fn into_described(self) -> (T, Description) {
         let (memory, description, keep) = self.into_pieces();
@@ -229,14 +229,15 @@ impl<T> SendRequest<T> {
         (memory, description)
     }
 
-    /// Creates a request from its memory and its other parameters. The request keeps only the
-    /// memory alive until it completes.
+    /// Creates a request from its memory, and a description of its operation, flags and target. The
+    /// request keeps only the memory alive until it completes.
     #[inline]
     pub(crate) fn from_described(memory: T, description: Description) -> Self {
         Self::from_pieces((memory, description, KeepAlive::Nothing))
     }
 
-    /// Creates a request from its memory, its other parameters and the objects that it keeps alive.
+    /// Creates a request from its memory, a description of its operation, flags and target, and the
+    /// objects that it keeps alive.
     #[inline]
     pub(crate) fn from_pieces((memory, it, keep): (T, Description, KeepAlive)) -> Self {
         Self {

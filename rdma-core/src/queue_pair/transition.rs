@@ -57,17 +57,17 @@ pub(super) fn successors(kind: Transport, from: State) -> impl Iterator<Item = S
 struct Kinds(u8);
 
 impl Kinds {
-    /// The transport type "reliable connected".
+    /// The set that contains only the transport type "reliable connected".
     const RC: Self = Self(1);
-    /// The transport type "unreliable connected".
+    /// The set that contains only the transport type "unreliable connected".
     const UC: Self = Self(1 << 1);
-    /// The transport type "unreliable datagram".
+    /// The set that contains only the transport type "unreliable datagram".
     const UD: Self = Self(1 << 2);
-    /// The transport type "XRC initiator".
+    /// The set that contains only the initiator (sending) side of XRC connections.
     const XI: Self = Self(1 << 3);
-    /// The transport type "XRC target".
+    /// The set that contains only the target (receiving) side of XRC connections.
     const XT: Self = Self(1 << 4);
-    /// The transport type "raw packet".
+    /// The set that contains only the transport type "raw packet".
     const RAW: Self = Self(1 << 5);
     const ALL: Self = Self(0x3f);
     const CONNECTED: Self = Self::RC.or(Self::UC).or(Self::XI).or(Self::XT);

@@ -34,7 +34,8 @@ pub enum XrcDomainOpening {
 }
 
 impl XrcDomain {
-    /// Creates a domain that no other process can open.
+    /// Creates an XRC (extended reliable connection) domain, which groups target queue pairs with
+    /// the shared receive queues to which they deliver messages. No other process can open it.
     ///
     /// # Errors
     ///
@@ -45,9 +46,9 @@ impl XrcDomain {
         Ok(Self::from_handle(context, handle))
     }
 
-    /// Opens or creates the domain that belongs to a file. The inode of the file identifies the
-    /// domain; name and content of the file are ignored. The program may close the file descriptor
-    /// afterwards.
+    /// Opens or creates the XRC (extended reliable connection) domain that belongs to a file, so
+    /// that several processes can share it. The inode of the file identifies the domain; name and
+    /// content are ignored. The program may close the file descriptor afterwards.
     ///
     /// # Errors
     ///

@@ -26,16 +26,16 @@ pub(super) struct Access {
     idle: Notify,
 }
 
+/// The changing part of an [`Access`], this end's permission to use memory that the peer lends: the
+/// number of pieces of the memory that are being transferred, and whether the permission has ended.
 #[derive(Debug, Default)]
-/// The number of running transfers of an [`Access`] (the permission to use memory that the peer
-/// lends), and flags for its end. Memory is transferred in pieces of at most 64 KiB.
 struct State {
-    /// Number of pieces that are being transferred.
+    /// Number of pieces of the memory, of at most 64 KiB each, that are being transferred.
     in_flight: usize,
-    /// Set once further pieces are refused.
+    /// Set once the permission has ended, so that no further piece may be transferred.
     is_closed: bool,
-    /// Set once the owner has requested the end of the access. The release is then sent at the end
-    /// of the last piece.
+    /// Set once the owner of the memory has requested the end of the permission. A release frame
+    /// then confirms the end to the owner after the last piece.
     is_revoked: bool,
 }
 
@@ -48,8 +48,9 @@ impl Access {
         self.lease
     }
 
-    /// Begins the transfer of a piece, which ends when the returned value is dropped. Fails if the
-    /// access was closed or revoked.
+    /// Registers the transfer of a piece of the peer's memory, which ends when the returned guard
+    /// is dropped. Fails if the permission to access the memory has ended, because its call has
+    /// ended or the peer has requested the memory back.
     pub(super) fn begin_piece(self: &Arc<Self>) -> Result<PieceInFlight, BulkError> {
         let mut state = self.state.lock();
         if state.is_closed {
@@ -81,7 +82,8 @@ impl Access {
         }
     }
 
-    /// Sends the release, which confirms to the owner that this end no longer accesses the memory.
+    /// Sends a release frame to the peer, which owns the memory. The frame confirms that this end
+    /// no longer accesses the memory.
     fn release(&self) {
         let lease = self.lease;
         // The end of the connection also ends its leases.
@@ -209,9 +211,9 @@ fn open_all(
     Ok(accesses)
 }
 
-/// Informs the peer that it can use the memory of `received` again, because the result that
-/// contains these [`Bulk`]s could not be decoded. Skips bulks for which this end already has a
-/// permission: their permissions send the message when they are dropped.
+/// Informs the peer that this end will not use the memory of `received`, the [`Bulk`]s of a result,
+/// because the result is invalid. Skips bulks for which a permission (an [`Access`]) was created
+/// before the error was found: dropping the permission informs the peer.
 fn release_unopened(core: &Core, received: &[Bulk]) {
     for bulk in received {
         if let BulkKind::Peer(peer) = &*bulk.0
@@ -224,9 +226,9 @@ fn release_unopened(core: &Core, received: &[Bulk]) {
     }
 }
 
-/// Returns the permission to access the peer's memory of `bulk`. If the value contains the same
-/// memory several times, its bulks share one permission, which is found in `former`, the
-/// permissions of the preceding bulks. Otherwise creates a permission.
+/// Returns the permission to access the peer's memory of `bulk`, which is part of a received
+/// request or result. A message may contain clones of one bulk, which share one permission. It is
+/// taken from `former`, the permissions of the message's preceding bulks, or created.
 fn open_access(
     core: &Arc<Core>,
     is_result: bool,

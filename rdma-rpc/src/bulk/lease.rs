@@ -46,7 +46,8 @@ pub(super) struct LeaseState {
     changed: Notify,
 }
 
-/// Leased memory. The variant depends on how the peer accesses the memory.
+/// Memory of this end that is lent to the peer. On RDMA connections the peer's device accesses the
+/// memory; on other connections messages transfer the data.
 enum LeasedMemory {
     /// Memory whose pieces are transferred by messages.
     Streamed(BulkMemory),
@@ -424,7 +425,8 @@ pub(crate) fn results_left(core: &Core) -> usize {
     MAX_RESULTS.saturating_sub(core.bulks.results.load(Ordering::Relaxed))
 }
 
-/// Guard that counts a lease of a result against [`MAX_RESULTS`] until it is dropped.
+/// Guard that counts one [`Bulk`] that this server lends to the caller with the result of a call.
+/// Until the guard is dropped, the bulk counts against the limit [`MAX_RESULTS`].
 struct CountedResultLease(Arc<Core>);
 
 impl CountedResultLease {

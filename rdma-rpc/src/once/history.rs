@@ -63,8 +63,8 @@ impl EvictedClients {
 
     /// Returns the record of the calls that the server may have executed for the client `session`.
     /// If there is no record, returns an empty record with the time before which deleted records
-    /// were stored, because a deleted record may be of this client. Must not be called while answers
-    /// of the client are stored: the record is then stored with the answers.
+    /// were stored, because a deleted record may be of this client. Must not be called while
+    /// answers of the client are stored: the record is then stored with the answers.
     pub(super) fn history(&self, session: u128) -> History {
         let unknown = History {
             floor: 0,

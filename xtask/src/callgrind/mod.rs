@@ -188,9 +188,9 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<u8> {
 }
 
 /// Prints one line of the result table: the costs `c` and `rust` of the operation `operation` in
-/// the C program and in the Rust program, with the interface `way` (see [`WAYS`]). The
-/// operation has `posts` work requests, and the Rust program may need [`GOAL`] more instructions for
-/// each; `None` means no goal. Returns `false` if the Rust program misses the goal.
+/// the C program and in the Rust program, with the interface `way` (see [`WAYS`]). The goal is at
+/// most [`GOAL`] more instructions in Rust for each of the `posts` work requests of the operation,
+/// and no calls of library functions; `None` means no goal. Returns `false` if the goal is missed.
 fn line((operation, way): (&str, &str), c: &Cost, rust: &Cost, posts: Option<u32>) -> bool {
     let difference = rust.outside - c.outside;
     let calls: Vec<_> = rust

@@ -72,7 +72,9 @@ impl Default for HealthStates {
 }
 
 impl HealthStates {
-    /// Sets the state of a service, or of the whole server for an empty name.
+    /// Returns the current health of the service with this name, as last set by [`Self::set`]. An
+    /// empty name means the whole server, which is initially [`HealthState::Serving`]. Returns
+    /// [`HealthState::Unknown`] for a service without a state.
     pub fn set(&self, service: &str, state: HealthState) {
         self.states.send_modify(|states| {
             states.insert(service.to_owned(), state);

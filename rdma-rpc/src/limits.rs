@@ -8,8 +8,9 @@ use rdma_async::RdmaBuilder;
 /// that a peer cannot exhaust the memory by a few messages.
 pub(crate) const MESSAGE_LEN: usize = 16 << 20;
 
-/// Lowest value of the message limit that a program can set, in bytes. Every message with several
-/// frames is shorter, so only a frame that is sent alone must be checked against the limit.
+/// Lowest value of the message limit that a program can set, in bytes. A message with several
+/// frames has at most `MAX_BATCH_LEN` bytes (4352), so it never exceeds the limit. Only the length
+/// of a frame that is sent alone must be checked.
 const MIN_MESSAGE_LEN: usize = 8 << 10;
 
 /// Highest message limit that can be set, in bytes. Lengths up to this limit fit into the 32-bit

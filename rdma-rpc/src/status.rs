@@ -28,9 +28,9 @@ pub(crate) enum Status {
 const MAX_TEXT_LEN: usize = 512;
 
 impl Status {
-    /// Encodes the status for a frame. Returns the number of the status, and the encoded body of
-    /// the frame. The body is the text of a reason, a length and its limit as two numbers, or
-    /// empty.
+    /// Encodes the status for a frame. Returns the number of the status, and the body of the frame.
+    /// The body is the reason if the status has a reason, the two numbers of [`Self::TooLarge`], or
+    /// otherwise empty.
     pub(crate) fn to_parts(&self) -> (u16, Cow<'_, [u8]>) {
         let text = |number, text: &'_ str| {
             let ends = (0..=MAX_TEXT_LEN.min(text.len())).rev();

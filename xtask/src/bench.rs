@@ -53,7 +53,7 @@ const WEB: &str = "RDMA_BENCH_WEB";
 /// in a workspace of its own.
 const WEB_MANIFEST: &str = "rdma-async/interop/Cargo.toml";
 
-/// The options of `cargo xtask bench`.
+/// The options of `cargo xtask bench`, which runs the workspace's benchmarks on an RDMA device.
 #[derive(Debug)]
 pub(crate) struct Options {
     /// Set for short runs in which no goal is judged. Without `only`, only the overview runs.
@@ -251,9 +251,10 @@ enum Part {
 }
 
 impl Part {
-    /// Returns the parts of the benchmarks to be run with these options. If the options select
-    /// comparisons by a name such as `F1`, calls `of_rows` with this name. `of_rows` must return
-    /// the parts that measure these comparisons.
+    /// Returns the parts of the benchmarks, such as the overview table, that the options select. If
+    /// the options name comparisons of the benchmark [`LIMITS`], such as `F1`, calls `of_rows` with
+    /// this name. `of_rows` must return the parts that measure these comparisons: [`Self::Limits`],
+    /// [`Self::LimitsInGuest`] or both.
     fn selected(
         options: &Options,
         of_rows: impl FnOnce(&str) -> anyhow::Result<Vec<Self>>,
@@ -276,9 +277,10 @@ impl Part {
         }
     }
 
-    /// Returns the parts of the benchmarks that are needed to measure the comparisons in `listing`.
-    /// Each line of this text has the name of a comparison, and `host` or `guest` for the machine
-    /// that measures the comparison. The benchmark [`LIMITS`] prints such a list.
+    /// Returns the parts that measure the comparisons in `listing`: [`Self::Limits`] for
+    /// comparisons on this machine, and [`Self::LimitsInGuest`] for comparisons in the virtual
+    /// machine. Each line of `listing` has the name of a comparison, and `host` or `guest` for the
+    /// machine. The benchmark [`LIMITS`] prints such a list.
     fn from_listing(listing: &str) -> anyhow::Result<Vec<Self>> {
         let mut parts = Vec::new();
         for line in listing.lines() {
@@ -318,8 +320,9 @@ struct Bench<'b> {
 }
 
 impl Bench<'_> {
-    /// Runs the comparisons of the benchmark [`LIMITS`] that are measured on this machine, with
-    /// softroce. Returns the exit status of the benchmark.
+    /// Runs the benchmark [`LIMITS`], which compares softroce with copies, sockets and other
+    /// programs, on this machine. Leaves out the comparisons that [`Self::limits_in_guest`]
+    /// measures in the virtual machine. Returns the exit status of the benchmark.
     fn limits(&self) -> anyhow::Result<u8> {
         if let Err(error) = packages::install(self.shell, packages::UCX) {
             eprintln!("UCX is left out: {error:#}");
@@ -435,9 +438,10 @@ mod tests {
 
     use super::{Options, Part, Target, has_written_since, is_row};
 
-    /// Returns the parts of the benchmarks that run with the options `device`, `only` and
-    /// `arguments`. `listing` replaces the list of comparisons that the benchmark
-    /// [`LIMITS`](super::LIMITS) prints for the name `only`.
+    /// Returns the parts of the benchmarks, such as the overview table, that [`Part::selected`]
+    /// chooses for the options `device`, `only` and `arguments`. If `only` is the name of
+    /// comparisons, the test supplies their list in `listing`, and no benchmark runs to print the
+    /// list.
     fn parts(
         device: Target,
         (only, listing): (Option<&str>, &str),

@@ -42,8 +42,9 @@ pub(super) struct LocalPieces<'m> {
     at: usize,
 }
 
-/// The local memory whose transfer has not begun. The variant says whether the device can access
-/// the memory itself, so that RDMA operations need no copy.
+/// Local memory whose bytes were not yet copied to or from the peer's memory. RDMA operations
+/// access the memory of the variant `Region` directly. The bytes of the variant `Heap` must be
+/// copied, because the device cannot access this memory.
 enum LocalMemory<'m> {
     /// Memory that is registered with `device`, the device of the connection.
     Region {
@@ -82,8 +83,8 @@ impl<'m> LocalPieces<'m> {
         Self { memory, at }
     }
 
-    /// Returns whether no local memory is left from which [`Self::take`] could take a further
-    /// piece.
+    /// Returns whether [`Self::take`] has already returned all of the local memory, so that no
+    /// piece is left to transfer.
     pub(super) fn is_empty(&self) -> bool {
         match &self.memory {
             LocalMemory::Region { rest, .. } => rest.is_none(),
@@ -156,9 +157,9 @@ impl<'m> LocalPieces<'m> {
     }
 }
 
-/// Joins two adjacent regions of memory to one region; if one is absent, returns the other. Also
-/// returns `None` if the device is still using a region after a failed operation, so that the
-/// program must not use the regions again.
+/// Joins two adjacent regions of memory to one region. If one is absent, returns the other; returns
+/// `None` if both are absent. Also returns `None` if the regions cannot be joined, because the
+/// device is still using one after a failed operation. The program then gets neither region back.
 fn join(front: Option<LocalMr>, back: Option<LocalMr>) -> Option<LocalMr> {
     match (front, back) {
         (Some(front), Some(back)) => match front.join(back) {

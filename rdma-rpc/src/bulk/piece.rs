@@ -29,8 +29,9 @@ pub(super) const MAX_PIECE_LEN: usize = 64 << 10;
 /// of the operation.
 const MAX_PIECE_LEN_BESIDE_CALLS: usize = 32 << 10;
 
-/// Number of bytes after which a transfer uses operations of [`MAX_PIECE_LEN`] again, if no message
-/// has arrived meanwhile. Before, it uses operations of [`MAX_PIECE_LEN_BESIDE_CALLS`].
+/// Number of bytes that a transfer moves by short RDMA operations ([`MAX_PIECE_LEN_BESIDE_CALLS`])
+/// after a message has arrived, because further messages are likely. If no message arrives
+/// meanwhile, the transfer then uses long operations ([`MAX_PIECE_LEN`]) again.
 const QUIET_LEN: usize = 256 << 10;
 
 /// Maximum number of pieces of a transfer that are in flight at the same time. With two, the next
@@ -41,8 +42,9 @@ pub(super) const MAX_PIECES_IN_FLIGHT: usize = 2;
 /// header of such a message is longer.
 const MAX_FRAME_OVERHEAD: usize = 64;
 
-/// Timeout for the peer's answer to a message that reads or writes a piece. After the timeout, the
-/// connection ends. Equal to the time after which a peer that receives no message is disconnected.
+/// Timeout for the peer's answer to a message that reads or writes a part of its memory. After the
+/// timeout, the connection ends. Equal to the time after which a peer that receives no message is
+/// disconnected.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Context for transferring the memory of one [`Bulk`](crate::Bulk) piece by piece: the permission
@@ -59,8 +61,9 @@ impl PieceTransfer {
         self.access.core()
     }
 
-    /// Returns a value that computes the length of each piece of this transfer. The maximum depends
-    /// on the transport: without RDMA, a piece must fit into a message to the peer.
+    /// Creates the [`PieceLength`] of this transfer, which computes the length of each next piece.
+    /// A piece has at most [`MAX_PIECE_LEN`] bytes. Without RDMA, a piece must also fit into a
+    /// message to the peer.
     pub(super) fn length(&self) -> PieceLength<'_> {
         let core = self.core();
         let is_one_sided = self.link.rdma().is_some();
@@ -182,9 +185,9 @@ impl PieceTransfer {
     }
 }
 
-/// The rule for the length of a transfer's next piece, the part that one operation or message
-/// transfers. Over RDMA, pieces are shorter if messages of calls have arrived recently, because
-/// these calls wait while a piece is transferred.
+/// State for computing the length of a transfer's next piece: the bytes that one operation or
+/// message moves. Over RDMA, pieces are short for a while after a message has arrived, because
+/// further calls may wait for the end of a piece. Otherwise, each piece has the maximum length.
 pub(super) struct PieceLength<'c> {
     core: &'c Core,
     /// Maximum length of a piece in bytes.

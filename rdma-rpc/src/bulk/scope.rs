@@ -34,7 +34,8 @@ impl<T> Scope<T> {
     }
 }
 
-/// The content of a [`Scope`]: the [`Bulk`]s in the value that a thread is encoding or decoding.
+/// List of [`Bulk`]s that a [`Scope`] stores: the parts of lent memory in the value that this
+/// thread is encoding or decoding. There is one list type for encoding and one for decoding.
 trait Bulks: Default {
     fn is_empty(&self) -> bool;
 }
@@ -131,7 +132,8 @@ impl Bulks for Vec<Bulk> {
 /// of memory regions that both ends must track for one message.
 pub(super) const MAX_BULKS: usize = 1 << 10;
 
-/// Error text for a bulk that is encoded or decoded outside of a call.
+/// Error text for a value that contains a [`Bulk`] (lent memory), but is not an argument or result
+/// of a method without streams. For example, the items of streams cannot contain bulks.
 const OUTSIDE_OF_CALL: &str =
     "a bulk can be sent only in an argument or result of a method without streams";
 
@@ -164,10 +166,10 @@ pub(crate) fn is_incomplete() -> bool {
     ENCODING.with(|scope| !scope.bulks.borrow().missing.is_empty())
 }
 
-/// Returns the token that represents `bulk` in the value that this thread is encoding. Returns an
-/// empty token if the memory is not lent yet, and records the bulk: the caller of
-/// [`encode_in_scope`] must then lend the memory and encode again. Fails outside of
-/// [`encode_in_scope`].
+/// Returns the token (access permission) that represents `bulk` in the value that this thread is
+/// encoding. If the memory is not lent to the peer yet, records `bulk` as missing and returns an
+/// empty token. The caller of [`encode_in_scope`] then lends the memory, and encodes the value
+/// again to insert the real token. Fails outside of [`encode_in_scope`].
 pub(super) fn token_of(bulk: &Bulk) -> Result<Token, &'static str> {
     ENCODING.with(|scope| {
         if !scope.is_open.get() {

@@ -17,10 +17,10 @@ use crate::outbox::{AppendError, Appended, MAX_BATCH_LEN, SendAt, send_long};
 use crate::payload::{Body, Message, Payload};
 use crate::wire::{BulkFrame, Header, LeaseId, Violation};
 
-/// Maximum number of pieces of lent memory that are being sent to the peer at its request. A
-/// further request is a protocol violation. The limit is 8 times the number of requests that a
-/// correct peer has outstanding, because this end may still count pieces that the peer has already
-/// received.
+/// Maximum number of parts of lent memory that are being sent at the peer's request. A further
+/// request is a protocol violation. A correct peer has at most `MAX_TURNS * MAX_PIECES_IN_FLIGHT`
+/// requests outstanding. The factor 8 tolerates parts that this end still counts although the peer
+/// has already received them.
 const MAX_PIECES_BEING_SENT: usize = 8 * MAX_TURNS * MAX_PIECES_IN_FLIGHT;
 
 /// Number of transfers that a connection runs at the same time; other transfers wait. With two, a

@@ -199,8 +199,9 @@ struct Turn<'c> {
 }
 
 impl<'c> Turn<'c> {
-    /// Creates the state of a transfer that may not transfer bytes yet. The transfer must first
-    /// wait for its turn with [`Self::begin`].
+    /// Creates the state of a transfer between local memory and the peer's memory that may not move
+    /// bytes yet. The transfer must first get the permission to move [`TURN_LEN`] bytes with
+    /// [`Self::begin`].
     fn new(bulks: &'c BulkTable) -> Self {
         Self {
             turns: &bulks.turns,
@@ -213,8 +214,8 @@ impl<'c> Turn<'c> {
         self.left == 0
     }
 
-    /// Waits for this transfer's turn to transfer the next [`TURN_LEN`] bytes. The caller must have
-    /// no operations in flight, because it does not handle their completions during the wait.
+    /// Waits until this transfer may move the next [`TURN_LEN`] bytes. The caller must have no
+    /// operations in flight, because their completions are not handled during the wait.
     async fn begin(&mut self) -> Result<(), AcquireError> {
         self.permit = None;
         self.permit = Some(self.turns.acquire().await?);
@@ -222,8 +223,8 @@ impl<'c> Turn<'c> {
         Ok(())
     }
 
-    /// Counts a piece of `len` bytes as a part of this turn. If the turn has no bytes left and no
-    /// other transfer waits, extends the turn by [`TURN_LEN`] bytes.
+    /// Subtracts a piece of `len` bytes from the number of bytes that this transfer may still move.
+    /// If the number becomes 0 and no other transfer waits, allows further [`TURN_LEN`] bytes.
     fn count(&mut self, len: usize) {
         self.left = self.left.saturating_sub(len);
         // The semaphore is fair: while a transfer waits, no permit is available.

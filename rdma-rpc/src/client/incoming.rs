@@ -175,8 +175,9 @@ impl Calls {
         }
     }
 
-    /// Returns a stream of the call `id`. The function `of` gets the stream from the client's entry
-    /// of the call. Returns `None` if the call has ended. Fails if the method has no such stream.
+    /// Returns a stream of the call `id`: the stream to or from the server, as `of` selects it from
+    /// the client's entry of the call. Returns `None` if the call has ended. Fails if `of` returns
+    /// `None`, because the server has then sent a frame for a stream that the method does not have.
     fn streams<T>(
         &self,
         id: CallId,

@@ -435,8 +435,9 @@ impl SendError {
         }
     }
 
-    /// Converts the error to a nested result. Returns `Err` if the call may be sent to another
-    /// server, and the final error in `Ok(Err)` if not.
+    /// Converts the error to the nested result of a call. Returns `Err` if the call may be sent to
+    /// another server. Otherwise, returns the final error as `Ok(Err(error))`. Never returns
+    /// `Ok(Ok(_))`.
     fn into_result<T>(self) -> Result<Result<T, Error>, Unstarted> {
         match self {
             Self::Unstarted(unstarted) => Err(unstarted),
@@ -526,8 +527,9 @@ pub(super) async fn unary_on<Q: ?Sized, T, E>(
     }
 }
 
-/// Creates the sender by which the caller sends the items of its stream to the server in the call
-/// `begun`.
+/// Creates the sender by which the caller sends a stream of values of type `I` to the server.
+/// `begun` is the running call, of a method that receives such a stream. `F` are the method's
+/// codecs.
 fn sender<F: MethodCodecs, I>(begun: &StreamingCall) -> Sender<I>
 where
     F::Request: Encode<I>,
@@ -574,10 +576,10 @@ async fn begin<C: Deref<Target = Core>>(
     Calls::begin(core, slot, deadline, streams)
 }
 
-/// Sends the request of a call. Sends it immediately if no other call is in progress. Otherwise,
-/// requests of tasks that are ready now share a message. If `leases` is given, the request may
-/// contain [`Bulk`](crate::Bulk)s. The server's permissions to access their memory are then stored
-/// in `leases`.
+/// Sends the request of a call. Sends it immediately if the connection has no other call in
+/// progress. Otherwise, the requests of all tasks that are ready now are sent in one message. With
+/// `leases`, the request may contain [`Bulk`](crate::Bulk)s (lent memory). The server's permissions
+/// to access this memory are added to `leases`, for the caller to end after the call.
 async fn send<Q: ?Sized, P: Deref<Target = Core>>(
     mut pending: PendingCall<P>,
     method: u32,
@@ -661,8 +663,9 @@ fn too_large<Q: ?Sized>(value: &TypedBody<'_, Q>, header: usize, limit: usize) -
     Error::TooLarge { len, limit }
 }
 
-/// Converts the error of a request that was not appended to the outbox to the error of its call. If
-/// the connection has ended, returns the reason for the end.
+/// Returns the error of a call whose request could not be added to the connection's send queue
+/// because of `error`. If the transport failed because the connection has ended, returns the reason
+/// for the end instead.
 fn error_of_unsent(core: &Core, error: AppendError) -> Error {
     match error {
         AppendError::Transport(error) => core.end().cloned().unwrap_or(error),

@@ -94,8 +94,8 @@ pub trait Decode<T>: Codec {
     /// If `bytes` are not exactly one encoded value of type `T`.
     fn decode(bytes: &[u8]) -> Result<T, CodecError>;
 
-    /// Returns the structure of the type for [reflection](crate::Reflection); `None` if the
-    /// structure is unknown.
+    /// Returns the structure of the type `T`, such as its fields and their types, for the
+    /// [reflection service](crate::Reflection). Returns `None` if the structure is unknown.
     #[cfg(feature = "reflection")]
     fn schema() -> Option<crate::Schema> {
         None
@@ -213,9 +213,10 @@ impl<T: ?Sized> Encodable for TypedBody<'_, T> {
     }
 }
 
-/// Checks that the memory of every [`Bulk`](crate::Bulk) in the value that this thread has just
-/// encoded was lent to the peer. If so, returns `encoded`, the outcome of the encoding. Otherwise,
-/// returns an error, and the sender lends the memory and encodes the value again.
+/// Returns `encoded`, the outcome of encoding a value on this thread, if the encoded value is
+/// complete. Fails if the value contains a [`Bulk`](crate::Bulk) (lent memory) that the peer may
+/// not access yet. The sender then permits the access, and encodes the value again to include the
+/// permission.
 fn complete<T>(encoded: T) -> Result<T, CodecError> {
     if bulk::is_incomplete() {
         return Err(CodecError::new("a bulk in the value was not lent"));

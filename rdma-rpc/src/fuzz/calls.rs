@@ -14,7 +14,8 @@ use crate::method::MethodInfo;
 use crate::payload::Payload;
 use crate::server::{Call, Methods, Service};
 
-/// Returns the properties of a unary method with this number and name.
+/// Returns the description of a method with this number and name that has one request, one response
+/// and no streams.
 const fn unary(id: u32, name: &'static str) -> MethodInfo {
     MethodInfo {
         id,
@@ -181,8 +182,8 @@ impl Service for HandlerCount {
 /// with a [`Bulk`] as its argument.
 pub(super) const CALL_KINDS: u8 = 8;
 
-/// Lowest value of `kind` for which [`call`] calls the method with a [`Bulk`] as its argument.
-/// Lower values select the other methods.
+/// Lowest value of the parameter `kind` of [`call`] that selects the method with a [`Bulk`] as its
+/// argument. The fuzzer's input contains `kind` as a byte. Lower values select the other methods.
 pub(super) const BULK_CALL: u8 = 200;
 
 /// Maximum length in bytes of a [`Bulk`] that the fuzzed peer may send. Short, so that an input

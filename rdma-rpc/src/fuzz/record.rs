@@ -34,8 +34,8 @@ pub fn record() -> Recorded {
     })
 }
 
-/// Makes the call that `kind` selects (see [`call`]), and records its messages in `recorded` as
-/// inputs for the fuzzer. Runs between the client and the server, and forwards their messages.
+/// Makes the call that `kind` selects (see [`call`]) to a real server. Forwards each message
+/// between the client and the server, and adds it to `recorded` as an input for the fuzzer.
 async fn record_call(kind: u8, recorded: &mut Recorded) {
     let server = Server::new(HandlerCount::default())
         .listen(Address::memory())

@@ -51,9 +51,9 @@ impl RdmaLink {
         Ok(self.rdma.post(&message_of(batch)?).await?)
     }
 
-    /// Makes rdma-async pass each short message, which arrives in one piece, to the connection
-    /// already within the poll that receives the message. Thus, no task must be woken. While the
-    /// connection cannot handle messages, [`Self::receive`] receives them instead.
+    /// Makes rdma-async call this connection directly for each short message, within the poll that
+    /// receives the message, so that no task must be woken. [`Self::receive`] handles the messages
+    /// that arrive before the peer's settings, or while a server has too many messages to send.
     pub(super) fn handle_messages(&self, core: &Arc<Core>) {
         // The connection owns this link, so a strong reference would form a cycle.
         let weak = Arc::downgrade(core);

@@ -28,7 +28,8 @@ pub(crate) struct ObserveOptions {
     pub(crate) has_traces: bool,
 }
 
-/// Outcome of a call, as metrics distinguish it by the label `outcome`.
+/// The way in which a call ended, such as with a result or a panic. The metrics of calls contain
+/// this value as the label `outcome`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Outcome {
     /// The handler returned a result.
@@ -88,8 +89,9 @@ impl ServerObservation {
         }
     }
 
-    /// Calls `poll`, which polls the handler, and returns the result of `poll`. If traces are
-    /// enabled, log events and calls within `poll` belong to the span of the call.
+    /// Calls `poll`, which polls the handler of the observed call, and returns the result of
+    /// `poll`. If traces are enabled, log events and further calls within `poll` are assigned to
+    /// the span of the observed call.
     pub(crate) fn within<T>(&self, poll: impl FnOnce() -> T) -> T {
         #[cfg(feature = "trace")]
         if let Some(trace) = &self.trace {

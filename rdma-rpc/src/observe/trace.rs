@@ -277,7 +277,8 @@ impl HandlerSpan {
     }
 
     /// Calls `poll`, which polls the handler, and returns its result. Log events within `poll`
-    /// belong to this span, and calls belong to the handler's trace.
+    /// belong to this span. Calls that the handler makes within `poll` become children of this span
+    /// in the trace.
     pub(super) fn within<T>(&self, poll: impl FnOnce() -> T) -> T {
         let _entered = self.span.enter();
         within(self.context.clone(), poll)

@@ -35,9 +35,9 @@ const MAX_ANSWERS: usize = 256;
 /// longest.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 
-/// Maximum number of executed calls of a client whose numbers are stored without their answers, so
-/// that a late request does not execute the call again. Higher than [`MAX_ANSWERS`], because a
-/// number needs far less memory than an answer.
+/// Maximum number of executed calls of one client that the server remembers without their answers.
+/// A late request for such a call is refused instead of executed again. Higher than
+/// [`MAX_ANSWERS`], because the number of a call needs far less memory than an answer.
 const MAX_DROPPED: usize = 16 * MAX_ANSWERS;
 
 /// Answers that a server stores for repeated requests of calls that are executed at most once, and
@@ -457,14 +457,15 @@ mod tests {
         cache.check(&metadata, &cache.connection_client(), 1)
     }
 
-    /// Finds or creates the entry of the call `number`, as if the request had arrived on a new
-    /// connection. Returns the entry, and `true` if the entry is new. Returns `None` if the call
-    /// may have been executed but has no stored answer.
+    /// Finds or creates the cache entry of the call `number`, as for a request on a new connection.
+    /// Returns the entry, and `true` if the entry is new. Returns `None` if the call may have been
+    /// executed before, but its answer is no longer stored.
     fn enter(cache: &AnswerCache, number: CallNumber) -> Option<(Arc<CallEntry>, bool)> {
         cache.enter(number, cache.connection_client().epoch)
     }
 
-    /// Runs the call `number` to completion if it is new. Returns whether the call was new.
+    /// Enters the call `number` into the cache. If the call is new, stores an answer for it, as if
+    /// a handler had run and panicked. Returns whether the call was new.
     fn run(cache: &AnswerCache, number: CallNumber) -> bool {
         check(cache, number).unwrap();
         let (entry, is_new) = enter(cache, number).unwrap();

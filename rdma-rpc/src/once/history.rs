@@ -13,8 +13,8 @@ const MAX_EVICTED: usize = 64 << 10;
 /// Record of the calls of a client that a server may have executed, although their answers are not
 /// stored. The server must not execute these calls again.
 ///
-/// An *epoch* is a logical time: the number of such records that the server had stored at that
-/// time.
+/// An *epoch* is a logical time: the number of records, of all clients, that the server had stored
+/// by then. Epochs show whether a connection began before or after a record was stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct History {
     /// Sequence number below which every call may have been executed.
@@ -26,13 +26,13 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Returns `true` if the call `number` has certainly not been executed. The caller must have
-    /// checked that no answer or number of the call is stored. `epoch` is the epoch at which the
-    /// connection of the request was accepted.
+    /// Returns `true` if the call `number` has certainly not been executed. `epoch` is the logical
+    /// time at which the connection of the request was accepted. The caller must have checked that
+    /// neither the answer nor the number of the call is stored.
     ///
-    /// If the server has forgotten records, returns `true` only for a first request whose
-    /// connection was accepted after the forgotten records were stored. These records cannot
-    /// contain the call.
+    /// If the server has deleted old records to save memory, a repeated call may be in a deleted
+    /// record. Then returns `true` only for a first request on a connection that is newer than the
+    /// deleted records.
     pub(super) fn excludes(&self, number: &CallNumber, epoch: u64) -> bool {
         let is_complete = self.epoch == 0;
         number.call >= self.floor && (is_complete || (!number.is_repeated && epoch >= self.epoch))
@@ -62,8 +62,9 @@ impl EvictedClients {
     }
 
     /// Returns the record of the calls that the server may have executed for the client `session`.
-    /// If no record of this client is stored, the result takes into account that a record may have
-    /// been forgotten. Must be called only while no answers of this client are stored.
+    /// If there is no record, returns an empty record with the time before which deleted records
+    /// were stored, because a deleted record may be of this client. Must not be called while
+    /// answers of the client are stored: the record is then stored with the answers.
     pub(super) fn history(&self, session: u128) -> History {
         let unknown = History {
             floor: 0,

@@ -21,8 +21,9 @@ use crate::metadata::Metadata;
 /// identifies the server process.
 const NAME: &str = "rdma-rpc-once";
 
-/// Length in bytes of the metadata that a call number adds to a request. Included in the length
-/// that the error for too long metadata contains.
+/// Length in bytes of the metadata (name and [`CallNumber`]) that the client adds to the request of
+/// a call that is executed at most once. If a program's metadata is too long, the error contains
+/// the total length with these bytes.
 pub(crate) const LEN: usize = 1 + NAME.len() + 2 + CallNumber::LEN;
 
 /// Number of a call, which its request contains as metadata. The server recognizes a repeated

@@ -23,8 +23,8 @@ pub(crate) fn send_long<C: Deref<Target = Core>>(
 
 impl Outbox {
     /// Sends `batch`, a message with a single long frame. If the transport allows, sends it
-    /// concurrently with other messages, otherwise after the queued messages. While this function
-    /// runs, the caller must hold a [`CountedFrame`] for the frame.
+    /// concurrently with other messages, otherwise after the queued messages. The caller must hold
+    /// a [`CountedFrame`] meanwhile, so that the frame counts against the limit of unsent bytes.
     async fn send_counted(&self, mut batch: Box<Batch>) -> Result<(), Error> {
         let link = self.link().ok_or_else(ended)?;
         if link.sends_concurrently() {

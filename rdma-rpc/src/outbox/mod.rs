@@ -223,15 +223,16 @@ impl Outbox {
         }
     }
 
-    /// Sends all batches that the transport accepts without waiting. The flusher task sends the
-    /// rest.
+    /// Sends the queued messages that the transport accepts without waiting. The background task of
+    /// this outbox sends the rest.
     pub(crate) fn flush(&self) -> Result<(), Error> {
         let mut state = self.state.lock();
         state.close_batch();
         self.send_queue(&mut state)
     }
 
-    /// Notifies the flusher task, which sends all batches after the other ready tasks have run.
+    /// Notifies the background task of this outbox, which sends all queued messages after the other
+    /// ready tasks have run.
     pub(crate) fn schedule(&self) {
         let mut state = self.state.lock();
         self.notify_flusher(&mut state);

@@ -17,9 +17,9 @@ use serde::de::{
 use super::schema::{Fields, Format, Schema, TypeFormat};
 use crate::bulk;
 
-/// Maximum number of passes to find the structure of one type. Each pass decodes an invented value,
-/// and records the types of its fields. Limits the time for types with many variants. Fields of
-/// variants without a pass stay unknown.
+/// Maximum number of sample values that are decoded to find the structure of one type. Each
+/// decoding finds the fields of one variant per enum. Limits the time for types with many variants:
+/// the fields of the remaining variants stay unknown.
 const MAX_PASSES: usize = 500;
 
 /// Maximum nesting depth of types in an invented value. Sequences and options that are nested
@@ -78,8 +78,8 @@ impl SchemaBuilder {
         self.stack.len() > MAX_DEPTH || self.stack.iter().enumerate().any(is_repeated)
     }
 
-    /// Returns whether every variant of every enum found so far was decoded. The structure is then
-    /// complete, and no further value must be decoded.
+    /// Returns whether the structure of the type is completely known: every variant of every enum
+    /// in the type was decoded from a sample value. No further sample value must then be decoded.
     fn is_complete(&self) -> bool {
         self.types.values().all(|format| match format {
             TypeFormat::Struct(_) => true,
@@ -365,8 +365,9 @@ fn tuple<'de, V: Visitor<'de>>(
     Ok((value, Fields::Tuple(inner)))
 }
 
-/// Decodes a struct or struct variant from invented values, to find the types of its fields.
-/// Returns the decoded value, and the names and types of the fields.
+/// Finds the types of the fields of a struct or struct variant. For this purpose, lets `visitor`
+/// decode arbitrary sample values, and records the type that it requests for each field. Returns
+/// the decoded value, and the names and types of the fields.
 fn named<'de, V: Visitor<'de>>(
     builder: &mut SchemaBuilder,
     names: &'static [&'static str],
@@ -378,8 +379,8 @@ fn named<'de, V: Visitor<'de>>(
     Ok((value, Fields::Named(names.zip(inner).collect())))
 }
 
-/// Deserializer that invents the elements of a sequence, map, tuple or struct. Invents one element
-/// for each entry in `formats`, and records the type of the element in this entry.
+/// Deserializer that supplies arbitrary sample values as the elements of a sequence, map, tuple or
+/// struct. Supplies one element for each entry in `formats`, and records its type in this entry.
 struct SampleItems<'t> {
     builder: &'t mut SchemaBuilder,
     formats: std::slice::IterMut<'t, Format>,
@@ -434,8 +435,8 @@ impl<'de> MapAccess<'de> for SampleItems<'_> {
     }
 }
 
-/// Deserializer that invents a value of an enum, to find the fields of one variant. `index` is the
-/// number of this variant.
+/// Deserializer that supplies an arbitrary sample value of one variant of an enum, and records the
+/// types of the variant's fields for the reflection service. `index` is the number of the variant.
 struct SampleVariant<'t> {
     index: u32,
     builder: &'t mut SchemaBuilder,

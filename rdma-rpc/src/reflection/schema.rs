@@ -96,8 +96,8 @@ fn inner<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D
         static DEPTH: Cell<u32> = const { Cell::new(0) };
     }
 
-    /// Guard for decoding a format within another format. Contains the nesting depth of the outer
-    /// format, and sets the current depth back to it when dropped.
+    /// Guard for decoding a part of a type description, such as the element type of a list. Stores
+    /// the nesting depth outside of this part, and restores that depth when dropped.
     struct RestoreDepth(u32);
 
     impl Drop for RestoreDepth {
@@ -147,9 +147,9 @@ fn merge_all(this: &mut [Format], other: Vec<Format>) -> bool {
 }
 
 impl Fields {
-    /// Fills in those types of these fields that are still unknown. `other` contains the fields of
-    /// another value of the same struct or variant. Returns `false` if the names, numbers or known
-    /// types of the fields differ.
+    /// Replaces the unknown types of these fields by the types in `other`, the fields of another
+    /// value of the same struct or variant. Returns `false` if the names or numbers of the fields
+    /// differ, or if a type that is known in both differs.
     pub(super) fn merge(&mut self, other: Self) -> bool {
         match (self, other) {
             (Self::Unit, Self::Unit) => true,

@@ -84,8 +84,9 @@ pub(super) trait Handler: Send + Sync {
     fn start(&self, incoming: IncomingRequest<'_>) -> Result<()>;
 }
 
-/// A method of a server with its handler: a function `H` from the request, a `Q`, to a future `Fut`
-/// of a `Result<T, E>`. `F` selects the codecs of these types.
+/// A method of a server with its handler. The handler `H` is a function that receives a request of
+/// type `Q` and returns a future `Fut` with the output `Result<T, E>`. `F` selects the codecs of
+/// these types.
 pub(super) struct TypedHandler<F, Q, T, E, Fut, H> {
     info: &'static MethodInfo,
     handle: H,

@@ -141,8 +141,9 @@ impl Methods {
         let _ = (method, role, texts);
     }
 
-    /// Returns all methods and the types in their signatures, for the reflection service. From now
-    /// on the calls of each method are counted.
+    /// Returns all methods with their call counters, and the types in the methods' signatures, for
+    /// the reflection service. The first call of this function creates the counters, so calls are
+    /// counted only from then on.
     #[cfg(feature = "reflection")]
     pub(super) fn descriptions(&self) -> (Vec<CountedMethod>, Vec<TypeUse>) {
         let handlers = self.handlers.values();

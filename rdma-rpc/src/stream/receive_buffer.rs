@@ -83,8 +83,9 @@ impl ReceiveBuffer {
     /// `count` the number of items, each preceded by its length. If `count` is 0, `body` is a
     /// single item. Ignores items after the end of the stream.
     ///
-    /// Fails if the peer has sent more items than allowed, or too many bytes. The allowed bytes may
-    /// be exceeded by less than `slack`, the maximum length of an item.
+    /// Fails if the peer has sent more items or bytes than this end allows. The last item may
+    /// exceed the allowed bytes by less than `slack`, the maximum length of an item, because a peer
+    /// may send an item of any length while one byte is allowed.
     pub(crate) fn push(
         &self,
         first: u32,

@@ -105,8 +105,8 @@ impl Run {
         decode(self.codec, EncodedItem::Bytes(item))
     }
 
-    /// Drops the remaining items of this frame, and returns their buffer, which a later frame of
-    /// the stream can use.
+    /// Drops the items that were not yet taken from this frame. Returns the empty buffer that
+    /// stored the items, so that a later frame can use its memory.
     pub(super) fn into_stored(mut self) -> BodyBuffer {
         self.stored.clear();
         self.stored

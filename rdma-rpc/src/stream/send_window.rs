@@ -38,8 +38,8 @@ pub(crate) struct RemainingWindow {
 }
 
 impl RemainingWindow {
-    /// Returns whether the peer allows the sending of a stream item now: at least one item and one
-    /// byte. The item may be longer than the allowed bytes.
+    /// Returns whether an item may be sent now. The peer must still allow at least one item and at
+    /// least one byte. A single item may be longer than the allowed bytes.
     pub(crate) fn is_open(&self) -> bool {
         self.items > 0 && self.bytes > 0
     }
@@ -95,8 +95,9 @@ impl SendWindow {
     }
 
     /// Polls until the peer allows the sending of an item, and then calls `append` and returns its
-    /// result. `append` must append items to the send queue of the connection, and count them with
-    /// [`RemainingWindow::spend`].
+    /// result. `append` may add items to the send queue of the connection while
+    /// [`RemainingWindow::is_open`] returns `true`, and must count each with
+    /// [`RemainingWindow::spend`]. Fails if the stream is closed.
     ///
     /// `append` runs under the lock of this value, so that [`Self::sent`] always counts exactly the
     /// appended items.

@@ -68,8 +68,8 @@ fn header<C: Codec>(id: CallId, sequence: u32) -> ItemHeader {
 /// the outbox is rarely locked, and small enough to limit the memory for the items.
 const CHUNK: usize = 64;
 
-/// Items that were encoded in one step of sending. They are already subtracted from the items and
-/// bytes that the peer allows.
+/// Stream items that a [`Sender`] has encoded in one step. These items already count against the
+/// number of items and bytes that the receiver of the stream allows.
 enum AppendedItems {
     /// This number of items is in the open batch.
     Batched(usize),

@@ -48,8 +48,9 @@ const PROGRAM: &str = "posting";
 /// a post and its poll in the C program.
 const GOAL: f64 = 30.0;
 
-/// Highest average number of calls per request at which a library function is still ignored. Such
-/// rare calls do not belong to the requests: they happen once in a run, or in empty polls.
+/// Average number of calls per request up to which the comparison ignores a library function that
+/// the Rust program calls. Such rare calls do not belong to the requests: they happen once in a
+/// run, or in polls that find no completion.
 const NEGLIGIBLE: f64 = 0.05;
 
 /// Number of requests in the shorter of two runs of a program. The longer run has twice as many
@@ -76,19 +77,20 @@ const OPERATIONS: [(&str, u32); 4] = [("send", 2), ("write", 1), ("read", 1), ("
 /// which is subtracted from the costs of the other operations.
 const IDLE: &str = "idle";
 
-/// The names of all [`OPERATIONS`], for the entries of [`WAYS`] with which every operation is
-/// measured.
+/// The names of all [`OPERATIONS`]: the measured operations of those interfaces in [`WAYS`] that
+/// support every operation.
 const ALL: &[&str] = &["send", "write", "read", "atomic"];
-/// The names of the operations send and write, for the entries of [`WAYS`] that support neither
-/// reads nor atomic operations.
+/// The names of the operations send and write: the measured operations of those interfaces in
+/// [`WAYS`] that support neither reads nor atomic operations.
 const SENDS_WRITES: &[&str] = &["send", "write"];
-/// The name of the operation send, for the entries of [`WAYS`] that support only sends, or whose
-/// other operations need not be measured because another entry covers their cost.
+/// The name of the operation send: the only measured operation of some interfaces in [`WAYS`].
+/// Their other operations do not exist, or cost the same as with another measured interface.
 const SENDS: &[&str] = &["send"];
 
-/// The interfaces and queue pair types of rdma-core by which the Rust program posts requests. Each
-/// entry has a name, whether the entry must meet [`GOAL`], and the operations whose cost is
-/// measured. All are compared with the same C program, because in C their costs hardly differ.
+/// The ways in which the Rust program posts requests: by which interface of rdma-core, and on which
+/// type of queue pair. Each entry has a name, whether its cost must meet [`GOAL`], and the measured
+/// operations. One C program serves for all comparisons, because the cost of a request in C is
+/// nearly the same for all these ways.
 const WAYS: [(&str, bool, &[&str]); 8] = [
     ("owned", true, ALL),
     ("scope", true, ALL),
@@ -185,10 +187,10 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<u8> {
     Ok(u8::from(missed > 0))
 }
 
-/// Prints the line of the table for the operation `operation` and the entry `way` of [`WAYS`]. `c`
-/// and `rust` are the costs of a request in the C program and in the Rust program. The goal is
-/// [`GOAL`] times `posts`, the number of work requests of the operation; `None` means no goal.
-/// Returns `false` if the goal is missed.
+/// Prints one line of the result table: the costs `c` and `rust` of the operation `operation` in
+/// the C program and in the Rust program, with the interface `way` (see [`WAYS`]). The goal is at
+/// most [`GOAL`] more instructions in Rust for each of the `posts` work requests of the operation,
+/// and no calls of library functions; `None` means no goal. Returns `false` if the goal is missed.
 fn line((operation, way): (&str, &str), c: &Cost, rust: &Cost, posts: Option<u32>) -> bool {
     let difference = rust.outside - c.outside;
     let calls: Vec<_> = rust
@@ -242,7 +244,8 @@ impl Bench {
 
     /// Measures the average cost of one request in the program `subject`. `operation` is the kind
     /// of the request, such as "send". `polls` is the number of polls that find the completions of
-    /// such a request; runs with many further polls are repeated.
+    /// such a request. Runs with many more polls are repeated, because polls that find no
+    /// completion distort the measured cost.
     fn cost(&self, subject: &Subject, operation: &str, polls: u32) -> anyhow::Result<Cost> {
         let less = self.repeat(subject, operation, COUNT, polls)?;
         let more = self.repeat(subject, operation, 2 * COUNT, polls)?;

@@ -97,9 +97,9 @@ impl Place {
         needs
     }
 
-    /// Returns the test programs of `selection` that run at this place (the host or a device),
-    /// sorted by name. `built` has all built executables. `matches` stores which programs have
-    /// tests with the selected names, for later calls.
+    /// Returns the test programs of `selection` that run on this host or device, sorted by name.
+    /// Leaves out the programs without a test that the option `--filter` selects. `matches` caches
+    /// this check for later calls. `built` has all built executables.
     pub(crate) fn programs(
         &self,
         selection: &Selection,

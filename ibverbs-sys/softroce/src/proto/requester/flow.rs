@@ -171,8 +171,9 @@ impl Flow {
         self.packets_end = self.packets_end.filter(|end| end.distance(limit) > 0);
     }
 
-    /// Returns whether no receipt (confirmation by the peer) is missing: for all sent packets and
-    /// messages, the receipt has arrived, or the wait for it has ended without a receipt.
+    /// Returns whether no receipts (confirmations by the peer) are missing: the receipts for all
+    /// sent packets and messages have arrived, or the wait for the receipts has ended without
+    /// them.
     pub(super) fn is_settled(&self) -> bool {
         self.taken == self.next
     }

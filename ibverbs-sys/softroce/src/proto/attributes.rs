@@ -74,7 +74,8 @@ bitflags! {
         const MW_BIND = 1 << 4;
         /// Makes addresses in requests relative: the first byte of the region has the address zero.
         const ZERO_BASED = 1 << 5;
-        /// Requests on-demand paging: registering the memory does not pin its pages.
+        /// Requests on-demand paging: the bytes of the memory may be unmapped at registration and
+        /// later. An access to unmapped bytes fails.
         const ON_DEMAND = 1 << 6;
         /// Uses huge pages for the memory.
         const HUGETLB = 1 << 7;

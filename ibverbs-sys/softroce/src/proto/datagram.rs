@@ -36,11 +36,11 @@ pub(super) fn receive(
 }
 
 /// Delivers the payload of a datagram to the next receive, and completes the receive. `route` is
-/// the GRH (the first 40 bytes of the receive). `label` has the fields of the datagram header
-/// (DETH).
+/// the GRH (the first 40 bytes of the receive). `label` has the fields of the datagram's transport
+/// headers.
 ///
-/// Returns `Ok` without an effect, and drops the datagram, if `label` is `None` or has the wrong
-/// queue key, if the payload is longer than the MTU, or if no receive is posted.
+/// Drops the datagram, and returns `Ok`, if `label` is `None` or has the wrong queue key, if the
+/// payload is longer than the MTU, or if no receive is posted.
 ///
 /// # Errors
 /// The status of the receive, if the receive failed and its completion has already been generated.

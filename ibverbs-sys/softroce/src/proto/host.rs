@@ -129,9 +129,9 @@ pub trait Memory {
     fn write_remote(&self, key: u32, address: u64, data: &[u8]) -> Result<(), RemoteFault>;
 
     /// Copies the buffers `parts`, which together have `length` bytes, to the address `address` of
-    /// the memory region with the remote key `key`. Fails if the key does not permit a peer to
-    /// write there. The bytes are written in ascending order, because a program may detect a
-    /// message by polling its last byte.
+    /// the memory region or window with the remote key `key`. Fails if the key does not permit a
+    /// peer to write there. The bytes are written in ascending order, because a program may detect
+    /// a message by polling its last byte.
     fn write_remote_parts<'p>(
         &self,
         key: u32,
@@ -196,8 +196,9 @@ pub trait Memory {
         Withdrawal::Complete
     }
 
-    /// Lets other processes use a memory key again after [`withdraw`](Self::withdraw), because the
-    /// key will not be changed after all. Does nothing by default.
+    /// Lets other processes use a memory key again after [`withdraw_window`](Self::withdraw_window)
+    /// or [`withdraw`](Self::withdraw), because the key will not be changed after all. Does nothing
+    /// by default.
     fn restore_window(&self, _key: u32) {}
 
     /// Binds a memory window to a range of a memory region, as `binding` describes.
@@ -221,8 +222,9 @@ pub trait Memory {
     }
 
     /// Copies `length` bytes of the message `message` in this process's memory, from byte `offset`
-    /// on, to the memory `to` of `peer`. The bytes are written in ascending order of addresses.
-    /// Before, the memory keys of the message are checked, and then those of `to`.
+    /// on, to the memory `to` of `peer`. The bytes are written in ascending order of addresses. All
+    /// keys are checked before the first byte is copied: first those of the message, then those of
+    /// `to`.
     fn copy_message(
         &self,
         message: Data<'_>,
@@ -397,10 +399,11 @@ pub trait Host: Memory {
         false
     }
 
-    /// Informs the host that the requests of this queue pair are about to fail. Peers must then no
-    /// longer copy message bytes from this process's memory, because the program may change the
-    /// bytes after a completion. Called before the first of the requests completes. Does nothing by
-    /// default.
+    /// Informs the host that the requests of this queue pair are about to fail. The implementation
+    /// must withdraw the descriptions (locations) of message bytes that this queue pair has
+    /// published, so that peers no longer copy these bytes from this process's memory: after a
+    /// completion, the program may change them. Called before the first of the requests completes.
+    /// Does nothing by default.
     fn fails(&mut self) {}
 
     /// Raises an asynchronous event of the queue pair, which the program gets by

@@ -207,9 +207,9 @@ impl QueuePair {
     /// returns the position of the next unsent bytes.
     ///
     /// # Errors
-    /// [`SendProgress::PacketsOnly`] if only packets can be sent now, and [`SendProgress::Idle`] if
-    /// the caller must wait. [`SendProgress::Transferred`] if the request has failed and has been
-    /// completed with an error: the caller then calls this function again for the next request.
+    /// [`SendProgress::PacketsOnly`] if at most packets can be sent now, and [`SendProgress::Idle`]
+    /// if nothing can be sent. [`SendProgress::Transferred`] if a request has failed: all requests
+    /// have then completed, and the queue pair is in an error state.
     pub fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,
@@ -283,8 +283,9 @@ impl QueuePair {
         step
     }
 
-    /// Makes this side send the bytes of the next message itself. Called when the peer cannot copy
-    /// the bytes from this process's memory, and this side cannot write them to the peer's memory.
+    /// Makes this side send the bytes of the next message itself. Called if the peer cannot copy
+    /// the bytes from this process's memory, or if this side cannot write them to the peer's
+    /// memory.
     pub fn require_sent_bytes(&mut self) {
         self.requester.require_sent_bytes();
     }
@@ -336,8 +337,8 @@ impl QueuePair {
             && self.requester.may_post_sent(packets)
     }
 
-    /// Returns the number of packets that were sent and are not acknowledged. Bytes that were
-    /// transferred through shared memory count as the packets that they would have needed.
+    /// Returns the number of packets of started requests that are not acknowledged. Bytes that are
+    /// transferred through shared memory count as the packets that they would need.
     #[inline]
     pub fn unacknowledged(&self) -> u32 {
         self.requester.all_on_the_way()
@@ -354,10 +355,11 @@ impl QueuePair {
 
     /// Adds a message to the send queue after the caller has sent the message through shared
     /// memory, with the [next sequence number](Self::send_sequence).
-    /// [`may_post_sent`](Self::may_post_sent) must have returned `true`, and [`arm`](Self::arm)
-    /// must be called next. `data` has the `length` bytes. `offered` is `None` if the bytes were
-    /// sent. If only their location was sent, for the peer to copy the bytes, `offered` is the
-    /// result of [`Host::is_mappable`].
+    /// [`may_post_sent`](Self::may_post_sent) must have returned `true`. Afterwards, a call of
+    /// [`arm`](Self::arm) or [`handle_timeout`](Self::handle_timeout) must set the timeout for the
+    /// response. `data` has the `length` bytes. `offered` is `None` if the bytes were sent. If only
+    /// their location was sent, for the peer to copy the bytes, `offered` is the result of
+    /// [`Host::is_mappable`].
     #[inline(always)]
     pub fn post_sent(
         &mut self,
@@ -378,9 +380,9 @@ impl QueuePair {
     }
 
     /// Sets the timeout for the response to messages that [`post_sent`](Self::post_sent) added,
-    /// unless the timeout is already set. `post_sent` does not set the timeout itself, so that the
-    /// caller can read the clock once for several messages.
-    /// [`handle_timeout`](Self::handle_timeout) also sets it.
+    /// unless the timeout is already set. Until then, [`next_timeout`](Self::next_timeout) does not
+    /// include this timeout. [`handle_timeout`](Self::handle_timeout) also sets it, so a caller of
+    /// that function need not call `arm`.
     #[inline]
     pub fn arm(&mut self, now: Time) {
         self.requester.arm(now, &self.endpoint);
@@ -461,8 +463,8 @@ impl QueuePair {
     }
 
     /// Handles an acknowledgement of all packets up to `sequence` by the peer. Has no effect on an
-    /// unreliable connection. `now` returns the present time, from which the next response's
-    /// timeout is counted.
+    /// unreliable connection. `now` returns the present time, or a somewhat later time: only the
+    /// next response's timeout is counted from it.
     #[inline]
     pub fn receive_acknowledgement(
         &mut self,
@@ -595,7 +597,7 @@ impl QueuePair {
         PartOutcome::Executed
     }
 
-    /// Returns whether the queue pair sends packets and handles responses in its present state:
+    /// Returns whether the queue pair sends requests and handles responses in its present state:
     /// ready to send, or send queue drained, in which started requests continue.
     #[inline]
     pub(super) fn may_send(&self) -> bool {

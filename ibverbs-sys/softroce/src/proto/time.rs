@@ -12,8 +12,7 @@ impl Time {
         Self(nanoseconds)
     }
 
-    /// Returns the time as the number of nanoseconds since a fixed point of time, which the user of
-    /// this type chooses.
+    /// Returns the time as the number of nanoseconds since the epoch, which the caller chooses.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }

@@ -115,10 +115,10 @@ pub fn explained_by_identification(
     identification(header, udp, transport, received).is_some()
 }
 
-/// Returns whether another value of the identification field in the IPv4 header explains why a
-/// received and a calculated ICRC (invariant CRC) differ. `difference` is their exclusive or.
-/// Changes of this field cause only 2^16 of the 2^32 differences. `transport`, the number of bytes
-/// between the UDP header and the ICRC, determines which.
+/// Returns whether a received and a calculated ICRC (invariant CRC) agree, or differ only because
+/// of the identification field in the IPv4 header. `difference` is their exclusive or. Changes of
+/// this field cause only 2^16 of the 2^32 differences. `transport`, the number of bytes between the
+/// UDP header and the ICRC, determines which.
 pub fn is_identification(difference: u32, transport: usize) -> bool {
     unshift(difference, bytes_after_identification(transport)) & 0xffff == 0
 }

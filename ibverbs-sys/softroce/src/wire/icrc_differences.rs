@@ -45,8 +45,8 @@ impl IcrcDifferences {
         }
     }
 
-    /// Returns whether another value of the identification field in the IPv4 header explains why a
-    /// received and a calculated ICRC (invariant CRC) differ. A receiver does not know this field.
+    /// Returns whether a received and a calculated ICRC (invariant CRC) agree, or differ only
+    /// because of the identification field in the IPv4 header. A receiver does not know this field.
     /// `difference` is the exclusive or of the two ICRCs, and `transport` the number of bytes
     /// between the UDP header and the ICRC.
     pub fn is_explained(&mut self, difference: u32, transport: usize) -> bool {

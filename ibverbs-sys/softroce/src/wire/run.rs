@@ -31,8 +31,9 @@ impl<'a> Run<'a> {
 
     /// Collects as many packets as possible into a [`Run`], a group of packets that are handled in
     /// one step. `datagrams` contains received datagrams of `stride` bytes each, and `first` is the
-    /// first packet, already parsed. The run ends before a packet that does not continue the
-    /// message, or whose datagram `is_right` rejects, for example because of a wrong checksum.
+    /// first packet, already parsed. The run ends before a packet that is not the next middle
+    /// packet of the same message, or whose datagram `is_right` rejects, for example because of a
+    /// wrong checksum.
     pub fn gather(
         first: Packet<'a>,
         datagrams: &'a [u8],

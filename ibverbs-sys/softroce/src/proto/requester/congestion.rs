@@ -6,14 +6,15 @@ use super::pipe::Pipe;
 /// that senders whose packets wait in one queue of the network share a link, and lose few packets.
 ///
 /// The capacity of the queue is unknown until the queue overflows, which causes a loss. The round
-/// trip time at that moment belongs to a full queue. From then on, the window grows by a fixed
-/// amount in each round trip, and shrinks by a fraction of its size, more if the queue is fuller. A
-/// large window thus shrinks more than a small one, so the windows of the senders approach each
-/// other.
+/// trip time at that moment belongs to a full queue. From then on, unless the queue is almost
+/// empty, the window grows in each round trip by an amount that does not depend on its size, and
+/// shrinks by a fraction of its size, more if the queue is fuller. A large window thus shrinks by
+/// more packets than a small one, so the windows of the senders approach each other.
 ///
 /// The assumed round trip time of a full queue is increased slowly, so that the queue overflows
-/// again at some time. This corrects a wrong measurement: all senders then halve their windows, and
-/// measure again.
+/// again at some time. This corrects wrong measurements: all senders then halve their windows, and
+/// measure shorter round trip times, which a sender that began while packets waited in the queue
+/// may not know.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Congestion {
     /// The last two measured round trip times in nanoseconds, the later one last.
@@ -28,7 +29,8 @@ pub(super) const UNITS: u64 = 1024;
 
 /// Constant part of the growth of the window (limit on packets in flight), in [units](UNITS): four
 /// packets. While the queue in the network is almost empty, the window grows in each round trip by
-/// this constant plus 1/32 of the window's size ([`INCREASE`]).
+/// this constant plus 1/32 of the window's size ([`INCREASE`]). Without the constant part, a small
+/// window would grow by less than one packet.
 const EMPTY_GROWTH: u64 = 4 * UNITS;
 
 /// Minimum growth of the window (limit on packets in flight) in one round trip: a quarter of a
@@ -70,8 +72,9 @@ impl Congestion {
     }
 
     /// Records a loss of packets. Returns `true` if a full queue in the network is the likely
-    /// reason: the last round trip times were far above the shortest time, which `pipe` has
-    /// recorded. If so, also updates the round trip time of a full queue.
+    /// reason: the longer one of the last two round trip times exceeds the shortest time, which
+    /// `pipe` has recorded, by at least an eighth, and by at least half of the excess that a full
+    /// queue caused before. If so, also updates the round trip time of a full queue.
     pub(super) fn handle_loss(&mut self, pipe: &Pipe) -> bool {
         let [one, last] = self.times;
         let time = one.max(last);

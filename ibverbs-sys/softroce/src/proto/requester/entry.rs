@@ -50,7 +50,7 @@ impl Entry {
     }
 
     /// Returns whether the request is an RDMA read. A read has a sequence number for each packet of
-    /// its response, so a single read request packet has several sequence numbers.
+    /// its response, so a single read request packet can have several sequence numbers.
     pub(super) fn is_read(&self) -> bool {
         matches!(self.request.operation, SendOperation::Read { .. })
     }
@@ -96,12 +96,15 @@ impl Entry {
         }
     }
 
-    /// Starts the request: executes a local operation immediately, and assigns sequence numbers
-    /// from `next` on to any other operation.
+    /// Starts the request: executes a local operation immediately, and otherwise checks the request
+    /// and assigns sequence numbers from `next` on. Afterwards, `progress` contains the result: an
+    /// invalid request has [failed](Progress::Failed), and a datagram that is longer than a packet
+    /// is [done](Progress::Done).
     ///
     /// # Errors
     /// If other processes still use the memory key that the request replaces or invalidates: the
-    /// delay after which the caller must call `start` again.
+    /// delay after which the caller must call `start` again. The request is then still
+    /// [waiting](Progress::Waiting).
     #[inline]
     pub(super) fn start(
         &mut self,
@@ -144,9 +147,9 @@ impl Entry {
         Ok(())
     }
 
-    /// Lets other processes use a memory key again. This request (a binding or an invalidation) was
-    /// to change the key, so the key was withdrawn from other processes. Now the queue pair is
-    /// reset or enters an error state before the request is executed.
+    /// Lets other processes use a memory key again that was withdrawn from them for this request (a
+    /// binding or an invalidation). Called when the queue pair is reset or enters an error state,
+    /// so that the request will not be executed. Does nothing for any other request.
     pub(super) fn publish_withdrawn(&self, memory: &impl Memory) {
         match &self.request.operation {
             SendOperation::Bind(binding) => memory.restore_window(binding.window),

@@ -112,7 +112,9 @@ impl Flow {
     /// Records that the packet `sequence` was sent to the queue pair `destination`; `ends` is set
     /// for the last packet of a message. After half of `window` (the limit on packets in flight),
     /// schedules a request to the peer to confirm the packets, so that the confirmation arrives
-    /// before the window is full. A peer that does not answer such requests gets them more rarely.
+    /// before the window is full. Also schedules this request at the end of a message after
+    /// [`request_soon`](Self::request_soon). A peer that does not answer such requests gets them
+    /// more rarely, and a multicast group gets none.
     pub(super) fn sent(
         &mut self,
         sequence: Sequence,
@@ -169,15 +171,15 @@ impl Flow {
         self.packets_end = self.packets_end.filter(|end| end.distance(limit) > 0);
     }
 
-    /// Returns whether no receipt (confirmation by the peer) is awaited: all receipts for the sent
-    /// packets and messages have arrived, or the peer is assumed not to send
+    /// Returns whether no receipts (confirmations by the peer) are missing: the receipts for all
+    /// sent packets and messages have arrived, or the wait for the receipts has ended without
     /// them.
     pub(super) fn is_settled(&self) -> bool {
         self.taken == self.next
     }
 
-    /// Returns whether packets may still be in flight to the peer: their receipt (confirmation by
-    /// the peer) is expected, and has not arrived.
+    /// Returns whether packets may still be in flight to the peer: the receipt (confirmation by the
+    /// peer) for the newest packet has not arrived, and the wait for it has not ended.
     pub(super) fn has_packets_in_flight(&self) -> bool {
         self.packets_end.is_some()
     }

@@ -361,10 +361,10 @@ impl Requester {
         Ok(Some(path))
     }
 
-    /// Returns whether a packet in the middle of a message must request an acknowledgement, because
-    /// many packets were sent since the last request, or because the packet fills the window (limit
-    /// on packets in flight). The packet occupies `covers` sequence numbers, after `unacknowledged`
-    /// numbers without an acknowledgement.
+    /// Returns whether a packet that is not the last of its message must request an
+    /// acknowledgement, because many packets were sent since the last request, or because the
+    /// packet fills the window (limit on packets in flight). The packet occupies `covers` sequence
+    /// numbers, after `unacknowledged` numbers without an acknowledgement.
     fn requests_ack(&self, unacknowledged: u32, covers: u32) -> bool {
         self.unasked + 1 >= self.window.acknowledge_every()
             || unacknowledged + covers >= self.window.size()
@@ -629,9 +629,9 @@ impl Requester {
         }
     }
 
-    /// Lets other processes use a memory key again that was withdrawn from them. The next request
-    /// of the send queue (a binding or an invalidation) was to change the key. Now the queue pair
-    /// is reset or enters an error state before the request is executed.
+    /// Lets other processes use a memory key again that was withdrawn from them, if the first
+    /// request that has not started is a binding or an invalidation of this key. Called when the
+    /// queue pair is reset or enters an error state, so that the request will not be executed.
     pub(super) fn publish_withdrawn(&self, host: &impl Host) {
         let mut waiting = self.queue.iter();
         let next = waiting.find(|entry| matches!(entry.progress, Progress::Waiting));

@@ -18,8 +18,9 @@ const MAX_DECLINED: u32 = 3;
 
 impl Requester {
     /// Starts the next unsent request, unless it must wait, and returns the position of its next
-    /// unsent bytes. If only packets can be sent now, returns [`SendProgress::PacketsOnly`]
-    /// instead; if nothing can be sent, [`SendProgress::Idle`].
+    /// unsent bytes. If at most packets can be sent now, returns [`SendProgress::PacketsOnly`]
+    /// instead. If the send queue is empty, or waits after an RNR NAK, returns
+    /// [`SendProgress::Idle`].
     pub(in crate::proto) fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,

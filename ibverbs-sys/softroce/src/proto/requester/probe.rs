@@ -66,9 +66,12 @@ const MAX_PROBES: u32 = 3;
 
 impl Probe {
     /// Records that packets were sent at the time `now`, and schedules the next probe (repetition
-    /// of the oldest unanswered packet) within the acknowledgement timeout `timeout`. `timed` is a
-    /// new packet whose round trip time is measured. The increase of `delivered` in this time is
-    /// measured, too: the [number of received packets](super::Requester::delivered).
+    /// of the oldest unanswered packet) within the acknowledgement timeout `timeout`.
+    ///
+    /// `timed` is a packet whose round trip time is measured, unless a measurement is in progress.
+    /// The packet must have been sent for the first time, and must request a response: a packet
+    /// that requests no response is answered only with a later packet. The increase of `delivered`,
+    /// the [count of received packets](super::Requester::delivered), in this time is measured, too.
     pub(super) fn sent(
         &mut self,
         timed: Option<Sequence>,

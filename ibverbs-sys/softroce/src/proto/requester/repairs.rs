@@ -33,9 +33,10 @@ struct Missing {
 
 impl Repairs {
     /// Records a gap report: the bits `bits`, from the highest of the first byte on, show which
-    /// packets from `base` on the peer has received. Only packets from `unanswered` (the oldest
-    /// unanswered packet) to `sent` (the end of the sent packets) count. Returns `true` if a packet
-    /// that was sent again was lost again: a packet that was sent later has arrived.
+    /// packets from `base` on the peer has received. Ignores an old report, whose `base` is before
+    /// `unanswered` (the oldest unanswered packet), and the bits of packets from `sent` on, which
+    /// were never sent. Returns `true` if a packet that was sent again was lost again: a packet
+    /// that was sent later has arrived.
     pub(super) fn report(
         &mut self,
         base: Sequence,
@@ -101,9 +102,10 @@ impl Repairs {
     }
 
     /// Marks packets as lost, because the peer has received a packet that was sent later. `latest`
-    /// was the number of the next new packet at that time. So packets from `end`, the first number
-    /// whose arrival is unknown, up to `latest` are lost. Packets that were sent again before that
-    /// time and are still missing are lost again. Returns `true` if there are such packets.
+    /// was the number of the next new packet when that packet was sent. So packets from `end`, the
+    /// first number whose arrival is unknown, up to `latest` (exclusive) are lost. Packets that
+    /// were sent again before, and are still missing, are lost again. Returns `true` if there are
+    /// such packets.
     fn conclude(&mut self, end: Sequence, latest: Sequence) -> bool {
         let count = latest.distance(end).max(0) as u32;
         (self.missing).extend((0..count).map(|place| Missing {
@@ -122,8 +124,9 @@ impl Repairs {
         is_lost_again
     }
 
-    /// Forgets which packets the peer has received and which are missing, because all unanswered
-    /// packets are sent again.
+    /// Forgets which packets the peer has received and which are missing. Called when all
+    /// unanswered packets are sent again, when no packet is missing any more, or when a missing
+    /// packet cannot be sent again.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }

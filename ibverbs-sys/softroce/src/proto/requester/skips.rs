@@ -86,7 +86,8 @@ impl Skips {
 }
 
 /// Returns the gap in the sequence numbers that a skip packet announces, as the number after the
-/// gap and the length of the gap. Returns `None` if `header` is not that of a skip packet.
+/// gap and the length of the gap. `header` must be the header of a skip packet. Returns `None` if
+/// it has no RETH (RDMA extended transport header).
 pub(in crate::proto) fn skipped(header: &Header) -> Option<(Sequence, u64)> {
     let reth = header.reth.as_ref()?;
     Some((Sequence::new(header.bth.sequence), reth.address))

@@ -133,8 +133,9 @@ impl Requester {
     }
 
     /// Returns the deadline of the response to a packet that is sent now. The configured timeout is
-    /// doubled after two timeouts in a row, and quadrupled after three, as IBTA 9.7.6.1.3 allows.
-    /// The peer is a process, which may not run for a long time on a busy machine.
+    /// doubled after two timeouts in a row, and quadrupled after three or more, as IBTA 9.7.6.1.3
+    /// allows. The peer is a process, which may not run for a long time on a busy machine. If the
+    /// peer no longer exists, the timeout is not extended.
     pub(super) fn deadline(&self, now: Time, endpoint: &Endpoint) -> ResponseDeadline {
         let Some(timeout) = endpoint.attributes.ack_timeout else {
             return ResponseDeadline::Never;

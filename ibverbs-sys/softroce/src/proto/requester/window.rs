@@ -15,8 +15,8 @@ use crate::proto::{Sequence, Time};
 /// - After packets were lost because a queue of the path was full, [`Congestion`] determines how
 ///   the window changes.
 ///
-/// The limit is a constant for paths of unknown capacity, plus the measured [capacity](Pipe) of the
-/// path.
+/// The limit is the configured limit for paths of unknown capacity, plus the number of packets that
+/// [fill](Pipe::fill) the path. The limit never exceeds a configured maximum.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     limit: u32,
@@ -48,7 +48,8 @@ const INITIAL_SIZE: u32 = 16;
 const MAX_RESPONSE: u32 = 32 << 10;
 
 /// Minimum size of the window (limit on packets in flight) after a loss, in packets. With a smaller
-/// window, too few packets would follow a lost packet for the peer to report the loss.
+/// window, fewer packets would follow a lost packet, and the peer reports a loss only when a later
+/// packet arrives.
 const MIN_SIZE: u32 = 4;
 
 impl Window {

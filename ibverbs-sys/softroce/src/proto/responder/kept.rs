@@ -42,8 +42,8 @@ impl KeptPackets {
     }
 
     /// Adds a copy of `packet`, unless there is a copy already. The packet has arrived although the
-    /// packet `expected` before it is missing. Returns whether the packet reveals further missing
-    /// packets: it is the latest packet so far, and the packet directly before it has not arrived.
+    /// packet `expected` before it is missing. Returns whether the packet reveals a new gap: it is
+    /// the latest packet so far, and the packet directly before it has not arrived.
     pub(super) fn insert(&mut self, expected: Sequence, packet: &Packet<'_>) -> bool {
         let distance = Sequence::new(packet.header.bth.sequence).distance(expected);
         let place =

@@ -184,9 +184,10 @@ impl Message {
         }
     }
 
-    /// Receives a part (range) of a message from another process. For a write, first checks that
-    /// the peer may write to the destination; if not, no posted receive is consumed. Returns
-    /// `false` if the bytes cannot be read from the peer's memory, so that the peer must send them.
+    /// Receives a part (range) of a message from another process. For a write, first checks the
+    /// peer's right to write: that of the queue pair, and for [`Kind::Write`] also that of the
+    /// destination. If a right is missing, no posted receive is consumed. Returns `false` if the
+    /// bytes cannot be read from the peer's memory, so that the peer must send them.
     #[inline(always)]
     pub(super) fn take_from_process<H: Host>(
         &mut self,
@@ -206,8 +207,8 @@ impl Message {
 
     /// Receives a part (range) of a message that is transferred without packets: copies its bytes
     /// from `source` to the posted receive. Returns `false` if the bytes cannot be read from the
-    /// peer's memory, so that the peer must send them. A posted receive that the message has
-    /// consumed then stays consumed.
+    /// peer's memory, so that the peer must send them. The state is then unchanged, except that the
+    /// message may have consumed a posted receive.
     #[inline(always)]
     pub(super) fn take<H: Host>(
         &mut self,

@@ -632,8 +632,9 @@ impl Responder {
 
     /// Returns the sequence number for an acknowledgement of the executed requests. Reads and
     /// atomics at the end of these requests are excluded, because their responses may have been
-    /// lost: only the response itself acknowledges such a request. Linux's Soft-RoCE would
-    /// otherwise complete the request without its result.
+    /// lost: only the response itself acknowledges such a request. A peer that follows IBTA
+    /// 9.7.5.1.2 would detect the loss from an acknowledgement with their number, but Linux's
+    /// Soft-RoCE would complete the request without its result.
     #[inline]
     fn acknowledged(&self) -> Sequence {
         let newest = self.expected + 0xff_ffff;

@@ -66,10 +66,10 @@ impl Responder {
         }
     }
 
-    /// Records the arrival of the sequence numbers from `sequence` to `end` (exclusive), as a
-    /// packet or through shared memory. `end` is then expected next. `starts` is set at the
-    /// beginning of a message. Returns `false` if the caller must drop the bytes, because they are
-    /// late, or because an earlier part of the message was lost.
+    /// Handles the arrival of the sequence numbers from `sequence` to `end` (exclusive), as a
+    /// packet or through shared memory. `starts` is set at the beginning of a message. Unless the
+    /// numbers are late, `end` is then expected next. Returns `false` if the caller must drop the
+    /// bytes, because they are late, or because an earlier part of the message was lost or invalid.
     fn advance_unreliable(
         &mut self,
         sequence: Sequence,

@@ -233,10 +233,10 @@ impl Nic {
         }
     }
 
-    /// Posts requests to `queue_pair` by calling `post` with the locked send queue, and returns the
-    /// result of `post`. Then transfers the requests: without packets where possible, otherwise as
-    /// packets. Messages of one packet may wait until the next acknowledgement of the peer, to be
-    /// sent together with later messages.
+    /// Posts requests to `queue_pair` by calling `post` with the locked send queue. Then transfers
+    /// the requests: without packets where possible, otherwise as packets. Returns the result of
+    /// `post`. While many packets are unacknowledged, messages of one packet may wait until the
+    /// next acknowledgement of the peer, to be sent together with later messages.
     #[inline]
     pub(crate) fn post<T>(
         &self,

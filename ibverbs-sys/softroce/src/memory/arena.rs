@@ -21,8 +21,9 @@ use crate::descriptor::Descriptor;
 ///
 /// The file grows by segments. Each segment is a single mapping, in this process and in peers. A
 /// [`Block`] is an allocated range within a segment. The pages of a block are allocated and zeroed
-/// when the block is allocated. They are returned to the system after the program has freed the
-/// block and all regions in it are deregistered: each of these holds a reference.
+/// when the block is allocated. The program's allocation and each region in the block hold a
+/// reference to the block. When the last reference is dropped, the pages are returned to the
+/// system.
 ///
 /// The file is sealed against shrinking, so a process can access all of a mapping without a fault.
 /// A peer can write to all of the file. Only dumpable processes of the same user become peers,

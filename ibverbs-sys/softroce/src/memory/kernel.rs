@@ -82,8 +82,8 @@ pub(crate) fn reset_in_child() {
     MAPS.reset_in_child();
 }
 
-/// Error: the kernel has no system call that returns the mapping at an address. The caller must
-/// read `/proc/self/maps` instead.
+/// Error: the kernel cannot return the mapping at an address, because the kernel is too old, or
+/// because there is no `/proc`. The caller must try to read `/proc/self/maps` instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueryUnsupported;
 

@@ -463,8 +463,9 @@ impl Registry {
 
     /// Binds the memory window of the bind request `wanted`, so that peers can access the window's
     /// bytes (IBTA 10.6.7.2, 11.4.1.1). `queue_pair` and `domain` are the number and the protection
-    /// domain of the queue pair that executes the request. Fails if peer processes may still be
-    /// using the window: the caller must have called [`withdraw_window`](Self::withdraw_window).
+    /// domain of the queue pair that executes the request. The caller must have called
+    /// [`withdraw_window`](Self::withdraw_window) until the withdrawal was complete. Fails if the
+    /// binding is not permitted, or if peer processes can still find the window.
     pub(super) fn bind(
         &self,
         domain: DomainId,

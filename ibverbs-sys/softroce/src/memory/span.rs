@@ -66,8 +66,9 @@ impl Span {
     /// inside the block.
     ///
     /// # Safety
-    /// The device accesses the bytes at any time. Other code that accesses them must do so
-    /// atomically, or accept that they change meanwhile.
+    /// The device and peers may access the bytes at any time. The caller must ensure that other
+    /// code that accesses them concurrently does so atomically, or accepts the results that the C
+    /// memory model allows.
     pub unsafe fn allocated(block: &Arc<Block>, address: usize, length: u64) -> Option<Self> {
         block.place(address, length).map(|_| Self {
             address,

@@ -143,8 +143,8 @@ impl<T> Table<T> {
     }
 
     /// Changes the memory key of the slot with the number `number`, by setting the low byte of the
-    /// key to `tag`. Returns the new key. For the binding of a memory window: the program chooses
-    /// the low byte of the window's new key.
+    /// key to `tag`. Returns the new key. Called when a memory window is bound, because the bind
+    /// request contains the low byte of the window's new key.
     pub(super) fn retag(&mut self, number: u32, tag: u8) -> u32 {
         if let Some(slot) = self.slots.get_mut(number as usize) {
             slot.tag = tag;

@@ -410,7 +410,8 @@ impl Memory for View<'_> {
 
 /// Splits a part of a message at the boundaries of the message's segments in `list`. The part has
 /// `length` bytes, from byte `offset` of the message on. Returns for each piece its segment, its
-/// offset in the segment, and its number of bytes. Skips empty segments.
+/// offset in the segment, and its number of bytes. Skips empty segments, so their keys are not
+/// checked.
 pub(super) fn pieces(
     list: &[Segment],
     offset: u32,

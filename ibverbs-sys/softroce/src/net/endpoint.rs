@@ -17,8 +17,8 @@ pub(crate) struct Gid {
     pub(crate) endpoint: usize,
 }
 
-/// Kind of a GID. The kind follows from the address in the GID, and decides which headers packets
-/// of the GID have in front of the BTH (base transport header).
+/// Kind of a GID. The kind determines which headers packets of the GID have in front of the BTH
+/// (base transport header).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GidKind {
     /// Packets are sent over UDP and IPv4. The GID is an IPv4-mapped address.

@@ -36,9 +36,10 @@ impl Network {
         self.changes.as_ref().map(AsFd::as_fd)
     }
 
-    /// Updates the GID table after changes of the host's interfaces and addresses, which the kernel
-    /// reports. Returns whether the table has changed. After a change of routes, forgets the
-    /// results of tests ([trials](super::trial)) of other hosts.
+    /// Reads the kernel's reports about changes of the host's network. After changes of interfaces
+    /// and addresses, updates the GID table. Returns whether the table has changed. After a change
+    /// of routes, forgets all [trials](super::trial), so that bursts to other hosts need a new
+    /// trial.
     pub(crate) fn update_from_host(&self) -> bool {
         let Some(changes) = self.changes.as_ref().map(InterfaceMonitor::take) else {
             return false;

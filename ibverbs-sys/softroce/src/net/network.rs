@@ -35,7 +35,7 @@ use crate::timers::Timers;
 use crate::wire::ip::Headers;
 
 /// Maximum number of bytes that a queue pair may have in flight to another host. The limit is lower
-/// while measurements of round trips show that the network path holds fewer bytes.
+/// until measurements of round trips show that the network path holds so many bytes.
 const MAX_BYTES: usize = 16 << 20;
 
 /// Maximum number of unused packet buffers that are kept for reuse by outboxes. More buffers than
@@ -255,9 +255,9 @@ impl Network {
     /// and `mtu` the path MTU.
     ///
     /// The first limit is about half of the packets that fit into the socket buffer of an
-    /// unprivileged peer; other queue pairs may use the other half. On a path to another host, the
-    /// queue pair raises its limit if measured round trips show that the path can hold more
-    /// packets.
+    /// unprivileged peer. The other half is left for other queue pairs, and for memory that the
+    /// kernel does not free immediately. On a path to another host, the queue pair raises its limit
+    /// if measured round trips show that the path can hold more packets.
     pub(crate) fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32> {
         let local_address = self.local_address(gid.into());
         let loopback =

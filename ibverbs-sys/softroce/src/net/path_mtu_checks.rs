@@ -27,9 +27,8 @@ use crate::proto::{Mtu, Path, Time};
 use crate::random;
 
 /// Number of payload bytes, in addition to the path MTU, of the long packet of a path MTU check.
-/// They make up for the packet's shorter headers, so that the packet is as long as the longest
-/// packet of a connection. That has a 16-byte RETH and 4 bytes of immediate data instead of the
-/// 8-byte DETH.
+/// With these bytes, the packet is as long as the longest packet of a connection, which has a
+/// 16-byte RETH and 4 bytes of immediate data instead of the 8-byte DETH.
 const EXTRA_PAYLOAD: usize = 16 + 4 - 8;
 
 /// Time to wait for the answers to the first path MTU check of a route. The time doubles with each

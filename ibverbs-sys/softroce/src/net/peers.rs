@@ -43,9 +43,9 @@ impl Network {
     }
 
     /// Reverses one call of [`connect`](Self::connect), because a connection to the queue pair with
-    /// the number `queue_pair` has ended. `path` leads to that queue pair. Once all connections to
-    /// its device have ended, packets of connections from the device are no longer accepted: the
-    /// packet filters drop them from the next update on.
+    /// the number `queue_pair` has ended. `path` leads to that queue pair. After all connections to
+    /// its device have ended, the next update of the packet filters makes them drop packets of
+    /// connections from the device.
     pub(crate) fn disconnect(&self, path: &Path, queue_pair: u32) {
         let Some(peer) = self.filtered_peer(path, queue_pair) else {
             return;
@@ -72,8 +72,8 @@ impl Network {
     }
 
     /// Returns the address of the peer's device, if the kernel's packet filters check packets from
-    /// that device. Returns `None` for a device on another host or with an IPv6 address, because
-    /// the filters pass all its packets. `path` and `queue_pair` (a number) identify the peer.
+    /// that device. Returns `None` if the address is not in 127/8, because the filters pass all
+    /// packets of the device. `path` and `queue_pair` (a number) identify the peer.
     fn filtered_peer(&self, path: &Path, queue_pair: u32) -> Option<SocketAddrV4> {
         match self.address(path, queue_pair)? {
             SocketAddr::V4(peer) if peer.ip().is_loopback() => Some(peer),

@@ -35,10 +35,10 @@ pub(super) struct PacketRoute {
     pub(super) is_certain: bool,
 }
 
-/// Rule for which packets may be sent together with a packet as a burst: no packets, or all packets
-/// of the same route. A burst is one message that the kernel splits into datagrams, which are
-/// numbered in their IPv4 headers. A receiver that checks the packet's checksum (ICRC) may include
-/// this number; the sender must then include the number, too.
+/// Rule for the packets that may be sent together with a packet as a burst: no packets, or all
+/// packets of the same route. A burst is one message that the kernel splits into datagrams. The
+/// kernel numbers the datagrams from 0 on in the identification of their IPv4 headers, which the
+/// checksum (ICRC) covers. So the sender may have to compute the ICRC for this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Batching {
     /// No other packet, because the packet goes to a multicast group, whose members need not

@@ -164,9 +164,10 @@ impl Trials {
 }
 
 impl Network {
-    /// Returns the test burst that must be sent before `batch`, to the destination of its first
+    /// Returns the test burst that must be sent after `batch`, to the destination of its first
     /// packet. A burst is a message that the kernel splits into datagrams. Returns `None` if no
-    /// test is due, or if the packets of `batch` need no tested route.
+    /// test is due, or if `batch` has no packets that a successful test would allow to be sent as a
+    /// burst.
     pub(super) fn due_trial(&self, batch: &Batch) -> Option<DueTrial> {
         if self.segmentation != Segmentation::Peers {
             return None;

@@ -14,8 +14,8 @@ pub(crate) const OVERHEAD: usize = 40 + 8;
 /// BTH.
 ///
 /// The IP version alone is not sufficient, because 0x64 is also the opcode of a UD packet. So the
-/// source address must also begin with 0xfd. A BTH cannot have this byte there: six of its bits are
-/// reserved, and are sent as zero (IBTA 9.2.9).
+/// source address must also have the prefix of tunnelled GIDs, which begins with 0xfd. A BTH cannot
+/// have this byte there: six of the bits are reserved, and are sent as zero (IBTA 9.2.9).
 pub(crate) fn is_tunnelled(datagram: &[u8]) -> bool {
     datagram.first().is_some_and(|first| first >> 4 == 6)
         && datagram.get(8..).is_some_and(is_unique_local)

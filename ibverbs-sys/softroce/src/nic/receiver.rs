@@ -200,9 +200,10 @@ impl Nic {
     /// Receives one batch of packets, unless another thread is receiving. `care` is the kind of the
     /// calling thread.
     ///
-    /// The engine (background thread) cannot receive at the same time. If packets wake the engine
-    /// meanwhile, this thread receives up to [`MAX_BATCHES_FOR_ENGINE`] more batches in its place,
-    /// and then lets the engine receive the rest.
+    /// The engine (background thread) cannot receive at the same time. A packet that wakes the
+    /// engine meanwhile does not wake it again. So this thread then receives up to
+    /// [`MAX_BATCHES_FOR_ENGINE`] more batches in place of the engine. If packets may be left,
+    /// wakes the engine to receive them.
     fn fetch(&self, now: Time, mut care: ReceivingThread) -> ReceiveAttempt {
         let (mut fetched, mut batches, mut owed) = (0, 0, false);
         loop {

@@ -15,8 +15,8 @@ pub(super) struct UnacknowledgedMessages {
 const MIN_MESSAGES: u32 = 16;
 
 /// Average number of unacknowledged messages per queue pair at which the delayed acknowledgements
-/// of all queue pairs are sent together. One acknowledgement thus confirms about this many
-/// messages.
+/// of all queue pairs are sent, within the limits [`MIN_MESSAGES`] and [`MAX_MESSAGES`]. With a
+/// lower number, many queue pairs would cause about one acknowledgement for each message.
 const PER_QUEUE_PAIR: u32 = 4;
 
 /// Maximum number of received messages, of all queue pairs together, whose acknowledgements are

@@ -54,8 +54,8 @@ impl QueuePair {
     }
 
     /// Passes to `outgoing` the packets that may be sent now. `inner` is the locked state of this
-    /// queue pair. Returns `true` if packets were sent and the next message does not have to be
-    /// sent as packets, so that the caller should try shared memory.
+    /// queue pair. Returns `true` if packets were sent and the next message needs no packets, so
+    /// that the caller should try to send ring messages (short messages in shared memory).
     fn transmit_packets(&self, inner: &mut Inner, now: Time, outgoing: &mut impl Outgoing) -> bool {
         self.select_packet_path(inner, outgoing);
         let mut has_sent = false;

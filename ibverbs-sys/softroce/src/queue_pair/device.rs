@@ -87,9 +87,9 @@ pub trait Adapter: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Returns the queue pair of this process that would receive packets on the path `_path` with
-    /// the destination number `_number`. Returns `None` if there is no such queue pair in this
-    /// process, and by default.
+    /// Returns the queue pair of this NIC that would receive packets on the path `_path` with the
+    /// destination number `_number`. Returns `None` if this NIC has no such queue pair, or if the
+    /// path leads to another NIC. By default returns `None`.
     fn host_peer(&self, _path: &Path, _number: u32) -> Option<HostPeer> {
         None
     }
@@ -143,8 +143,9 @@ pub(crate) trait Outgoing {
 
     /// Adds the packets of `run`, or the first of them: consecutive packets of equal size. Calls
     /// `write` with the number of packets and a buffer, which has a part of equal length for each
-    /// packet. `write` fills all parts, or returns `false`. Returns `false` if no packets were
-    /// added. The caller must then add the next packet by [`push`](Self::push).
+    /// packet. `write` writes a packet to the beginning of each part, or returns `false`. Returns
+    /// `false` if no packets were added. The caller must then add the next packet by
+    /// [`push`](Self::push).
     fn push_run(&mut self, run: &Run, write: impl FnOnce(usize, &mut [u8]) -> bool) -> bool {
         let _ = (run, write);
         false

@@ -176,8 +176,8 @@ struct Order {
 }
 
 /// Number of low bits in which 32 consecutively assigned queue pair numbers all differ. The low
-/// bits select the word in shared memory in which a queue pair marks its copies. So the threads of
-/// these queue pairs write to different words, and do not slow each other down.
+/// bits select the words in which a thread marks its accesses to shared data for a queue pair. So
+/// the threads of these queue pairs write to different words, and do not slow each other down.
 const DISTINCT_BITS: u32 = 5;
 
 impl Order {

@@ -173,7 +173,7 @@ impl Environment<'_> {
 
     /// Copies a range of a local message to the memory ranges `to`. `portion` has the message and
     /// the range. Returns `None` if the bytes cannot be read, for example because their memory
-    /// region was destroyed.
+    /// region was deregistered.
     #[inline]
     pub(super) fn copy_out(&self, portion: ChunkedRange<'_>, to: &[Piece<'_>]) -> Option<()> {
         let (offset, length) = (portion.offset, portion.length as usize);

@@ -26,9 +26,9 @@ use crate::wire::Run;
 /// A queue pair (`ibv_qp`): a send queue, a receive queue, and the transport that executes their
 /// requests.
 ///
-/// A single lock protects all mutable state. It is taken before the locks of receive queues and
-/// completion queues. A thread that moves messages between two queue pairs of this process takes
-/// both locks, in the order that the module `in_process` defines.
+/// A single lock protects all mutable state. The lock is taken before the locks of receive queues
+/// and completion queues. Only a thread that moves messages between two queue pairs of this process
+/// holds the locks of both, in the order that the module `in_process` defines.
 ///
 /// When the queue pair is destroyed, it immediately releases the objects that it uses. Functions
 /// that are called later through remaining references do nothing.
@@ -446,9 +446,9 @@ impl QueuePair {
         self.with(inner, |transport, host| transport.enter(state, now, host));
     }
 
-    /// Moves the queue pair with the locked state `inner` to RESET. Gives the attributes the values
-    /// of a new queue pair, and forgets the peer. Removes the posted receives, and the completions
-    /// in completion queues.
+    /// Resets the queue pair with the locked state `inner`, whose transport is already in the state
+    /// RESET. Gives the attributes the values of a new queue pair, and forgets the peer. Removes
+    /// the posted receives, and the completions in completion queues.
     fn reset(&self, inner: &mut Inner) {
         inner.version += 1;
         inner.link = None;

@@ -99,9 +99,10 @@ impl Sender<'_> {
         !self.has_queued || self.inner.transport.is_silent()
     }
 
-    /// Executes requests of `list` by copies from and to the memory of the peer process, without
-    /// packets. Stops at the first request that needs packets or must wait for earlier requests.
-    /// The caller must add that request to the send queue. Returns the number of executed requests.
+    /// Executes one-sided requests of `list` (RDMA reads, writes and atomics) directly in the
+    /// memory of the peer process, without packets. Stops at the first request that needs packets,
+    /// must wait for earlier requests, or exceeds the capacity of the send queue. Returns the
+    /// number of executed requests. The caller must post the others in another way.
     #[inline]
     pub(crate) fn execute<'l>(&mut self, list: &mut impl PostedList<'l>) -> usize {
         let room = self.queue_pair.rules().capabilities.max_send_wr as usize;

@@ -47,10 +47,11 @@ struct ExecutedRequest {
 const MAX_REQUESTS: usize = 64;
 
 impl QueuePair {
-    /// Executes requests of `list` by copies from and to the memory of the peer process, without
-    /// packets. Stops after `max_requests` or [`MAX_REQUESTS`], or at a request that needs packets
-    /// or must wait for earlier requests. `mine` is the locked state of this queue pair. Returns
-    /// the number of executed requests.
+    /// Executes one-sided requests of `list` (RDMA reads, writes and atomics) directly in the
+    /// memory of the peer process, without packets. Stops after `max_requests` or [`MAX_REQUESTS`],
+    /// after a number of bytes, or at a request that needs packets or must wait for earlier
+    /// requests. `mine` is the locked state of this queue pair. Returns the number of executed
+    /// requests.
     pub(super) fn execute_posted<'a>(
         &self,
         mine: &mut Inner,

@@ -25,7 +25,7 @@ pub(super) struct Publication {
 }
 
 impl QueuePair {
-    /// Returns whether the queue pair is connected to one peer (reliable or unreliable connection).
+    /// Returns whether the queue pair has the transport service reliable or unreliable connection.
     /// Other processes of the host can access memory only through such queue pairs.
     pub(super) fn is_connection(&self) -> bool {
         matches!(

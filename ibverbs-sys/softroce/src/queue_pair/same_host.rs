@@ -169,8 +169,9 @@ impl QueuePair {
 
     /// Sends queued messages as ring messages (short messages in shared memory), up to the first
     /// message that cannot be sent in this way. `mine` is the locked state of the queue pair.
-    /// Returns `false` if the next message must be sent as packets. Returns `true` if no message is
-    /// left, or if the next message waits to be sent as a ring message.
+    /// Returns `true` if no packets must be sent: no message and no response is left, or the next
+    /// message waits to be sent as a ring message. Otherwise returns `false`, and the caller must
+    /// try to send packets.
     pub(super) fn transmit_ring_messages(
         &self,
         mine: &mut Inner,
@@ -502,8 +503,8 @@ impl QueuePair {
     }
 
     /// Makes `outgoing`, which sends the queue pair's packets, use shared memory if the peer is in
-    /// another process of this host. For datagrams, this is decided for each destination. `mine` is
-    /// the locked state of the queue pair.
+    /// another process of this host. For datagrams, which may have different destinations,
+    /// `outgoing` decides this for each datagram. `mine` is the locked state of the queue pair.
     pub(super) fn select_packet_path(&self, mine: &mut Inner, outgoing: &mut impl Outgoing) {
         if self.service() == Service::UnreliableDatagram {
             if self.device().is_shared() {
@@ -701,8 +702,10 @@ impl LinkedPeer {
     }
 
     /// Executes `request` (an RDMA read, write or atomic) completely in the peer's memory. Fails if
-    /// the peer's connection no longer has the number `generation`. `host` gives access to the
-    /// memory of this process.
+    /// the peer does not permit the access, or if the peer's connection no longer has the number
+    /// `generation`. A long request takes several [`CopySession`]s (periods of access to the peer's
+    /// memory), so some of its bytes may have been copied before a failure. `host` gives access to
+    /// the memory of this process.
     fn execute(
         &mut self,
         request: &OneSided<'_>,

@@ -66,8 +66,8 @@ impl Rule {
 }
 
 /// Returns the attributes that are required and permitted when a queue pair of the service
-/// `service` changes from the state `from` to the state `to`. Returns `None` if it may not change
-/// so.
+/// `service` changes from the state `from` to the state `to`. Returns `None` if the transition is
+/// illegal.
 pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rule> {
     Some(match (from, to) {
         // RESET can be entered from all states, and ERROR from all states except RESET.
@@ -154,8 +154,8 @@ const fn to_send(service: Service) -> Mask {
     }
 }
 
-/// Returns the attributes that a program may set when it makes a queue pair of the service
-/// `service` ready to send (RTS), or changes such a queue pair.
+/// Returns the attributes that a program may set when a queue pair of the service `service` enters
+/// or stays in the state RTS (ready to send).
 const fn in_rts(service: Service) -> Mask {
     let connected = Mask::CURRENT_STATE
         .union(Mask::ALTERNATE_PATH)

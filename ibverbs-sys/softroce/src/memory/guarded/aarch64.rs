@@ -102,7 +102,7 @@ pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
 }
 
 /// Atomically replaces the word at `address` by `swap` if it equals `compare`. Returns the previous
-/// word. Fails if the word is not mapped or not writable.
+/// word. Fails if the word is not mapped, or if it equals `compare` and is not writable.
 ///
 /// # Safety
 /// `address` must be a multiple of eight. The caller must ensure that no references to the bytes

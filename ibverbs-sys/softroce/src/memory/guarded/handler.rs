@@ -20,8 +20,9 @@ static PREVIOUS_ACTIONS: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new
 /// Signals that the handler handles, in the order of [`PREVIOUS_ACTIONS`].
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// Installs a handler of SIGSEGV and SIGBUS. With the handler, an access to registered memory that
-/// is not mapped returns an error instead of ending the program. Only the first call has an effect.
+/// Installs a handler of SIGSEGV and SIGBUS. With the handler, a guarded access of this library to
+/// registered memory that is not mapped returns an error instead of ending the program. Only the
+/// first call has an effect.
 pub(crate) fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {

@@ -71,9 +71,10 @@ pub(crate) const MANY: usize = 512;
 /// Copies words, each by a single access where it is aligned. Returns `false` if some bytes cannot
 /// be accessed; some of the words may then have been copied.
 ///
-/// Fewer than [`MANY`] bytes are copied in ascending order. Longer copies have no order (Intel SDM
-/// volume 3, "Fast-String Operation and Out-of-Order Stores"). In both cases all bytes are visible
-/// before later stores of this thread.
+/// Fewer than [`MANY`] bytes are copied in ascending order. The bytes of other copies may become
+/// visible in any order. In both cases, all bytes become visible before later stores of this
+/// thread: stores do not overtake the stores of an earlier string operation (Intel SDM volume 3,
+/// "Fast-String Operation and Out-of-Order Stores").
 ///
 /// # Safety
 /// `length` must be a multiple of eight, and not 0. The caller must ensure that no references to

@@ -219,13 +219,13 @@ impl<'a> PooledBatch<'a> {
     }
 
     /// Removes and returns the packet buffers ([`Batch`]) of this outbox. Returns `None` if the
-    /// outbox has taken none from the network's pool, because no packet was added.
+    /// outbox has no buffers: they are taken when a packet is added.
     pub(super) fn take(&mut self) -> Option<Box<Batch>> {
         self.batch.take()
     }
 
-    /// Returns the packet buffers ([`Batch`]) of this outbox, or `None` if no packet was added yet:
-    /// the buffers are taken for the first packet.
+    /// Returns the packet buffers ([`Batch`]) of this outbox, or `None` if the outbox has no
+    /// buffers: they are taken when a packet is added.
     pub(super) fn opened(&mut self) -> Option<&mut Batch> {
         self.batch.as_deref_mut()
     }

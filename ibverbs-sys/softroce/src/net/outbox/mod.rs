@@ -180,9 +180,9 @@ impl<'a> Outbox<'a> {
     /// Adds the packets of `run`, or the first of them: consecutive packets of equal size of a
     /// message. Calls `write` with the number of packets and a buffer, which has a part of equal
     /// length for each packet. `write` must write each packet, without the IP and UDP headers and
-    /// the checksum, to its part. Returns `false`, and adds nothing, if `write` fails or if the
-    /// packets cannot be sent together, for example because they go through shared memory. The
-    /// caller must then add each packet separately.
+    /// the checksum, to the beginning of its part. Returns `false`, and adds nothing, if `write`
+    /// fails or if the packets cannot be sent together, for example because they go through shared
+    /// memory. The caller must then add each packet separately.
     pub(crate) fn push_run(
         &mut self,
         run: &Run,
@@ -273,8 +273,8 @@ impl<'a> Outbox<'a> {
     }
 
     /// Makes the packets of this outbox a [trial](super::trial): a burst that tests whether the
-    /// peer accepts packets that the kernel has split. Bursts are otherwise sent only after a
-    /// successful trial.
+    /// peer accepts packets that the kernel has split. Without this call, the packets would be sent
+    /// as a burst only after a successful trial.
     pub(super) fn make_trial(&mut self) {
         for sealed in self
             .batch

@@ -120,7 +120,7 @@ impl Network {
     /// Returns the number of packets that can be sent next as one burst (message that the kernel
     /// splits into datagrams): consecutive packets of the same destination, header fields and
     /// length; only the last may be shorter. `sealed` has the encoded packets in the order of
-    /// sending; the first `packet` of them are sent already.
+    /// sending; the first `packet` of them belong to an earlier burst.
     pub(super) fn burst(&self, sealed: &[Encoded], packet: usize) -> usize {
         let Some(first) = sealed.first() else {
             return 0;

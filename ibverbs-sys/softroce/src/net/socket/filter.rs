@@ -24,8 +24,8 @@ use crate::wire::{Opcode, Operation, Transport};
 /// this opcode from every device, because datagrams need no connection.
 const DATAGRAM: Opcode = Opcode::new(Transport::UnreliableDatagram, Operation::SendOnly);
 
-/// Base offset of the IPv4 header in the load instructions of a packet filter (BPF program),
-/// `SKF_NET_OFF` of linux/filter.h. The base is negative because offset 0 is the UDP header.
+/// Offset at which the load instructions of a packet filter (BPF program) find the IPv4 header:
+/// `SKF_NET_OFF` of linux/filter.h. At offset 0, they find the UDP header.
 const NETWORK_HEADER: u32 = -0x10_0000_i32 as u32;
 /// Offset at which a packet filter (BPF program) loads the source IPv4 address of a datagram.
 const SOURCE_ADDRESS: u32 = NETWORK_HEADER + 12;

@@ -524,8 +524,9 @@ impl Link {
     /// content of each. The tag contains the numbers of the source and destination GID. Returns the
     /// number of received messages, or `None` if another thread is receiving.
     ///
-    /// Returns early after a message whose sender may be waiting for an acknowledgement. After the
-    /// link has ended, only messages that had arrived before are received.
+    /// Returns early after a message whose sender may be waiting for an acknowledgement, so that
+    /// the caller can send it before further messages are received. After the link has ended, only
+    /// messages that had arrived before are received.
     pub(crate) fn receive(
         &self,
         limit: usize,

@@ -182,9 +182,10 @@ pub(crate) enum SendError {
 /// first.
 const LIVENESS_INTERVAL: u64 = 1_000_000;
 
-/// Maximum number of 64-MiB ranges of a peer's shared file that are mapped: enough for 64 GiB. Data
-/// beyond the limit is transferred in packets. Without a limit, a peer could use up the 65,530
-/// mappings that a process may have.
+/// Maximum number of ranges of a peer's arena (shared file of regions) that are mapped. A range
+/// usually has at least 64 MiB, so this limit suffices for 64 GiB. Data of regions beyond the limit
+/// is transferred in packets. Without a limit, a peer could use up the 65,530 mappings that a
+/// process may have.
 const MAX_MAPS: usize = 1024;
 
 /// Maximum length in bytes of a packet that is sent on a link (shared memory): the payload of the

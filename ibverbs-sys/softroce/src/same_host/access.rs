@@ -68,7 +68,8 @@ pub(crate) enum Access<'a> {
 }
 
 /// Cached copies of the state that a peer has published for its queue pair and for its memory
-/// region that was accessed last. Further accesses then need not read the shared tables.
+/// region that was accessed last. A further access then reads only the versions of the records in
+/// the shared tables, to detect changes.
 #[derive(Debug, Default)]
 pub(crate) struct CachedRecords {
     queue_pair: Option<CachedQueuePair>,
@@ -137,9 +138,9 @@ pub(crate) struct CopySession<'a> {
 /// [`SYSTEM_CALL_COST`].
 const MAX_SESSION_BYTES: usize = 64 << 10;
 
-/// Fixed cost of an RDMA read, write or atomic: the number of bytes that can be copied in the time
-/// that a request without data takes. Counted against [`MAX_SESSION_BYTES`], so that many short
-/// requests reach this limit, too.
+/// Fixed cost of an RDMA read, write or atomic, or of fetching a segment of a payload: the number
+/// of bytes that can be copied in the same time. Counted against [`MAX_SESSION_BYTES`], so that
+/// many short requests reach this limit, too.
 const REQUEST_COST: usize = 512;
 
 /// Fixed cost of a copy by a system call: the number of bytes that can be copied in the time of the
@@ -172,9 +173,9 @@ impl Link {
     }
 
     /// Begins a [`CopySession`]: a period in which this process may copy from and to the memory of
-    /// the peer's queue pair `target`. Returns `None` if the queue pair's connection no longer has
-    /// the number `generation`, because the peer has connected it again. `known` caches the peer's
-    /// published state, and is updated if it is out of date.
+    /// the peer's queue pair `target`. Returns `None` if the queue pair is no longer published, or
+    /// if its connection no longer has the number `generation`, because the peer has connected it
+    /// again. `known` caches the peer's published state, and is updated if it is out of date.
     #[inline]
     pub(crate) fn begin_session<'a>(
         &'a self,
@@ -258,9 +259,8 @@ impl CopySession<'_> {
         }
     }
 
-    /// Copies the payload of a message that the peer has sent to the memory ranges `pieces`. The
-    /// payload is still in the peer's memory, at `segment`. Returns `None` if not all bytes could
-    /// be copied.
+    /// Copies payload of a message of the peer to the memory ranges `pieces`. The payload is still
+    /// in the peer's memory, at `segment`. Returns `None` if not all bytes could be copied.
     #[inline]
     pub(crate) fn fetch(&mut self, segment: &Segment, pieces: &[Piece<'_>]) -> Option<()> {
         let remote = Remote {

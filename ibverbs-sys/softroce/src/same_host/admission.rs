@@ -25,7 +25,8 @@ use rustix::process::{Resource, getrlimit};
 use crate::descriptor::Descriptor;
 
 /// Maximum time that a peer may take for its messages in a handshake. A running peer answers within
-/// microseconds, and half a second suffices even if it must wait for a processor.
+/// microseconds, and half a second suffices even if it must wait for a processor. Half a second is
+/// also short enough for a program that waits in a verb.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Time after which a handshake is tried again with a peer that refused it or did not answer. So a
@@ -42,9 +43,10 @@ pub(super) const MAX_PENDING_HANDSHAKES: usize = 64;
 /// this process at the same time.
 pub(super) const MAX_PENDING_PER_PROCESS: usize = 4;
 
-/// Maximum number of accepted, unfinished handshakes of this process. If there are more, the oldest
-/// one is ended. Each holds eight descriptors, so 16 of them stay far below the usual limit of
-/// 1024.
+/// Maximum number of unfinished handshakes to which this process has answered `Welcome`. Each holds
+/// eight descriptors and two mappings, so 16 of them stay far below the usual limit of 1024
+/// descriptors. If another handshake is accepted, the oldest is ended. At
+/// [`HANDSHAKES_PER_SECOND`], its peer has then had 64 ms for its last message.
 pub(super) const MAX_WELCOMED: usize = 16;
 
 /// Maximum number of links of this process: other processes with which it shares memory. Usually
@@ -61,11 +63,13 @@ pub(super) const MAX_LINKS_PER_PROCESS: usize = 2;
 pub(super) const CONNECTIONS_PER_SECOND: u32 = 1000;
 
 /// Maximum number of handshakes that are answered per second. An answer takes less than 400 us, so
-/// a flood of handshakes takes less than 10 % of a processor's time.
+/// a flood of handshakes takes less than 10 % of a processor's time. [`MAX_PENDING_HANDSHAKES`]
+/// handshakes are answered in 256 ms, which is within the [`HANDSHAKE_TIMEOUT`] of the last one.
 pub(super) const HANDSHAKES_PER_SECOND: u32 = 250;
 
 /// Maximum number of operations that a rate limit allows in immediate succession after a pause, for
-/// example when many processes start at the same time. So many operations take a few milliseconds.
+/// example when many processes start at the same time. The lock of the directory of peers is held
+/// for such a burst, which takes a few milliseconds.
 pub(super) const MAX_BURST: u32 = 16;
 
 /// Time for which no connection is accepted after a failed attempt. An attempt fails if descriptors

@@ -28,6 +28,7 @@ impl<T: Clone> Admitted<T> {
     /// Adds the peer `copying_peer` to the list of peers that may copy. Then calls `tell`, which
     /// sends the peer the permission to copy. In this order, a thread that withdraws memory finds
     /// each peer that may copy from it.
+    ///
     /// Returns the result of `tell`.
     pub(super) fn add<R>(&self, copying_peer: T, tell: impl FnOnce() -> R) -> R {
         lock(&self.present).push(copying_peer);

@@ -115,7 +115,7 @@ impl Link {
 
     /// Returns whether queue pairs still wait for space in the ring buffer of this link (shared
     /// memory). After the link has ended, the caller must resume them, so that they use another
-    /// path.
+    /// path. No queue pair is recorded after the end.
     pub(super) fn must_resume(&self) -> bool {
         !self.backlog.waiting.lock().queue_pairs.is_empty()
     }

@@ -171,8 +171,8 @@ impl CopiesInProgress {
     }
 
     /// Waits until the peer's copies or the peer have ended, and returns `true`. Returns `false` if
-    /// the peer was stopped in the middle of a copy for too long. It may then continue the copy at
-    /// any time, so the memory must not be reused.
+    /// the time limit is exceeded, because the peer was stopped or frozen in the middle of a copy.
+    /// The peer may then continue the copy at any time, so the memory must not be reused.
     pub(super) fn wait(self) -> bool {
         let Self {
             copying_peer,

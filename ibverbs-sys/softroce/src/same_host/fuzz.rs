@@ -101,7 +101,8 @@ impl Listener {
 
 /// Fuzz target: sends handshake messages with file descriptors to a simulated process over several
 /// connections. `bytes` determines the messages, which are valid, slightly changed, or arbitrary
-/// bytes. The process must handle all of them without a panic.
+/// bytes. The process must handle all of them without a panic, and must keep nothing of the
+/// connections after their end.
 pub fn handshake(bytes: &[u8]) {
     if let Some(handshake_message) = HandshakeMessage::decode(bytes) {
         assert_eq!(handshake_message.encode(), bytes);
@@ -118,8 +119,8 @@ pub fn handshake(bytes: &[u8]) {
         }
         let handshake = &mut handshakes[input.below(4)];
         match (input.below(8), handshake.as_ref()) {
-            // No more connections are made than are accepted at the same time: while this thread
-            // waits, no other thread accepts connections.
+            // No more connections are made than the rate limit accepts in one burst: while this
+            // thread waits, no other thread accepts connections.
             (_, None) if connections == MAX_BURST => {}
             (_, None) => {
                 connections += 1;

@@ -56,8 +56,8 @@ pub(super) struct HandshakeMessage {
 const MAGIC: [u8; 8] = *b"sroce\0\0\x05";
 
 /// Maximum number of descriptors that accompany a handshake message: three files of shared memory,
-/// the eventfd that wakes the process's background thread, and an eventfd for each completion
-/// channel.
+/// the eventfd that wakes the process's engine (background thread), and the eventfds that the
+/// process's completion channels can use.
 const MAX_DESCRIPTORS: usize = 4 + WakeEventfds::COUNT;
 
 /// Length of the buffer for a received handshake message in bytes. A message whose lists have

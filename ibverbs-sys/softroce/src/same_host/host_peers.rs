@@ -42,8 +42,8 @@ pub struct HostPeers {
     pub(super) wake_target: WakeTarget,
 }
 
-/// Cached list of all links (shared memory with other processes). A thread that often polls all
-/// links uses it, so that it needs no lock while no link is added or removed.
+/// Cached list of all links (shared memory with other processes), for a thread that often polls all
+/// links. The thread then needs no lock while no link is added or removed.
 /// [`HostPeers::refresh_links`] updates the list.
 #[derive(Debug)]
 pub(crate) struct CachedLinks {
@@ -93,9 +93,9 @@ impl Accesses {
     }
 }
 
-/// Time between the first two checks whether peers have finished their copies. Each later check is
-/// delayed by the duration of the wait so far, up to [`MAX_CHECK_INTERVAL`], because most copies
-/// end soon.
+/// Minimum time between two checks whether peers have finished their copies. Each check is delayed
+/// by the duration of the wait so far, at least by this time and at most by [`MAX_CHECK_INTERVAL`],
+/// because most copies end soon.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_micros(10);
 /// Maximum time between two checks whether peers have finished their copies. A work request that
 /// withdraws memory from the peers can take longer than the copies by at most this time.
@@ -225,8 +225,8 @@ impl HostPeers {
         self.publication.retract_queue_pair(number)
     }
 
-    /// Waits until peers have finished all copies from or to memory that the caller has made
-    /// inaccessible for new copies.
+    /// Waits until peers have finished all copies that are in progress. Before, the caller must
+    /// have made the region, window or queue pair inaccessible for new copies.
     ///
     /// # Errors
     /// [`Refusal::Busy`] if a peer was stopped during a copy that did not end within the time

@@ -182,9 +182,10 @@ pub(crate) enum SendError {
 /// first.
 const LIVENESS_INTERVAL: u64 = 1_000_000;
 
-/// Maximum number of 64-MiB ranges of a peer's shared file that are mapped: enough for 64 GiB. Data
-/// beyond the limit is transferred in packets. Without a limit, a peer could use up the 65,530
-/// mappings that a process may have.
+/// Maximum number of ranges of a peer's arena (shared file of regions) that are mapped. A range
+/// usually has at least 64 MiB, so this limit suffices for 64 GiB. Data of regions beyond the limit
+/// is transferred in packets. Without a limit, a peer could use up the 65,530 mappings that a
+/// process may have.
 const MAX_MAPS: usize = 1024;
 
 /// Maximum length in bytes of a packet that is sent on a link (shared memory): the payload of the
@@ -524,8 +525,9 @@ impl Link {
     /// content of each. The tag contains the numbers of the source and destination GID. Returns the
     /// number of received messages, or `None` if another thread is receiving.
     ///
-    /// Returns early after a message whose sender may be waiting for an acknowledgement. After the
-    /// link has ended, only messages that had arrived before are received.
+    /// Returns early after a message whose sender may be waiting for an acknowledgement, so that
+    /// the caller can send it before further messages are received. After the link has ended, only
+    /// messages that had arrived before are received.
     pub(crate) fn receive(
         &self,
         limit: usize,

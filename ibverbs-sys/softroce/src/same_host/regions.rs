@@ -242,7 +242,8 @@ impl Tables {
 
 impl Publication {
     /// Creates empty tables, in which this process makes its queue pairs, memory regions and
-    /// windows known to peers. `key_base` is the result of [`key_base`](Self::key_base).
+    /// windows known to peers. `key_base` is the random number that [`key_base`](Self::key_base)
+    /// will return.
     pub(crate) fn new(key_base: u32) -> io::Result<Self> {
         let (file, map) = shared::create("softroce-tables", LENGTH, true)?;
         let tables = Tables::of(map).ok_or(io::ErrorKind::OutOfMemory)?;

@@ -75,12 +75,11 @@ const SLOT: usize = LANE + LANES * size_of::<Line>();
 /// Byte offset of the chunks, from the start of the memory for one direction of a link. A chunk is
 /// a cache line of payload for messages that do not fit into a slot.
 const CHUNK: usize = SLOT + SLOTS * size_of::<Slot>();
-/// Length in bytes of the memory that carries the messages from one of two processes to the other:
-/// the ring buffer and the control words that belong to it.
+/// Length in bytes of the memory for one direction of a link: the ring of messages from one process
+/// to the other, the sleep word of the receiving process, and the lanes of the sending process.
 const DIRECTION: usize = (CHUNK + CHUNKS * size_of::<Chunk>()).next_multiple_of(4096);
 
-/// Length in bytes of the memory that two linked processes share: one part for the messages of each
-/// process.
+/// Length in bytes of the memory that two linked processes share: one part for each direction.
 pub(super) const LENGTH: usize = 2 * DIRECTION;
 
 /// Creates the memory that two processes will share. Returns its file, and its mapping for the

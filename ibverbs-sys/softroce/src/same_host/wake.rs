@@ -110,11 +110,11 @@ pub(super) struct Armed(AtomicU8);
 /// Value of [`Armed`] if no completion queue with a non-blocking channel is armed, so that the
 /// engine (background thread) need not check for messages.
 const UNARMED: u8 = 0;
-/// Value of [`Armed`] if the program last armed a completion queue before the engine's last check
-/// for messages.
+/// Value of [`Armed`] if the program last armed a completion queue before the present interval
+/// between checks of the engine (background thread) began.
 const ARMED_BEFORE: u8 = 1;
-/// Value of [`Armed`] if the program has armed a completion queue since the engine's last check for
-/// messages.
+/// Value of [`Armed`] if the program has armed a completion queue in the present interval between
+/// checks of the engine (background thread).
 const ARMED: u8 = 2;
 
 impl Armed {
@@ -133,9 +133,10 @@ impl Armed {
         self.0.load(Ordering::SeqCst) != UNARMED
     }
 
-    /// Records that the engine (background thread) has checked for messages. If the flag is set,
-    /// but the program has requested no event since the previous check, clears the flag and returns
-    /// `true`. The caller must then stop peers from waking the program instead of the engine.
+    /// Ends the present interval between checks of the engine (background thread), which is the
+    /// caller. If the flag is set, but the program has requested no event in this interval, clears
+    /// the flag and returns `true`. The engine must then [remove](SleepWord::clear_channel) the
+    /// channel from the shared words before it stores its own sleep in them.
     #[must_use]
     pub(super) fn end_interval(&self) -> bool {
         let next = |state: u8| state.checked_sub(1);

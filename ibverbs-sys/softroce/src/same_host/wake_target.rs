@@ -106,9 +106,9 @@ impl HostPeers {
         self.wake_target.armed.is_set()
     }
 
-    /// Records that the engine (background thread), which is the caller, has checked for messages.
-    /// If the program has not requested an event since the previous check, peers no longer wake the
-    /// program.
+    /// Ends an interval of [`CHECK_INTERVAL`] after which the engine (background thread) has
+    /// checked for messages. If the program has not requested an event in this interval, peers no
+    /// longer wake the program. Only the engine calls this function.
     pub(crate) fn end_check(&self) {
         if self.wake_target.armed.end_interval() {
             for link in self.links().iter().flat_map(|links| links.iter()) {
@@ -117,9 +117,10 @@ impl HostPeers {
         }
     }
 
-    /// Makes peers wake the calling thread by the eventfd of its completion channel, until
-    /// [`Waiter::leave`] is called. Returns `None` if peers already wake another waiting thread, or
-    /// if no memory is shared with other processes.
+    /// Makes the calling thread the thread that peers wake, by the eventfd of its completion
+    /// channel, until [`Waiter::leave`] is called. Before each sleep, the thread must call
+    /// [`Waiter::fall_asleep`]. Returns `None` if peers already wake another waiting thread, or if
+    /// no memory is shared with other processes.
     pub(crate) fn become_wake_target(&self, wake_eventfd: &WakeEventfd) -> Option<Waiter<'_>> {
         let links = self.links()?;
         let is_kept = &self.wake_target.is_kept;

@@ -25,7 +25,8 @@ impl Clock {
 
     /// Returns the approximate present time, four times as fast as [`now`](Self::now). Reads a
     /// clock that is updated only at timer ticks, and adds its maximum lag of [`TICKS`] ticks. The
-    /// result is therefore not too early, but up to that much too late.
+    /// result is therefore at most that much later than the present time. The result is earlier
+    /// only if the kernel was kept from counting ticks.
     #[inline]
     pub(super) fn coarse(&self) -> Time {
         self.since_origin(read(libc::clock_gettime, libc::CLOCK_MONOTONIC_COARSE) + self.lag)

@@ -65,9 +65,9 @@ impl Timers {
         self.clock.now()
     }
 
-    /// Returns the approximate present time, faster than [`now`](Self::now). The result is up to
-    /// some milliseconds too late, because the maximum lag of the clock is added so that it is not
-    /// too early. For deadlines that need not be exact.
+    /// Returns the approximate present time, faster than [`now`](Self::now). The result is usually
+    /// some milliseconds later than the present time, because the maximum lag of the clock is
+    /// added. For deadlines that need not be exact.
     pub(crate) fn coarse_now(&self) -> Time {
         self.clock.coarse()
     }
@@ -80,10 +80,12 @@ impl Timers {
 
     /// Sets the timer `alarm` for `deadline`. `key` identifies its owner, for example a queue pair,
     /// which is called at that time. If the timer is already set for an earlier time, it stays set:
-    /// the owner is called then, and must set the timer again.
+    /// the owner is called then, and must set the timer again. So a deadline that is extended with
+    /// every packet costs one comparison.
     ///
     /// The state that determines the deadline must be visible to other threads before the call, for
-    /// example through a lock that was released.
+    /// example through a lock that was released. Then either this call finds that the timer is no
+    /// longer set, or the thread that has [cleared](Self::clear) the timer sees the state.
     pub(crate) fn schedule(&self, key: u32, alarm: &Alarm, deadline: Time) {
         let deadline_nanos = deadline.as_nanos().min(NEVER - 1);
         if alarm.0.load(Ordering::SeqCst) <= deadline_nanos {

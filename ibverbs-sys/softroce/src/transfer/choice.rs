@@ -103,8 +103,9 @@ pub(crate) const MIN_OFFER_MAPPED: u32 = 512;
 /// packets, which take less time than the wait.
 pub(crate) const MIN_WAIT: u32 = 4 << 10;
 
-/// Maximum number of payload bytes that are copied to the shared ring buffer in one step. The
-/// buffer has room for 32 such steps, so that one message does not fill it.
+/// Maximum number of payload bytes that are copied to chunks (cache lines of payload) of the shared
+/// ring in one step. The ring has room for 32 times as many, so one step fills only a small part of
+/// it.
 pub(crate) const MAX_CHUNKS_PART: u32 = 16 << 10;
 
 /// Maximum number of bytes that the receiving process copies from the sender's memory in one system
@@ -189,9 +190,10 @@ pub(crate) fn choose(request: &RequestProperties, peer: Peer) -> Transfer {
     }
 }
 
-/// Returns whether the way in which a request is transferred depends on
-/// [`RequestProperties::is_mappable`] (the peer process can map the payload's memory). `kind` is
-/// the kind of the request, and `length` its length in bytes.
+/// Returns whether the transfer of a request depends on [`RequestProperties::is_mappable`] (the
+/// peer process can map the payload's memory). This property can affect the chosen [`Transfer`],
+/// and the number of bytes that are copied in one step. `kind` is the kind of the request, and
+/// `length` its length in bytes.
 #[inline]
 pub(crate) fn depends_on_memory(kind: Kind, length: u32) -> bool {
     length >= MIN_OFFER_MAPPED && matches!(kind, Kind::Send | Kind::SendWithInvalidate)

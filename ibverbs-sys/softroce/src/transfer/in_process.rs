@@ -76,7 +76,8 @@ pub(crate) fn transfer_part<H: Host>(
 }
 
 /// Executes a part of a read or a write, or an atomic, in the peer's memory. Then updates the
-/// peer's queue pair as if it had executed the request itself.
+/// peer's queue pair as if it had executed the request itself. If the part could not be
+/// executed, the queue pair stays unchanged, and the part must be sent as packets.
 fn execute<H: Host>(
     part: &Part<'_>,
     peer: &mut QueuePair,

@@ -41,6 +41,7 @@ use crate::proto::{Host, SendRequest, Upcoming};
 /// from memory to memory. The host chooses because it knows the location of the peer.
 pub(crate) trait TransferHost: Host {
     /// Returns how the next bytes of a request go to the peer, for example as packets or through
-    /// shared memory. The result is that of [`choose`]. `upcoming` is the position of the bytes.
+    /// shared memory. Implementations call [`choose`], and may return [`Transfer::Packets`] instead
+    /// of its result. `upcoming` is the position of the bytes.
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer;
 }

@@ -76,8 +76,10 @@ impl<'a> OneSided<'a> {
     /// gives access to the memory of both sides.
     ///
     /// # Errors
-    /// [`OneSidedError::NotExecuted`] if the operation is invalid or not allowed, for example. The
-    /// caller then sends the request as packets, and the peer's response reports the reason.
+    /// * [`OneSidedError::NotExecuted`] if the operation could not be executed, for example because
+    ///   it is invalid or not allowed. The caller then sends the request as packets, and the peer's
+    ///   response reports the reason.
+    /// * [`OneSidedError::ResultLost`] if the result of an atomic could not be stored.
     #[inline(always)]
     pub(crate) fn execute(
         &self,

@@ -211,9 +211,11 @@ impl RingMessage<'_> {
 
 impl MessagePart<'_> {
     /// Returns whether the receiver must acknowledge this message without a delay, because the
-    /// sender may be waiting. After a part of a long message, the sender waits before it sends
-    /// further parts. After a write to the receiver's memory, the sender waits before it writes
-    /// again.
+    /// sender may be waiting. This is possible in two cases:
+    /// * The receiver copies the bytes of a long message from the sender's memory. The sender waits
+    ///   before it describes further parts.
+    /// * The sender has written the bytes to the receiver's memory. The sender waits before it
+    ///   writes there again.
     #[inline]
     pub(crate) fn holds_up_sender(&self) -> bool {
         match self.form {
@@ -259,8 +261,8 @@ impl MessagePart<'_> {
 ///
 /// Calls `send` to put the [`RingMessage`], which fits into one cache line, into the ring. Bytes
 /// that do not fit are passed as a [`ChunkedRange`], to be copied to data blocks of the ring. `now`
-/// returns the time, at most some milliseconds late. The result states if a message or
-/// acknowledgement was sent, and if not, the reason.
+/// returns the present time, or a time that is at most some milliseconds later. The result states
+/// if a message or acknowledgement was sent, and if not, the reason.
 pub(crate) fn poll<H: TransferHost>(
     queue_pair: &mut QueuePair,
     now: impl FnOnce() -> Time,
@@ -413,9 +415,9 @@ pub(crate) fn sent(
 }
 
 /// Receives a message or an acknowledgement from the shared ring. The caller must have checked that
-/// the ring message came from the peer's address. `now` returns the time for timeouts, at most some
-/// milliseconds late. Returns the amount of received data, which is zero if the message is not the
-/// next one expected.
+/// the ring message came from the peer's address. `now` returns the present time, or a time that is
+/// at most some milliseconds later: only the timeout of the next response depends on it. Returns
+/// the amount of received data, which is zero if the message is not the next one expected.
 #[inline]
 pub(crate) fn receive<H: Host>(
     queue_pair: &mut QueuePair,
@@ -721,9 +723,10 @@ fn describe(
     })
 }
 
-/// Prepares the next part of a send, or a whole write with immediate data, whose bytes the caller
-/// copies to data blocks of the shared ring. `room` is the buffer for the short ring message, which
-/// contains only the length, and for a write also the address and the key of the target memory.
+/// Prepares the next part of a send, or a whole write with immediate data, whose bytes will be
+/// copied to data blocks of the shared ring. `room` is the buffer for the payload of the ring
+/// message, which contains only the length, and for a write also the address and the key of the
+/// target memory.
 fn portion<'a>(
     queue_pair: &'a QueuePair,
     request: &'a SendRequest,

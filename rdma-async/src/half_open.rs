@@ -19,8 +19,9 @@ use crate::rdma::Rdma;
 /// for a round trip over a network: a peer sends its first message together with the last packet of
 /// the TCP handshake.
 const MIN_HANDSHAKE_TIME: Duration = Duration::from_millis(100);
-/// Minimum time that a handshake gets after its peer has sent a valid first message and, if
-/// required, a valid token. Long enough for the creation of the queue pair and the last messages.
+/// Minimum time, from its beginning, that a handshake gets if its peer has sent a valid first
+/// message and, if required, a valid token. Long enough for the creation of the queue pair and the
+/// last messages.
 const MIN_PROVED_HANDSHAKE_TIME: Duration = Duration::from_millis(500);
 
 /// Handshakes that a listener is performing, each in a task. Their number is limited. At the limit,

@@ -287,9 +287,9 @@ impl Connection {
         written
     }
 
-    /// Writes a copy of `bytes` into the slot `slot` of the peer's ring, and returns whether the
-    /// send queue accepted the write. The caller, [`Self::try_write_to_slot`], has taken the slot
-    /// and the permission to send.
+    /// Writes a copy of `bytes` into the slot `slot` of the peer's ring, and returns `true`.
+    /// Returns `false`, and writes nothing, if the send queue is full or no memory is available.
+    /// The caller, [`Self::try_write_to_slot`], has taken the slot and the permission to send.
     fn write_slot(
         &self,
         ring: &PeerRing,

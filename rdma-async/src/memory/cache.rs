@@ -216,9 +216,9 @@ impl Entries {
     }
 
     /// Adds a new region to the cache, and returns the region to use. If another task has
-    /// registered the same memory meanwhile, returns the region of that task instead. Moves all
-    /// regions that the cache does not keep to `unused`, so that the caller drops them without
-    /// holding the lock.
+    /// registered the same memory meanwhile, returns the region of that task instead. Moves evicted
+    /// regions, and the new region if it is not used, to `unused`, so that the caller drops them
+    /// without holding the lock.
     fn add(
         &mut self,
         region: SharedLocalMr,

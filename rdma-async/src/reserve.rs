@@ -221,7 +221,7 @@ enum Limit {
     NotStarted(Duration),
     /// Time at which the limit expires.
     Expires(Instant),
-    /// The limit is too long for an [`Instant`], and never expires.
+    /// No limit, or a limit that is too long for an [`Instant`]. Never expires.
     Unlimited,
 }
 

@@ -390,7 +390,7 @@ impl Connection {
 
     /// Marks the requests that a completion reports as ended, and adds the wakers of their futures
     /// to `wakes`, so that the caller wakes them. Then sends messages that waited for room in the
-    /// send queue.
+    /// send queue, and wakes the tasks that wait for room.
     #[inline]
     pub(crate) fn complete(&self, completion: &WorkCompletion, wakes: &mut Vec<Waker>) {
         let outcome = completion.result();

@@ -190,8 +190,8 @@ impl Location {
     }
 
     /// Returns the address and length of the memory of `region`. The region has its own clone of
-    /// the program's value. The address differs from that of the value if cloning copies the bytes,
-    /// as for a `Vec`.
+    /// the program's value. The address differs from that of the value if the clone has a copy of
+    /// the bytes, as can be the case for a type of the program.
     fn of_region(region: &SharedLocalMr) -> Self {
         let bytes = region.as_slice();
         Self {

@@ -426,8 +426,8 @@ impl Shard {
 
     /// Returns whether a future may poll the completion queue for a short time before it waits.
     /// Permitted only on a runtime with one thread, and only while no other future waits for
-    /// anything except a request ([`Self::waiting`]). Never permitted in the mode
-    /// [`CompletionMode::Event`].
+    /// anything except the completion of its own request ([`Self::waiting`]). Never permitted in
+    /// the mode [`CompletionMode::Event`].
     #[inline]
     pub(crate) fn may_poll_briefly(&self) -> bool {
         self.polls_briefly && self.waiting.load(Ordering::Relaxed) == 0

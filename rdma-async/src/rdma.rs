@@ -553,9 +553,10 @@ impl Rdma {
         })
     }
 
-    /// Gives memory that the peer has lent to this end back to the peer, which gets it from
-    /// [`Self::receive_local_mr`]. If the future is dropped before the message was sent, the memory
-    /// is only released, and the peer can free it.
+    /// Gives memory that the peer has lent to this end back to the peer. The peer gets it from
+    /// [`Self::receive_local_mr`], or, for memory that [`Self::reserve`] lends, as the result of
+    /// that call. If the future is dropped before the message was sent, the memory is only
+    /// released, and the peer can free it.
     ///
     /// # Errors
     ///

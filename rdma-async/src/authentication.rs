@@ -105,8 +105,8 @@ impl Transcript {
         }
     }
 
-    /// Returns the role of the end whose token is computed from this transcript. This end sends the
-    /// token, the proof that it may connect, and its peer checks the token.
+    /// Returns the role of the end whose token is computed from this transcript. That end sends the
+    /// token, the proof that it may connect, and the other end checks the token.
     pub fn prover(&self) -> End {
         self.prover
     }

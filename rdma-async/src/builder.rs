@@ -301,9 +301,9 @@ impl RdmaBuilder {
     }
 
     /// Sets the buffer size of an [`RdmaStream`](crate::RdmaStream), in bytes. A writer waits while
-    /// this many bytes are not yet sent. Long writes go to slots of 64 KiB in the peer's memory:
-    /// each used slot also counts until the peer has read it. The default is 1 MiB, the minimum 64
-    /// KiB.
+    /// this many written bytes are in transit. Short writes are in transit until they are sent, and
+    /// long writes until the peer has read them. Long writes go to slots in the peer's memory, and
+    /// each used slot counts as 64 KiB. The default is 1 MiB, the minimum 64 KiB.
     pub fn stream_buffer(mut self, bytes: usize) -> Self {
         self.settings.stream_buffer = bytes.max(64 << 10);
         self
@@ -517,8 +517,8 @@ enum DeviceChoice {
     Open(RdmaDevice),
 }
 
-/// An open device and the settings of an [`RdmaBuilder`]. Cloned for each connection that the
-/// builder creates.
+/// An open device and the settings of an [`RdmaBuilder`], from which connections are created. A
+/// listener clones the value for each connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Template {
     pub(crate) device: RdmaDevice,

@@ -57,16 +57,15 @@ struct OwnProof {
     nonce: [u8; NONCE_LEN],
 }
 
-/// First bytes of the data from which this module computes authentication tokens. Other ways of
-/// connecting compute tokens from data with other first bytes, so those tokens are not valid here.
+/// Label in the data from which this module computes authentication tokens, before the hellos. The
+/// data of other ways of connecting have no such label, so their tokens are not valid here.
 const TRANSCRIPT_LABEL: &[u8] = b"exchanged";
 
 impl RdmaBuilder {
     /// Creates one end of a connection for which the program itself passes data between the two
     /// ends. The peer creates the other end by the same function. Each end passes its
     /// [hello](PreparedRdma::hello), and with an [authenticator](Self::authenticator) its
-    /// [proof](PreparedRdma::proof). The GID is selected by [`Self::toward`] or
-    /// [`Self::gid_index`].
+    /// [proof](PreparedRdma::proof). [`Self::toward`] or [`Self::gid_index`] can select the GID.
     ///
     /// Must be called on the runtime that will drive the connection.
     ///

@@ -19,13 +19,14 @@ use crate::rdma::Rdma;
 /// for a round trip over a network: a peer sends its first message together with the last packet of
 /// the TCP handshake.
 const MIN_HANDSHAKE_TIME: Duration = Duration::from_millis(100);
-/// Minimum time that a handshake gets after its peer has sent a valid first message and, if
-/// required, a valid token. Long enough for the creation of the queue pair and the last messages.
+/// Minimum time, from its beginning, that a handshake gets if its peer has sent a valid first
+/// message and, if required, a valid token. Long enough for the creation of the queue pair and the
+/// last messages.
 const MIN_PROVED_HANDSHAKE_TIME: Duration = Duration::from_millis(500);
 
 /// Handshakes that a listener is performing, each in a task. Their number is limited. At the limit,
-/// if another peer waits, the oldest handshake ends. Peers that connect and send nothing thus do
-/// not block other peers.
+/// if another peer waits, the oldest handshake ends whose peer has not proved that it may connect,
+/// or else the oldest handshake. Peers that connect and send nothing thus do not block other peers.
 #[derive(Debug)]
 pub(crate) struct HalfOpen {
     /// Tasks of the handshakes. The outcome is `None` if the listener has ended the handshake.
@@ -37,8 +38,9 @@ pub(crate) struct HalfOpen {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// A handshake in progress: its task, its start time, and its state. If another peer waits, the
-/// listener ends the oldest handshake after a minimum time. The state determines this time.
+/// A handshake in progress: its task, its start time, and its state. At the limit, if another peer
+/// waits, the listener ends a handshake after a minimum time. The state determines the choice and
+/// this time.
 #[derive(Debug)]
 struct Entry {
     task: AbortHandle,
@@ -110,8 +112,9 @@ impl HalfOpen {
     }
 
     /// Polls until the number of handshakes in progress is below the limit. At the limit, ends the
-    /// oldest handshake, but waits until that handshake has lasted a minimum time. Must be called
-    /// only while a peer waits to connect.
+    /// oldest handshake whose peer has not proved that it may connect, or else the oldest
+    /// handshake, but waits until that handshake has lasted a minimum time. Must be called only
+    /// while a peer waits to connect.
     pub(crate) fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.entries.len() < self.limit {
             return Poll::Ready(());

@@ -25,10 +25,11 @@ use crate::within::Within;
 ///
 /// Every operation takes `&self`, so that any number of tasks can use the connection concurrently.
 /// Operations that exceed the capacity of the send queue wait until there is room. Dropping a
-/// future leaves its operation in flight, and its memory cannot be used again until the operation
-/// has completed. Forgetting a polled future ([`std::mem::forget`]) also leaves its operation in
-/// flight. A forgotten future can occupy a credit (permission to send a message), or one of the 64
-/// slots for results of atomics, until the connection ends.
+/// future leaves its operation in flight. Until the operation has completed, the program cannot
+/// change local memory that the operation reads, and cannot access local memory that the operation
+/// writes. Forgetting a polled future ([`std::mem::forget`]) also leaves its operation in flight. A
+/// forgotten future can occupy a credit (permission to send a message), or one of the 64 slots for
+/// results of atomics, until the connection ends.
 ///
 /// The connection is driven by the runtime on which it was created, and ends with that runtime.
 /// Tasks of other runtimes can use it.
@@ -254,13 +255,14 @@ impl Rdma {
     /// message arrives within `limit`, polling is faster than a wakeup. `cx` is the context of the
     /// calling task.
     ///
-    /// Returns `None` if no value was found. Also returns `None`, without polling, when polling
-    /// could delay another task:
-    /// * The runtime has several threads, or the mode is
-    ///   [`CompletionMode::Event`](crate::CompletionMode).
-    /// * Another future waits, or another task called this function last.
-    /// * The task has polled in its last seven calls, or has polled for `limit` without a value in
-    ///   one of its last 16 calls.
+    /// Returns `None` if no value was found. Always returns `None`, without polling, in the mode
+    /// [`CompletionMode::Event`](crate::CompletionMode). Also returns `None`, without polling, when
+    /// polling could delay another task:
+    /// * The runtime has several threads.
+    /// * Another future waits, for example for a message, or another task called this function
+    ///   last.
+    /// * The task has polled in each of its last seven calls, or has polled for `limit` without a
+    ///   value in one of its last 16 calls.
     pub fn poll_briefly<T>(
         &self,
         cx: &Context<'_>,
@@ -388,8 +390,8 @@ impl Rdma {
     }
 
     /// Fills `local` with the bytes at the start of `remote` by RDMA, and waits until the read has
-    /// completed. If the future is dropped, the read continues, and `local` cannot be used by other
-    /// operations until the read has completed.
+    /// completed. If the future is dropped, the read continues, and neither the program nor other
+    /// operations can access `local` until the read has completed.
     ///
     /// # Errors
     ///
@@ -551,9 +553,10 @@ impl Rdma {
         })
     }
 
-    /// Gives memory that the peer has lent to this end back to the peer, which gets it from
-    /// [`Self::receive_local_mr`]. If the future is dropped before the message was sent, the memory
-    /// is only released, and the peer can free it.
+    /// Gives memory that the peer has lent to this end back to the peer. The peer gets it from
+    /// [`Self::receive_local_mr`], or, for memory that [`Self::reserve`] lends, as the result of
+    /// that call. If the future is dropped before the message was sent, the memory is only
+    /// released, and the peer can free it.
     ///
     /// # Errors
     ///

@@ -191,9 +191,10 @@ impl Grant {
     }
 }
 
-/// State of memory that a call of [`Rdma::reserve`] lends to the peer: the time limit, and the
-/// memory region once the peer has given it back. Shared by the future of the call, the clones of
-/// its [`Grant`] and the connection.
+/// State of memory that a call of [`Rdma::reserve`] or [`Rdma::lend`] lends to the peer: the time
+/// limit, and the memory region once the peer has given it back. Shared by the future of
+/// [`Rdma::reserve`], the clones of its [`Grant`] and the connection. Memory of [`Rdma::lend`] is
+/// never offered, and has no limit.
 #[derive(Debug)]
 pub(crate) struct GrantState {
     inner: Mutex<Inner>,
@@ -220,7 +221,7 @@ enum Limit {
     NotStarted(Duration),
     /// Time at which the limit expires.
     Expires(Instant),
-    /// The limit is too long for an [`Instant`], and never expires.
+    /// No limit, or a limit that is too long for an [`Instant`]. Never expires.
     Unlimited,
 }
 
@@ -233,8 +234,9 @@ impl Limit {
 }
 
 impl GrantState {
-    /// Creates the state of memory that a call of [`Rdma::reserve`] is about to lend to the peer.
-    /// `limit` is the time for which the peer may use the memory, or `None` for no limit.
+    /// Creates the state of memory that a call of [`Rdma::reserve`] or [`Rdma::lend`] is about to
+    /// lend to the peer. `limit` is the time for which the peer may use the memory, or `None` for
+    /// no limit.
     pub(crate) fn new(limit: Option<Duration>) -> Self {
         Self {
             inner: Mutex::new(Inner {
@@ -306,8 +308,9 @@ impl GrantState {
     }
 
     /// Records that the offer of the memory ([`Grant::offer`]) was not sent, so that the memory can
-    /// be offered again. Also calls `forget`, which must remove the memory from the list of memory
-    /// that the peer has to return. Other threads cannot end the peer's access between these steps.
+    /// be offered again. Also calls `forget`, which must remove the lease from the revoked leases
+    /// if the access has ended meanwhile, because the peer cannot return memory that was not
+    /// offered. Other threads cannot end the peer's access between these steps.
     pub(crate) fn withdraw_offer(&self, forget: impl FnOnce()) {
         let _inner = self.inner.lock();
         self.is_offered.store(false, Ordering::Release);

@@ -45,8 +45,9 @@ const BACKLOG: u32 = 1024;
 impl RdmaBuilder {
     /// Creates a connector that uses the connection manager of the system (rdma_cm). `address` is
     /// the IP address and port at which the peer listens, see [`CmListener`]. The connection
-    /// manager selects the device and the path from the route to the peer, and connects the queue
-    /// pair. [`Self::options`], [`Self::port`] and [`Self::gid_index`] thus have no effect.
+    /// manager selects the device and the path from the route to the peer, and the attributes with
+    /// which the queue pair is connected. [`Self::options`], [`Self::port`] and [`Self::gid_index`]
+    /// thus have no effect.
     pub fn cm_connector(self, address: SocketAddr) -> CmConnector {
         CmConnector {
             devices: Devices::new(self),

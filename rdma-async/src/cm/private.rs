@@ -27,7 +27,7 @@ impl PrivateData {
     }
 
     /// Returns the private data of an rdma_cm connect request or acceptance as bytes: the encoded
-    /// limits of this end, followed by one byte that is 1 if this end authenticates.
+    /// limits of the end, followed by one byte that is 1 if the end authenticates.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = self.limits.encode().to_vec();
         bytes.push(u8::from(self.authenticates));

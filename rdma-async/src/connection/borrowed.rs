@@ -36,8 +36,8 @@ impl BorrowedLeases {
 
 impl Connection {
     /// Forgets memory of the peer that this end gives back to the peer. `lease` is the id of the
-    /// peer's permission to use the memory. A later message by which the peer ends this permission
-    /// has no effect.
+    /// lease, this end's permission to access the memory. A later message by which the peer ends
+    /// the lease has no effect.
     pub(crate) fn forget_borrowed(&self, lease: u64) {
         self.borrowed.ends.lock().remove(&lease);
     }

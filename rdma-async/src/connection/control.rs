@@ -21,9 +21,9 @@ use crate::observe::OpenConnection;
 /// has closed the connection.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Interval between two checks for the end of operations in flight. The control task checks
-/// while the connection ends, and while the device binds a memory window that the application no
-/// longer needs. Short, because the end of the connection waits for the check.
+/// Interval between two checks for the end of operations in flight. The control task checks while
+/// the connection ends, and while a request binds or invalidates a memory window whose future was
+/// dropped. Short, because the end of the connection waits for the check.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// State of the control task of a connection. The task answers requests for memory, ends expired

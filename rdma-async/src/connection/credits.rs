@@ -46,9 +46,9 @@ impl CreditCounter {
             .is_ok()
     }
 
-    /// Adds `count` credits (permissions to send one message each) that the peer has returned, and
-    /// wakes the waiting tasks. Returns `false`, and adds nothing, if the number of available
-    /// credits would exceed the limit.
+    /// Adds `count` credits (permissions to send one message each), which the peer has returned or
+    /// which were not used, and wakes the waiting tasks. Returns `false`, and adds nothing, if the
+    /// number of available credits would exceed the limit.
     #[must_use = "a peer that returns too many credits violates the protocol"]
     pub(super) fn add(&self, count: u16) -> bool {
         if count == 0 {

@@ -143,8 +143,8 @@ impl Connection {
 
     /// Lends `region` to the peer with at most the access rights in `allowed`. Returns the id of
     /// the lease (the peer's permission to access the memory), and the address, length and key of
-    /// the memory. When the peer gives the memory back, it is stored in `reservation`. On an error,
-    /// returns `region`.
+    /// the memory. The state `reservation` marks the lease as not offered, so the peer cannot give
+    /// the memory back: only this end ends the lease. On an error, returns `region`.
     pub(crate) fn lend_with(
         &self,
         region: LocalMr,

@@ -100,9 +100,8 @@ impl LeaseTable {
     }
 }
 
-/// Region of memory that is lent to the peer, with two values that are updated when the peer gives
-/// the region back: the count of the peer's requested memory, and the state of the call of
-/// [`Rdma::reserve`](crate::Rdma::reserve).
+/// Region of memory that is lent to the peer, with two values that are needed when the lease ends:
+/// the charge of the memory to the peer, and the state of the call that lends the memory.
 #[derive(Debug)]
 pub(super) struct Lease {
     pub(super) region: LentRegion,
@@ -199,8 +198,8 @@ impl Leases {
     }
 
     /// Sets the time `end` at which the lease `id` (permission of the peer to access lent memory)
-    /// expires. Returns `true` if no other lease had an expiry: the caller must then start the
-    /// timer for expiries.
+    /// expires. Returns `true` if the list of expiries was empty: the caller must then wake the
+    /// control task, which waits for the first expiry.
     pub(super) fn set_expiry(&self, id: u64, end: Instant) -> bool {
         let table = &mut *self.table.lock();
         // Removes leases that ended before their expiry, so that the list stays short.
@@ -251,7 +250,8 @@ impl Leases {
 
     /// Records that the peer can access `region`, and returns the id of this lease. `charge` counts
     /// the region as held by the peer, if the peer has requested it. `reservation` is the state of
-    /// a call of [`Rdma::reserve`](crate::Rdma::reserve), if that call lends the region.
+    /// a call of [`Rdma::reserve`](crate::Rdma::reserve) or [`Rdma::lend`](crate::Rdma::lend), if
+    /// that call lends the region.
     pub(super) fn insert(
         &self,
         region: LentRegion,

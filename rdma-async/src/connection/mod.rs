@@ -397,8 +397,9 @@ impl Connection {
             }))
     }
 
-    /// Wakes all futures that wait for completions, because the connection has failed and the
-    /// polling task has stopped. Requests in flight keep their memory until the queue pair is
+    /// Wakes all futures that wait for completions, because the completions may never arrive: no
+    /// task polls for them, or the queue pair could not be moved to the error state. Called after
+    /// the connection has failed. Requests in flight keep their memory until the queue pair is
     /// destroyed.
     pub(crate) fn end_waits(&self) {
         self.sender.end_waits();
@@ -617,7 +618,8 @@ impl Connection {
 
     /// Posts the requests that wait to be posted together, and polls for a short time until
     /// `attempt` returns a value. Returns `None` if the time is over. Also returns `None`, without
-    /// polling, if [`Shard::may_poll_briefly`] returns `false`.
+    /// polling, if [`Shard::may_poll_briefly`] returns `false`. Posts the requests here because the
+    /// driver task, which otherwise posts them, does not run during the poll.
     pub(super) fn post_and_poll_briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
         if !self.shard.may_poll_briefly() {
             return None;

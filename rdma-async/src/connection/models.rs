@@ -98,8 +98,9 @@ impl Requests {
     }
 
     /// Does the same as one poll of the future that waits for the request `number`. Returns `true`
-    /// if the request was successful, and `false` if it has failed. If the request has not ended,
-    /// registers `waker`, which is woken at its end.
+    /// if the request was successful, and `false` if it has failed or no thread polls for its
+    /// completion any more. If the request has not ended, registers `waker`, which is woken at its
+    /// end.
     fn poll(&self, number: u64, waker: &Waker) -> Poll<bool> {
         if self.has_ended(number) || self.register(number, waker) {
             Poll::Ready(self.has_ended(number) && self.has_succeeded(number))
@@ -224,9 +225,9 @@ fn a_dropped_future_does_not_change_a_request_that_reuses_its_state() {
     });
 }
 
-/// Checks that a result slot can be reused. The future of the first atomic operation is dropped,
-/// which frees its slot when the operation completes. The next operation gets the same slot, and
-/// its future must get its own result.
+/// Checks that a result slot can be reused. Dropping the future of the first atomic operation frees
+/// its slot immediately, even if the operation has not completed. The next operation gets the same
+/// slot, and its future must get its own result.
 #[test]
 fn a_result_slot_can_be_reused_while_its_first_request_completes() {
     loom::model(|| {

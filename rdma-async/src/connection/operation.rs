@@ -62,9 +62,9 @@ impl<'c> Operation<'c> {
     }
 
     /// Returns the result of the operation if it ends within a short poll of the completion queue,
-    /// or if the connection has failed. Otherwise registers the task of `cx`, which is woken when
-    /// the operation ends. The value is the result of an atomic operation, and 0 for other
-    /// operations.
+    /// or if completions are no longer polled because the connection has failed. Otherwise
+    /// registers the task of `cx`, which is woken when the operation ends. The value is the result
+    /// of an atomic operation, and 0 for other operations.
     #[inline(never)]
     fn wait(&mut self, cx: &Context<'_>) -> Poll<Result<u64>> {
         let connection = self.connection;

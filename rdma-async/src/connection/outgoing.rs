@@ -25,9 +25,10 @@ use super::waiters::Waiters;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, claim_read};
 
-/// Minimum length in bytes of a long write to a stream. The bytes of a long write are written to
-/// the peer's [ring](super::ring), or read by the peer ([rendezvous](super::rendezvous)). A shorter
-/// write is split into messages, because a rendezvous takes an additional round trip.
+/// Minimum length in bytes of a long write to a stream. A write that fits into one message is not
+/// long. The bytes of a long write are written to the peer's [ring](super::ring), or read by the
+/// peer ([rendezvous](super::rendezvous)). A shorter write is split into messages, because a
+/// rendezvous takes an additional round trip.
 pub(crate) const LONG_LEN: usize = 32 << 10;
 /// Maximum length, in bytes, of a piece (buffer with bytes of a stream) that is copied from a
 /// write. A longer write becomes several pieces, so that no large registered buffer is needed.
@@ -295,8 +296,9 @@ impl Connection {
     }
 
     /// Returns whether the program can write more bytes to the stream: fewer bytes than the buffer
-    /// size are not yet posted or in the peer's ring (memory for long pieces of the stream). The
-    /// ring, if there is one, must also have a free slot.
+    /// size are in transit. Bytes are in transit until they are posted, until the peer has read
+    /// them from this end's memory (rendezvous), or while they are in a slot of the peer's ring.
+    /// The ring, if there is one, must also have a free slot.
     fn has_outgoing_room(&self) -> bool {
         let in_ring = match self.peer_ring.get() {
             Some(ring) if !ring.has_free() => return false,
@@ -422,9 +424,9 @@ impl Connection {
         self.device.alloc_local_mr_stale(layout)
     }
 
-    /// Posts the full buffers of the stream while credits and room in the send queue are available,
-    /// and wakes the waiting writers. If `includes_open` is set, also posts the last buffer, which
-    /// is not full and could otherwise take further writes.
+    /// Posts the queued buffers of the stream while credits and room in the send queue are
+    /// available, and wakes the waiting writers. If `includes_open` is set, also posts the last
+    /// buffer, which is not full and could otherwise take further writes.
     fn flush_pieces(&self, outgoing: &Outgoing, includes_open: bool) {
         // Orders the caller's change before the check of the queue. A thread that adds a piece
         // checks for credits and room afterwards, so at least one of the two threads sees the

@@ -116,8 +116,9 @@ impl<'c> Pipeline<'c> {
     }
 
     /// Submits an RDMA read from the start of `remote` into all of `local`, without waiting for the
-    /// read to complete. Waits only while the send queue is full. `local` contains the bytes once
-    /// [`Self::finish`] has returned.
+    /// read to complete. Waits only while as many requests as the depth of the pipeline are in
+    /// flight, or while the send queue is full. `local` contains the bytes once [`Self::finish`]
+    /// has returned.
     ///
     /// # Errors
     ///
@@ -177,8 +178,8 @@ impl<'c> Pipeline<'c> {
     }
 
     /// Submits a request for the operation `work`. The request holds `claim`, the right to its
-    /// local memory, until it completes. No future waits for the request, so a failure ends the
-    /// connection.
+    /// local memory, until it completes. Does not wait for the request. A failure of the request
+    /// ends the connection.
     async fn submit_held(&mut self, work: Work, claim: Claim) -> Result<()> {
         let connection = self.connection;
         let mut memory: Option<Memory> = Some((None, Some(claim)));

@@ -11,8 +11,8 @@ use super::frame::Refusal;
 use crate::error::{Error, Result};
 use crate::memory::RemoteMr;
 
-/// Reply of the peer to a request of this end for memory, or notification that the peer has read a
-/// long message of this end.
+/// Reply of the peer to a request of this end for memory, or notification that the peer has read,
+/// or could not read, a long message of this end.
 #[derive(Debug)]
 pub(super) enum Reply {
     /// Memory that the peer lends. Dropping the region releases the lease.

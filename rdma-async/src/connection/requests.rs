@@ -67,8 +67,9 @@ impl Connection {
     }
 
     /// Answers a request of the peer for memory: lends new memory to the peer, or sends the reason
-    /// for a refusal. Returns `None` if the answer was sent. Large memory is allocated on a
-    /// blocking thread, which then sends the answer: in this case, returns the handle of that task.
+    /// for a refusal. Returns `None` if the answer was sent or the connection has failed. Large
+    /// memory is allocated on a blocking thread, which then sends the answer: in this case, returns
+    /// the handle of that task.
     pub(super) fn answer(self: &Arc<Self>, request: Request) -> Option<JoinHandle<()>> {
         let Request { id, size, align } = request;
         if self.failure().is_some() {

@@ -134,8 +134,8 @@ pub(super) struct PeerRing {
 
 impl PeerRing {
     /// Creates the state of the ring in `memory` of the peer, which consists of slots of
-    /// [`SLOT_LEN`] bytes. Returns `None` if the length of `memory` is not a multiple of the slot
-    /// length, or not 1 to [`MAX_SLOTS`] slots.
+    /// [`SLOT_LEN`] bytes. Returns `None` if `memory` does not consist of 1 to [`MAX_SLOTS`] whole
+    /// slots.
     fn new(memory: RemoteMemory) -> Option<Self> {
         let count = memory.len / SLOT_LEN as u64;
         let is_valid =
@@ -199,8 +199,9 @@ impl PeerRing {
 impl Connection {
     /// Advertises a ring to the peer: memory of this end into which the peer writes long pieces of
     /// a stream. The ring counts as memory that the peer holds. Does nothing if this was done
-    /// before, if memory or the peer's limit is used up, or if the peer may not write to it: long
-    /// pieces then still arrive by [rendezvous](super::rendezvous).
+    /// before, if the connection has failed, if memory or the peer's limit is used up, if the peer
+    /// may not write to memory of this end, or if the device has no writes with immediate data
+    /// (iWARP). Long pieces then still arrive by [rendezvous](super::rendezvous).
     pub(crate) fn advertise_ring(&self) {
         let access = self.settings.remote_access & AccessFlags::REMOTE_WRITE;
         // iWARP has no writes with immediate data.
@@ -287,9 +288,9 @@ impl Connection {
         written
     }
 
-    /// Writes a copy of `bytes` into the slot `slot` of the peer's ring, and returns whether the
-    /// send queue accepted the write. The caller, [`Self::try_write_to_slot`], has taken the slot
-    /// and the permission to send.
+    /// Writes a copy of `bytes` into the slot `slot` of the peer's ring, and returns `true`.
+    /// Returns `false`, and writes nothing, if the send queue is full or no memory is available.
+    /// The caller, [`Self::try_write_to_slot`], has taken the slot and the permission to send.
     fn write_slot(
         &self,
         ring: &PeerRing,

@@ -20,8 +20,9 @@ use crate::error::{Error, Result};
 /// request.
 const MAX_STAGED: usize = 32;
 /// Minimum length, in bytes, of the application's memory with which a request reports its own
-/// completion. The completion releases the memory. A smaller request that is posted together with
-/// others reports no completion: its memory is released by the completion of a later request.
+/// completion, even if the request is posted together with others. The completion releases the
+/// memory. Of the smaller requests that are posted together, only the last reports a completion:
+/// the memory of the others is released by the completion of a later request.
 const SIGNALED_LEN: usize = 16 << 10;
 
 /// State of the caller of an accepted request: a future waits for the end of the request, or no
@@ -34,22 +35,22 @@ pub(super) enum AwaitedBy {
     Nothing,
 }
 
-/// Time at which an accepted request is posted to the device: now, or together with other requests,
-/// after the driver task has run the futures that are ready.
+/// Time at which an accepted request is posted to the device: now, or together with other requests
+/// at the end of the driver task's current round (turn).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PostTime {
     /// Immediately, after all requests that were staged earlier.
     Now,
-    /// Immediately if no other request is in flight. Otherwise together with others, after the
-    /// driver task has run the futures that are ready.
+    /// Immediately if no other request is in flight. Otherwise together with others, at the end of
+    /// the driver task's current round (turn).
     AtTurnEnd,
 }
 
 /// Parameters of most requests: a future waits for the request. The request is posted immediately
 /// if no other request is in flight, and otherwise together with others.
 pub(super) const AWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Future, PostTime::AtTurnEnd);
-/// Parameters of a request for which no future waits, so that a failure ends the connection. The
-/// request is posted immediately if no other request is in flight, and otherwise together with
+/// Parameters of a request for which no future waits. A failure of the request ends the connection.
+/// The request is posted immediately if no other request is in flight, and otherwise together with
 /// others.
 pub(super) const UNAWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
 

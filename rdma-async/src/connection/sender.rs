@@ -98,8 +98,8 @@ impl<Q: Posted> Sender<Q> {
     }
 
     /// Stores the number of the first staged request (accepted, but not yet posted) in an atomic
-    /// variable, so that [`Self::is_staged`] does not need the lock. Must be called after each
-    /// change of the send queue.
+    /// variable, so that [`Self::is_staged`] does not need the lock. Called after requests were
+    /// accepted or posted.
     #[inline]
     pub(super) fn note_staged(&self, state: &SendState<Q>) {
         self.first_staged
@@ -159,8 +159,8 @@ impl<Q: Posted> Sender<Q> {
     }
 
     /// Wakes all futures that wait for completions, and makes later waits end immediately, because
-    /// the driver task no longer polls for completions. The futures then return the error of the
-    /// connection.
+    /// the completions may never arrive. Called after the connection has failed. The futures then
+    /// return the error of the connection.
     pub(super) fn end_waits(&self) {
         self.waits_ended.store(true, Ordering::SeqCst);
         let mut wakes = Vec::new();
@@ -169,7 +169,7 @@ impl<Q: Posted> Sender<Q> {
     }
 
     /// Registers `waker`, which is woken when the request `number` ends. Returns `Some(true)` if
-    /// the future need not wait, because the request has ended or completions are no longer polled.
+    /// the future must not wait, because the request has ended or completions are no longer polled.
     /// If no other future waits for a request, registers nothing and returns `None`: the caller may
     /// then poll for completions itself.
     pub(super) fn register_unless_alone(&self, number: u64, waker: &Waker) -> Option<bool> {
@@ -320,9 +320,9 @@ impl Connection {
         }
     }
 
-    /// Arranges that the driver task posts the waiting requests together, after it has run the
-    /// futures that are ready. Posts them immediately if there are too many of them, or if the
-    /// driver task sleeps.
+    /// Arranges that the driver task posts the waiting requests together at the end of its current
+    /// round (turn). Posts them immediately if there are too many of them, or if the driver task
+    /// sleeps or has ended.
     #[inline(never)]
     fn schedule_post(&self, mut state: MutexGuard<'_, SendState>) {
         let waits = !state.is_batch_full() && self.shard.post_at_turn_end(self);
@@ -390,7 +390,7 @@ impl Connection {
 
     /// Marks the requests that a completion reports as ended, and adds the wakers of their futures
     /// to `wakes`, so that the caller wakes them. Then sends messages that waited for room in the
-    /// send queue.
+    /// send queue, and wakes the tasks that wait for room.
     #[inline]
     pub(crate) fn complete(&self, completion: &WorkCompletion, wakes: &mut Vec<Waker>) {
         let outcome = completion.result();

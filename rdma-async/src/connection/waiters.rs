@@ -38,8 +38,8 @@ impl Waiters {
         }
     }
 
-    /// Waits until `attempt` returns a value. Calls `attempt` first, and then after each call of
-    /// [`Self::wake`] by another task or thread.
+    /// Waits until `attempt` returns a value. Calls `attempt` first, and again after each wakeup by
+    /// [`Self::wake`].
     pub(super) async fn wait_for<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> T {
         if let Some(value) = attempt() {
             return value;

@@ -320,9 +320,10 @@ impl Connection {
         }
     }
 
-    /// Begins to end the access of the peer to a region. If the send queue is empty, submits a
-    /// request that invalidates the memory window, and returns [`EndedAccess::Ending`]. Otherwise
-    /// ends the access immediately, because earlier requests could delay the invalidation.
+    /// Begins to end the access of the peer to a region. If the region has a memory window and no
+    /// request is in flight, submits a request that invalidates the window, and returns
+    /// [`EndedAccess::Ending`]. Otherwise ends the access immediately: earlier requests could delay
+    /// the invalidation, and a region without a window is deregistered.
     pub(super) fn begin_end(&self, region: LentRegion) -> EndedAccess {
         let region = match region {
             LentRegion::Windowed(region) if self.failure().is_none() => region,

@@ -30,7 +30,7 @@ impl EndLimits {
     /// their start.
     pub(crate) const ENCODED_LEN: usize = 18;
 
-    /// Encodes the limits of this end: a magic number and the protocol version, followed by the
+    /// Encodes the limits of an end: a magic number and the protocol version, followed by the
     /// limits.
     pub(crate) fn encode(&self) -> [u8; Self::ENCODED_LEN] {
         let mut bytes = [0; Self::ENCODED_LEN];
@@ -43,7 +43,8 @@ impl EndLimits {
     }
 
     /// Decodes the limits of the peer. Returns a reason for refusing the peer if it uses another
-    /// protocol or version, or accepts fewer than two messages in flight.
+    /// protocol or version, or accepts fewer than two data messages, or fewer than two control
+    /// messages, in flight.
     pub(crate) fn decode(bytes: &[u8; Self::ENCODED_LEN]) -> Result<Self, String> {
         let short = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
         if bytes[..8] != MAGIC {

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 /// Maximum number of bytes of a RoCE v2 packet besides its payload. The terms of the sum are IPv6
 /// (40), UDP (8), BTH (12), XRCETH (4), AtomicETH (28) and ICRC (4). XRCETH and AtomicETH are the
-/// longest headers that a packet can have after the BTH.
+/// longest headers that a packet can have after the BTH. Kernel drivers reserve the same number.
 const MAX_OVERHEAD: usize = 40 + 8 + 12 + 4 + 28 + 4;
 
 /// Returns the largest path MTU whose packets fit into the MTU that the kernel knows for the route

@@ -190,8 +190,8 @@ impl Location {
     }
 
     /// Returns the address and length of the memory of `region`. The region has its own clone of
-    /// the program's value. The address differs from that of the value if cloning copies the bytes,
-    /// as for a `Vec`.
+    /// the program's value. The address differs from that of the value if the clone has a copy of
+    /// the bytes, as can be the case for a type of the program.
     fn of_region(region: &SharedLocalMr) -> Self {
         let bytes = region.as_slice();
         Self {
@@ -216,9 +216,9 @@ impl Entries {
     }
 
     /// Adds a new region to the cache, and returns the region to use. If another task has
-    /// registered the same memory meanwhile, returns the region of that task instead. Moves all
-    /// regions that the cache does not keep to `unused`, so that the caller drops them without
-    /// holding the lock.
+    /// registered the same memory meanwhile, returns the region of that task instead. Moves evicted
+    /// regions, and the new region if it is not used, to `unused`, so that the caller drops them
+    /// without holding the lock.
     fn add(
         &mut self,
         region: SharedLocalMr,

@@ -56,8 +56,8 @@ pub(crate) enum Exceeded {
 }
 
 impl Ledger {
-    /// Returns the amount of memory that a peer has requested and not yet returned, over all its
-    /// connections.
+    /// Returns the amount of memory that counts as held by a peer, over all its connections.
+    /// Returned memory counts until the program has received it.
     pub(crate) fn granted(&self, peer: IpAddr) -> GrantedMemory {
         let accounts = self.accounts.lock();
         let granted = accounts.peers.get(&peer.to_canonical());
@@ -102,7 +102,8 @@ fn sum_within(held: usize, more: usize, limit: usize) -> Option<usize> {
 }
 
 /// Guard that counts the bytes of a region towards the memory limits of a peer and of all peers.
-/// Dropping the guard, when the peer returns the region, subtracts the bytes again.
+/// Dropping the guard subtracts the bytes again: when the lease ends, or, for a returned region,
+/// when the program has received the region.
 #[derive(Debug)]
 pub(crate) struct Charge {
     ledger: Arc<Ledger>,

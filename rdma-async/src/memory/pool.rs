@@ -25,8 +25,8 @@ const CHUNK: usize = 64 << 10;
 /// pages, to be split into pieces. Equal to the usual size of a huge page.
 const HUGE_CHUNK: usize = 2 << 20;
 /// Approximate number of bytes of unused memory pieces of each size that a pool keeps registered,
-/// unless the program has set watermarks. The pool frees further pieces. At least 4 and at most
-/// 4096 pieces of each size are kept.
+/// unless the program has set watermarks. The pool frees further pieces. As a number of pieces,
+/// this limit is at least 4 and at most 4096.
 const MAX_KEPT_BYTES: usize = 64 << 20;
 
 /// Pool of registered memory of one protection domain, which lends memory in pieces. The sizes of
@@ -196,8 +196,9 @@ impl Pool {
     }
 }
 
-/// Part of a pool that allocates and registers memory for regions, in pieces of one size. Keeps the
-/// pieces of dropped regions registered for their next use.
+/// Allocator of registered memory in pieces of one size. Usually a part of a [`Pool`], but receive
+/// queues have an allocator of their own. Keeps the pieces of dropped regions registered for their
+/// next use.
 #[derive(Debug)]
 pub(crate) struct PieceLender {
     domain: ProtectionDomain,
@@ -272,9 +273,10 @@ impl PieceLender {
         }
     }
 
-    /// Keeps the memory of a dropped region for its next use. Frees the memory instead if its
-    /// length is not the size of these pieces, or if another thread is just ending the last
-    /// operation on it.
+    /// Keeps the memory of a dropped region for its next use. Memory that an operation is still
+    /// using is set aside until [`Self::collect_claimed`] finds that the operation has completed.
+    /// Frees the memory instead if its length is not the size of these pieces, or if another thread
+    /// is just ending the last operation on it.
     fn keep_or_free(&self, piece: SharedBuffer) {
         if piece.len() != self.size {
             return;

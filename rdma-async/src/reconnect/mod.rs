@@ -164,8 +164,8 @@ impl<C: Connector> Reconnect<C> {
     ///
     /// # Errors
     ///
-    /// The error of `operations` if the connection is still open, and the errors of
-    /// [`Self::connection`].
+    /// The error of `operations` if the connection is still open or the time limit has passed, and
+    /// the errors of [`Self::connection`].
     pub async fn perform_idempotent<T, F>(&self, operations: impl Fn(Arc<Rdma>) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -173,9 +173,9 @@ impl<C: Connector> Reconnect<C> {
         self.repeat_while(operations, |_| true).await
     }
 
-    /// Performs `operation` on a connection, and returns its result. If the operation fails because
-    /// the connection has ended, and `may_repeat` returns `true` for the error, repeats the
-    /// operation on another connection, until the time limit of the [`Backoff`].
+    /// Performs `operation` on a connection, and returns its result. If the operation fails, the
+    /// connection has ended, and `may_repeat` returns `true` for the error, repeats the operation
+    /// on another connection, until the time limit of the [`Backoff`].
     async fn repeat_while<T, F>(
         &self,
         operation: impl Fn(Arc<Rdma>) -> F,

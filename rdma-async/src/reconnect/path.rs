@@ -38,14 +38,14 @@ impl<C> Path<C> {
         }
     }
 
-    /// Returns the number of connections to the peer that have been established since this object
-    /// was created, including the replacements of failed connections.
+    /// Returns the number of connections to the peer that this path has established so far,
+    /// including the replacements of ended connections.
     pub(super) fn made(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
     }
 
-    /// Returns the connection to the peer that was established last. Returns `None` if no
-    /// connection was established, or the last has ended.
+    /// Returns the connection that this path has established last. Returns `None` if the path has
+    /// established no connection, or if that connection has ended.
     pub(super) fn open(&self) -> Option<Arc<Rdma>> {
         let current = self.current.lock();
         let open = current.as_ref().filter(|rdma| rdma.failure().is_none());

@@ -425,8 +425,9 @@ impl Shard {
     }
 
     /// Returns whether a future may poll the completion queue for a short time before it waits.
-    /// Permitted only on a runtime with one thread, and only while no other future waits
-    /// ([`Self::waiting`]). Never permitted in the mode [`CompletionMode::Event`].
+    /// Permitted only on a runtime with one thread, and only while no other future waits for
+    /// anything except the completion of its own request ([`Self::waiting`]). Never permitted in
+    /// the mode [`CompletionMode::Event`].
     #[inline]
     pub(crate) fn may_poll_briefly(&self) -> bool {
         self.polls_briefly && self.waiting.load(Ordering::Relaxed) == 0
@@ -473,8 +474,8 @@ impl Shard {
     }
 
     /// Counts a future as waiting until the returned guard is dropped. Meanwhile, other futures may
-    /// not poll the completion queue ([`Self::may_poll_briefly`]): the poll would occupy the
-    /// thread, so that the waiting future could not run.
+    /// not poll the completion queue repeatedly before they wait ([`Self::may_poll_briefly`]): the
+    /// polls would occupy the thread, so that the waiting future could not run.
     pub(crate) fn waiting(&self) -> WaitingFuture<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         WaitingFuture(&self.waiting)
@@ -595,8 +596,8 @@ impl Drop for Reservation {
 }
 
 /// Guard that counts a future as waiting until the guard is dropped. Meanwhile, other futures may
-/// not poll the completion queue: the poll would occupy the thread, so that the waiting future
-/// could not run.
+/// not poll the completion queue repeatedly before they wait: the polls would occupy the thread, so
+/// that the waiting future could not run.
 #[derive(Debug)]
 pub(crate) struct WaitingFuture<'s>(&'s AtomicU32);
 

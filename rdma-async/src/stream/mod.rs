@@ -140,7 +140,7 @@ impl RdmaStream {
     }
 
     /// Writes the bytes of a region of registered memory without copying them. Waits until the
-    /// stream has room for further bytes ([`RdmaBuilder::stream_buffer`]), and not until the peer
+    /// stream has room for further bytes ([`RdmaBuilder::stream_buffer`]), but not until the peer
     /// has the bytes. The memory returns to the pool of the device after the transfer. If the
     /// future is dropped while it waits, the region is dropped and nothing is written.
     ///

@@ -61,7 +61,7 @@ impl OwnedWriteHalf {
     }
 
     /// Writes the bytes of a region of registered memory to the stream without copying them. Waits
-    /// until the stream has room for the bytes, and not until the peer has them. See
+    /// until the stream has room for further bytes, but not until the peer has the bytes. See
     /// [`RdmaStream::send_registered`](crate::RdmaStream::send_registered).
     ///
     /// # Errors

@@ -64,8 +64,8 @@ impl<T: Bulks> OpenScope<T> {
         Self { scope, outer }
     }
 
-    /// Returns the [`Bulk`]s that were found so far in the value that this thread is encoding or
-    /// decoding, and empties the list.
+    /// Returns the list of the [`Bulk`]s of the value that this thread is encoding or decoding, and
+    /// empties the list in the scope.
     fn take(&self) -> T {
         self.scope.with(|scope| {
             let is_empty = scope.bulks.borrow().is_empty();

@@ -140,8 +140,8 @@ async fn a_client_that_has_sent_its_settings_may_be_idle() {
     assert!(timeout(day, peer.receive()).await.is_err());
 }
 
-/// Time after which a server disconnects a peer that takes no message from the connection. Equal to
-/// the constant in `outbox/flusher.rs`.
+/// Time after which a server or client disconnects a peer that receives no message. Equal to the
+/// constant in `outbox/flusher.rs`.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test(start_paused = true)]

@@ -133,7 +133,8 @@ impl Bulks for Vec<Bulk> {
 pub(super) const MAX_BULKS: usize = 1 << 10;
 
 /// Error text for a value that contains a [`Bulk`] (lent memory), but is not an argument or result
-/// of a method without streams. For example, the items of streams cannot contain bulks.
+/// of a method without streams. The items of streams, and the arguments of one-way and streaming
+/// methods, cannot contain bulks.
 const OUTSIDE_OF_CALL: &str =
     "a bulk can be sent only in an argument or result of a method without streams";
 

@@ -33,9 +33,9 @@ const MAX_TURNS: usize = 2;
 /// lower number of unsent bytes, and the server of a client requests only few pieces at a time.
 const MAX_UNSENT: usize = 4 << 20;
 
-/// Maximum number of parts of memory ([`Bulk`](crate::Bulk)s) that a server lends to one peer with
-/// results at a time, because each needs resources of the device. A further result is not sent, and
-/// its call fails with [`Error::BadResponse`](crate::Error::BadResponse).
+/// Maximum number of parts of memory ([`Bulk`](crate::Bulk)s) that a server lends on one connection
+/// with results at a time, because each needs resources of the device. A further result is not
+/// sent, and its call fails with [`Error::BadResponse`](crate::Error::BadResponse).
 pub(super) const MAX_RESULTS: usize = 1 << 10;
 
 /// State of all bulk memory of a connection: memory that this end has lent to the peer, and memory

@@ -199,7 +199,7 @@ impl Drop for FailOnDrop {
 }
 
 /// Returns the description of the peer of a TCP connection: the transport and the peer's address.
-/// For a connection with TLS, [`with_certificate`] adds the certificate later.
+/// For a connection with TLS, `with_certificate` adds the certificate later.
 fn peer_of(stream: &TcpStream) -> Result<Peer, Error> {
     let address = stream
         .peer_addr()

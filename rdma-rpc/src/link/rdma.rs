@@ -54,8 +54,9 @@ impl RdmaLink {
     }
 
     /// Makes rdma-async call this connection directly for each short message, within the poll that
-    /// receives the message, so that no task must be woken. [`Self::receive`] handles the messages
-    /// that arrive before the peer's settings, or while a server has too many messages to send.
+    /// receives the message, so that no task must be woken. [`Self::receive`] handles long
+    /// messages, and the messages that arrive before the peer's settings, or while a server has too
+    /// many messages to send.
     pub(super) fn handle_messages(&self, core: &Arc<Core>) {
         // The connection owns this link, so a strong reference would form a cycle.
         let weak = Arc::downgrade(core);

@@ -348,9 +348,9 @@ async fn close(leases: Vec<Lease>) {
     }
 }
 
-/// Appends a frame to the send queue by `attempt`, which encodes the frame, and lends the memory of
-/// the [`Bulk`]s in the frame to the peer. Returns the result of the last `attempt`, and the leases
-/// of this memory.
+/// Encodes a frame by `attempt`, which appends the frame to the send queue or returns it as a
+/// separate message. Lends the memory of the [`Bulk`]s in the frame to the peer. Returns the result
+/// of the last `attempt`, and the leases of this memory.
 ///
 /// The bulks are only known after encoding. Therefore `attempt` fails if it finds bulks that are
 /// not lent yet. This function then lends them and calls `attempt` again. Several repetitions may

@@ -163,8 +163,9 @@ impl Server {
         self
     }
 
-    /// Sets the maximum time for which a caller can access a [`Bulk`](crate::Bulk) in a result. The
-    /// access ends earlier if the caller drops the bulk. Default 60 s.
+    /// Sets the maximum time for which a caller can access a [`Bulk`](crate::Bulk) (long data that
+    /// is transferred separately) in a result. The access ends earlier if the caller drops the
+    /// bulk. Default 60 s.
     pub fn bulk_lease(mut self, limit: Duration) -> Self {
         self.shared.bulk_lease = limit;
         self

@@ -52,8 +52,9 @@ pub(crate) enum Side {
 
 impl Core {
     /// Starts the protocol on the open connection `link`, and returns the state of the connection.
-    /// Sends the settings of this end, and spawns the tasks that send and receive messages and
-    /// enforce time limits.
+    /// Sends the settings of this end, and spawns the tasks of the connection. The tasks send and
+    /// receive messages, enforce deadlines, and fail the connection if the peer's settings do not
+    /// arrive in time.
     ///
     /// `bulk_limit` is the maximum length in bytes of a [`Bulk`](crate::Bulk) that the peer may
     /// send. `metadata` is sent with the settings; if `metadata` is `None`, the caller must call
@@ -193,8 +194,8 @@ impl Core {
         self.peer_settings.get()
     }
 
-    /// Waits until the first message of the peer has arrived, which contains the limits and other
-    /// settings of the peer. Fails if the connection ends earlier.
+    /// Waits until the settings of the peer, such as its message limit, have arrived. Fails if the
+    /// connection has ended.
     pub(crate) async fn wait_for_settings(&self) -> Result<()> {
         self.wait_until(|| self.peer_settings.get().is_some() || self.end.get().is_some())
             .await;
@@ -294,9 +295,9 @@ impl Core {
         self.end.get().cloned().unwrap_or_else(unknown)
     }
 
-    /// Waits until `is_done` returns `true`. Calls `is_done` first immediately, and again whenever
-    /// the peer's settings have arrived or the connection has ended. The end of the connection
-    /// alone does not end the wait.
+    /// Waits until `is_done` returns `true`. Calls `is_done` immediately, and again whenever the
+    /// peer's settings have arrived or the connection has ended. The end of the connection alone
+    /// does not end the wait.
     async fn wait_until(&self, is_done: impl Fn() -> bool) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());

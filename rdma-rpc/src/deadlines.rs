@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep_until};
 /// need no special case.
 pub(crate) const NO_DEADLINE: u64 = u64::MAX;
 
-/// Timer for the calls of a connection. Each running call has a slot that contains its deadline.
-/// One task sleeps until the earliest deadline, and then checks all slots.
+/// Timer for the calls of a connection. Each running call, except a one-way call, has a slot that
+/// contains its deadline. One task sleeps until the earliest deadline, and then checks all slots.
 #[derive(Debug)]
 pub(crate) struct Deadlines {
     /// Time at which the connection was created.

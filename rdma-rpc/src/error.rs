@@ -171,8 +171,9 @@ impl fmt::Debug for Error {
 }
 
 impl Error {
-    /// Returns whether this is the error that the peer has refused to receive a message over RDMA.
-    /// The only reason for a refusal is that the message is longer than the peer's limit.
+    /// Returns whether the peer has refused to receive a message over RDMA. The peer refuses a
+    /// message that is longer than its limit, or for which it has no memory. Callers of this
+    /// function report the first reason.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Transport(rdma_async::Error::Refused { .. }))
     }

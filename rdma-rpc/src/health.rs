@@ -28,7 +28,7 @@ pub enum HealthState {
 #[rdma_rpc_macros::service]
 pub trait Health {
     /// Returns the state of the service with this name, or of the whole server for an empty name.
-    /// The error contains no information, and [`HealthStates`] never returns an error here.
+    /// [`HealthStates`] never returns the error, which contains no information.
     async fn check(&self, service: String) -> Result<HealthState, ()>;
     /// Sends the current state of a service, and then each new state, until the caller drops the
     /// stream.
@@ -72,9 +72,8 @@ impl Default for HealthStates {
 }
 
 impl HealthStates {
-    /// Returns the current health of the service with this name, as last set by [`Self::set`]. An
-    /// empty name means the whole server, which is initially [`HealthState::Serving`]. Returns
-    /// [`HealthState::Unknown`] for a service without a state.
+    /// Sets the state of the service with this name, or of the whole server for an empty name.
+    /// [`Health::watch`] sends the new state to its callers.
     pub fn set(&self, service: &str, state: HealthState) {
         self.states.send_modify(|states| {
             states.insert(service.to_owned(), state);

@@ -140,8 +140,8 @@ async fn a_client_that_has_sent_its_settings_may_be_idle() {
     assert!(timeout(day, peer.receive()).await.is_err());
 }
 
-/// Time after which a server disconnects a peer that takes no message from the connection. Equal to
-/// the constant in `outbox/flusher.rs`.
+/// Time after which a server or client disconnects a peer that receives no message. Equal to the
+/// constant in `outbox/flusher.rs`.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test(start_paused = true)]
@@ -227,9 +227,10 @@ async fn a_deadline_passes_with_the_clock_of_the_runtime() {
 async fn the_number_of_unreceived_answers_is_limited() {
     /// Number of calls that the test's peer starts with each message.
     const CALLS_PER_MESSAGE: u32 = 20;
-    /// Maximum number of responses of 1 MiB that the server creates while the peer receives no
-    /// message. Then 64 responses wait in the in-memory transport, and 16 in the server's send
-    /// queue, which is full. The server handles no further message until the peer receives.
+    /// Number of responses of 1 MiB that the server creates before it stops handling messages,
+    /// while the peer receives none: 64 responses wait in the in-memory transport, and 16 in the
+    /// server's send queue, which is then full. The server handles no further message until the
+    /// peer receives.
     const MAX_UNRECEIVED: usize = 16 + 64;
     let (server, service) = serve().await;
     let mut peer = connect(&server).await;

@@ -108,8 +108,9 @@ impl Metadata {
     }
 }
 
-/// Splits the first name and value off `bytes`, which are encoded metadata. Returns the name, the
-/// value and the remaining bytes; `None` if the encoding is not valid.
+/// Splits the first name and value off `bytes`, encoded metadata that may come from the peer.
+/// Returns the name, the value and the remaining bytes. Returns `None` if `bytes` is empty or does
+/// not begin with a valid name and value.
 fn split_pair(bytes: &[u8]) -> Option<(&str, &[u8], &[u8])> {
     let (&len, rest) = bytes.split_first()?;
     let (name, rest) = rest.split_at_checked(len.into())?;

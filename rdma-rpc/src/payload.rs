@@ -165,8 +165,8 @@ impl<'de> Deserialize<'de> for Payload {
     }
 }
 
-/// Serde visitor that decodes a byte string to a [`Payload`], the bytes of a request or response
-/// without further structure.
+/// Serde visitor that decodes a byte string to a [`Payload`], for structs and stream items that
+/// contain a payload.
 struct BytesVisitor;
 
 impl<'de> Visitor<'de> for BytesVisitor {
@@ -228,8 +228,9 @@ pub(crate) enum Body<'m> {
 
 impl<'m> Body<'m> {
     /// Returns the body at `range` of a received message. A long body in the last frame of the
-    /// message, which `is_last` indicates, is not copied: the returned body owns the buffer of the
-    /// message. Otherwise the body borrows its bytes from the message.
+    /// message, which `is_last` indicates, takes the buffer of the message if the message owns a
+    /// buffer. Such a body has at least [`MIN_RETAINED_LEN`] bytes and at least half of the
+    /// message. Any other body borrows its bytes from the message.
     pub(crate) fn take(message: &'m mut Message<'_>, range: Range<usize>, is_last: bool) -> Self {
         if is_last
             && range.len() >= MIN_RETAINED_LEN

@@ -178,7 +178,8 @@ impl fmt::Debug for Accesses {
 /// that the peer lends with it (its [`Bulk`]s). Returns the decoded value and the permissions.
 ///
 /// If `is_result` is set, the value is a result, and this end sends the peer a message when it no
-/// longer uses the memory. Permissions of a request end with the call, without such a message.
+/// longer uses the memory. Permissions of a request end with the call; the peer then gets such a
+/// message only if it has requested the memory back.
 pub(crate) fn decode<T>(
     core: &Arc<Core>,
     is_result: bool,
@@ -227,8 +228,9 @@ fn release_unopened(core: &Core, received: &[Bulk]) {
 }
 
 /// Returns the permission to access the peer's memory of `bulk`, which is part of a received
-/// request or result. A message may contain clones of one bulk, which share one permission. It is
-/// taken from `former`, the permissions of the message's preceding bulks, or created.
+/// request or result. A message may contain clones of one bulk, which share one permission, so that
+/// a release is sent only after all clones were dropped. The permission is taken from `former`, the
+/// permissions of the message's preceding bulks, or created.
 fn open_access(
     core: &Arc<Core>,
     is_result: bool,

@@ -348,11 +348,13 @@ async fn close(leases: Vec<Lease>) {
     }
 }
 
-/// Encodes and sends a message by `attempt`, and lends the memory of the [`Bulk`]s in the message
-/// to the peer. Returns the result of `attempt`, and the leases of this memory.
+/// Encodes a frame by `attempt`, which appends the frame to the send queue or returns it as a
+/// separate message. Lends the memory of the [`Bulk`]s in the frame to the peer. Returns the result
+/// of the last `attempt`, and the leases of this memory.
 ///
 /// The bulks are only known after encoding. Therefore `attempt` fails if it finds bulks that are
-/// not lent yet. This function then lends them and calls `attempt` again. Fails if the message
+/// not lent yet. This function then lends them and calls `attempt` again. Several repetitions may
+/// be needed, because an attempt can fail before all bulks were encoded. Fails if the frame
 /// contains more than `most` or [`MAX_BULKS`] bulks.
 pub(crate) fn append_with_bulks<T>(
     core: &Arc<Core>,
@@ -383,8 +385,8 @@ pub(crate) fn append_with_bulks<T>(
 }
 
 /// References to the leases of the memory that a server lends to a caller with a result. The caller
-/// normally ends these leases after decoding the result. If the caller cancels the call instead,
-/// the server ends them with [`Self::release`].
+/// normally ends these leases by dropping the bulks of the result. If the caller cancels the call
+/// instead, the server ends them with [`Self::release`].
 #[derive(Debug)]
 pub(crate) struct ResultLeases(Vec<Weak<LeaseState>>);
 

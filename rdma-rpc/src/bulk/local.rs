@@ -35,16 +35,16 @@ impl PieceMemory<'_> {
 }
 
 /// Local memory from or to which one contiguous range of the peer's memory is transferred. Divided
-/// into pieces, which are transferred one after the other.
+/// into pieces, which are taken and put back in order.
 pub(super) struct LocalPieces<'m> {
     memory: LocalMemory<'m>,
     /// Offset in the bulk of the next piece.
     at: usize,
 }
 
-/// Local memory whose bytes were not yet copied to or from the peer's memory. RDMA operations
-/// access the memory of the variant `Region` directly. The bytes of the variant `Heap` must be
-/// copied, because the device cannot access this memory.
+/// Local memory of a transfer, from which pieces are taken. RDMA operations access the memory of
+/// the variant `Region` directly. The bytes of the variant `Heap` are copied from or to registered
+/// memory or a message.
 enum LocalMemory<'m> {
     /// Memory that is registered with `device`, the device of the connection.
     Region {

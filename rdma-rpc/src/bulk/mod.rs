@@ -209,8 +209,9 @@ impl Bulk {
         }
     }
 
-    /// Returns the memory from which this [`Bulk`] was created. The memory can be returned as soon
-    /// as the call that lent it to the peer has ended.
+    /// Returns the memory from which this [`Bulk`] was created. Memory that was lent for an
+    /// argument is available again when the call has ended; memory that was lent for a result, when
+    /// the caller has dropped the bulk or the lease has expired.
     ///
     /// # Errors
     ///

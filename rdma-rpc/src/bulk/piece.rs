@@ -38,8 +38,8 @@ const QUIET_LEN: usize = 256 << 10;
 /// piece is requested while a piece is on its way. More would delay the calls beside the transfer.
 pub(super) const MAX_PIECES_IN_FLIGHT: usize = 2;
 
-/// Number of bytes reserved for the headers of a message that contains one piece of a transfer. No
-/// header of such a message is longer.
+/// Number of bytes reserved for the headers of a message that contains one piece of a transfer. The
+/// headers of such a message are never longer.
 const MAX_FRAME_OVERHEAD: usize = 64;
 
 /// Timeout for the peer's answer to a message that reads or writes a part of its memory. After the

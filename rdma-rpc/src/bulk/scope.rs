@@ -64,8 +64,8 @@ impl<T: Bulks> OpenScope<T> {
         Self { scope, outer }
     }
 
-    /// Returns the [`Bulk`]s that were found so far in the value that this thread is encoding or
-    /// decoding, and empties the list.
+    /// Returns the list of the [`Bulk`]s of the value that this thread is encoding or decoding, and
+    /// empties the list in the scope.
     fn take(&self) -> T {
         self.scope.with(|scope| {
             let is_empty = scope.bulks.borrow().is_empty();
@@ -133,7 +133,8 @@ impl Bulks for Vec<Bulk> {
 pub(super) const MAX_BULKS: usize = 1 << 10;
 
 /// Error text for a value that contains a [`Bulk`] (lent memory), but is not an argument or result
-/// of a method without streams. For example, the items of streams cannot contain bulks.
+/// of a method without streams. The items of streams, and the arguments of one-way and streaming
+/// methods, cannot contain bulks.
 const OUTSIDE_OF_CALL: &str =
     "a bulk can be sent only in an argument or result of a method without streams";
 

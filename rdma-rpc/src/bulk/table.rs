@@ -27,14 +27,15 @@ const MAX_PIECES_BEING_SENT: usize = 8 * MAX_TURNS * MAX_PIECES_IN_FLIGHT;
 /// transfer can start while another waits for its last data.
 const MAX_TURNS: usize = 2;
 
-/// Maximum number of unsent bytes on a connection when the peer requests bytes of lent memory. A
-/// request beyond the limit is a protocol violation, because the answers would exhaust the memory.
-/// Correct peers stay below the limit.
+/// Maximum number of unsent bytes of this end when the peer sends a frame about bulk memory, other
+/// than an answer. Such a frame beyond the limit is a protocol violation, because the answers would
+/// exhaust the memory. A correct peer never causes this: a server handles no messages at a far
+/// lower number of unsent bytes, and the server of a client requests only few pieces at a time.
 const MAX_UNSENT: usize = 4 << 20;
 
-/// Maximum number of parts of memory ([`Bulk`](crate::Bulk)s) that a server lends to one peer with
-/// results at a time, because each needs resources of the device. A further result is not sent, and
-/// its call fails with [`Error::BadResponse`](crate::Error::BadResponse).
+/// Maximum number of parts of memory ([`Bulk`](crate::Bulk)s) that a server lends on one connection
+/// with results at a time, because each needs resources of the device. A further result is not
+/// sent, and its call fails with [`Error::BadResponse`](crate::Error::BadResponse).
 pub(super) const MAX_RESULTS: usize = 1 << 10;
 
 /// State of all bulk memory of a connection: memory that this end has lent to the peer, and memory

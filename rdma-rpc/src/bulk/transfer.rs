@@ -224,7 +224,8 @@ impl<'c> Turn<'c> {
     }
 
     /// Subtracts a piece of `len` bytes from the number of bytes that this transfer may still move.
-    /// If the number becomes 0 and no other transfer waits, allows further [`TURN_LEN`] bytes.
+    /// If the number becomes 0 and a permit is free, so that no other transfer waits, allows
+    /// further [`TURN_LEN`] bytes.
     fn count(&mut self, len: usize) {
         self.left = self.left.saturating_sub(len);
         // The semaphore is fair: while a transfer waits, no permit is available.

@@ -89,8 +89,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the maximum length in bytes of each [`Bulk`](crate::Bulk), long data that is
-    /// transferred separately, in the results of calls. A call whose result contains a longer bulk
+    /// Sets the maximum length in bytes of each [`Bulk`](crate::Bulk) (long data that is
+    /// transferred separately) in the results of calls. A call whose result contains a longer bulk
     /// fails with [`Error::Decode`]. Default 1 GiB.
     pub fn bulk_limit(mut self, bytes: usize) -> Self {
         self.bulk_limit = bytes;

@@ -48,7 +48,8 @@ impl Endpoint {
 
     /// Adds an alternative address of the server, which is used if connecting to all earlier
     /// addresses fails, such as a TCP address for hosts without an RDMA device. The first use of an
-    /// alternative address is logged as a warning; later uses are not logged.
+    /// alternative address of this endpoint by a client is logged as a warning; later uses are not
+    /// logged.
     ///
     /// # Errors
     ///

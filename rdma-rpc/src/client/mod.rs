@@ -150,8 +150,8 @@ impl Client {
     }
 
     /// Returns a description of the server, such as its address, and of the transport. For a client
-    /// of several servers, describes one of the connected servers. Returns `None` if no server is
-    /// connected.
+    /// of several servers, describes one of the connected servers, or returns `None` if no server
+    /// is connected.
     pub fn peer(&self) -> Option<Peer> {
         let connection = self.any()?;
         Some(connection.core.peer.clone())

@@ -111,10 +111,10 @@ impl Client {
         outcome
     }
 
-    /// Makes a unary call that may be executed more than once, without metrics. If a server has not
-    /// started the call, a client of several servers sends the call to another server. `body`
-    /// contains the codec's number and the request. `decode` converts the server's answer and the
-    /// received body to the outcome.
+    /// Makes a unary call of a method without `#[rpc(once)]`, and records no metrics. If a server
+    /// has not started the call, a client of several servers sends the call to another server.
+    /// `body` contains the codec's number and the request. `decode` converts the server's answer
+    /// and the received body to the outcome.
     async fn unary_balanced<Q: ?Sized, T, E>(
         &self,
         method: u32,
@@ -578,8 +578,8 @@ async fn begin<C: Deref<Target = Core>>(
 
 /// Sends the request of a call. Sends it immediately if the connection has no other call in
 /// progress. Otherwise, the requests of all tasks that are ready now are sent in one message. With
-/// `leases`, the request may contain [`Bulk`](crate::Bulk)s (lent memory). The server's permissions
-/// to access this memory are added to `leases`, for the caller to end after the call.
+/// `leases`, the request may contain [`Bulk`](crate::Bulk)s (lent memory). The leases, by which the
+/// server may access this memory, are stored in `leases`. The caller must end them after the call.
 async fn send<Q: ?Sized, P: Deref<Target = Core>>(
     mut pending: PendingCall<P>,
     method: u32,

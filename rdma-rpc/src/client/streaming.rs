@@ -148,8 +148,9 @@ impl<O, T, E> Streaming<O, T, E> {
         self.result.take().unwrap_or_else(cancelled)
     }
 
-    /// Polls for the next item of the handler's stream. After the last item, polls for the
-    /// handler's result, stores it for [`Self::finish`], and returns `None`.
+    /// Polls for the next item of the handler's stream. After the last item, polls for the server's
+    /// answer. Stores a result of the handler for [`Self::finish`], and returns `None`. If the call
+    /// has failed, returns its error as the last item instead.
     fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<O, CallError<E>>>> {
         match self.items.poll_item(cx) {
             Poll::Ready(Some(Ok(item))) => return Poll::Ready(Some(Ok(item))),

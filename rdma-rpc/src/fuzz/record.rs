@@ -22,7 +22,7 @@ pub struct Recorded {
     pub client: Vec<Vec<u8>>,
 }
 
-/// Makes one call of each kind that the fuzz targets know. Returns the messages of these calls as
+/// Makes calls of every method of the fuzz targets' service. Returns the messages of these calls as
 /// first inputs for the fuzzer.
 pub fn record() -> Recorded {
     super::run(async {

@@ -103,8 +103,8 @@ impl<'a> Script<'a> {
 /// a fuzzer's input is the code that selects its kind.
 const RAW: u8 = 0;
 
-/// Appends a step to `script`, an encoded input of the fuzz targets. The step sends `message` from
-/// the test's peer to the fuzzed peer.
+/// Appends a step to `script`, an encoded input of the fuzz targets. In the step, the fuzzed peer
+/// sends `message` to the program under test.
 pub(super) fn write_message(script: &mut Vec<u8>, message: &[u8]) {
     let len = u16::try_from(message.len()).expect("a recorded message is short");
     script.push(RAW);

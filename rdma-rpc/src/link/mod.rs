@@ -198,8 +198,8 @@ impl Drop for FailOnDrop {
     }
 }
 
-/// Returns the facts that are known about the peer of a TCP connection without TLS: the transport
-/// and the peer's address.
+/// Returns the description of the peer of a TCP connection: the transport and the peer's address.
+/// For a connection with TLS, `with_certificate` adds the certificate later.
 fn peer_of(stream: &TcpStream) -> Result<Peer, Error> {
     let address = stream
         .peer_addr()

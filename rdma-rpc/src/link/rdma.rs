@@ -37,8 +37,8 @@ impl RdmaLink {
     }
 
     /// Posts the message in `batch` without waiting, and returns `true`. Returns `false` if the
-    /// peer has no receive buffer left that is long enough. The caller must then send the message
-    /// by [`Self::send`], which waits for such a buffer.
+    /// peer has no receive buffer left, if the message is longer than the peer's receive buffers,
+    /// or if the send queue is full. The caller must then send the message by [`Self::send`].
     pub(super) fn try_send(&self, batch: &mut Batch) -> Result<bool, Error> {
         match self.rdma.try_post(&message_of(batch)?) {
             Err(rdma_async::Error::InvalidArgument { .. }) => Ok(false),
@@ -46,14 +46,17 @@ impl RdmaLink {
         }
     }
 
-    /// Posts the message in `batch`, and waits until the peer accepts the message.
+    /// Posts the message in `batch`. Waits until the send queue and the peer can accept the
+    /// message. If the message is longer than the peer's receive buffers, waits until the peer has
+    /// read it.
     pub(super) async fn send(&self, batch: &mut Batch) -> Result<(), Error> {
         Ok(self.rdma.post(&message_of(batch)?).await?)
     }
 
     /// Makes rdma-async call this connection directly for each short message, within the poll that
-    /// receives the message, so that no task must be woken. [`Self::receive`] handles the messages
-    /// that arrive before the peer's settings, or while a server has too many messages to send.
+    /// receives the message, so that no task must be woken. [`Self::receive`] handles long
+    /// messages, and the messages that arrive before the peer's settings, or while a server has too
+    /// many messages to send.
     pub(super) fn handle_messages(&self, core: &Arc<Core>) {
         // The connection owns this link, so a strong reference would form a cycle.
         let weak = Arc::downgrade(core);

@@ -111,8 +111,9 @@ struct MessageReader<S> {
 }
 
 impl<S: MessageSource + Send> MessageReader<S> {
-    /// Reads the peer's messages from the socket and passes them to the connection `core`. Returns
-    /// when the peer has closed the socket or the connection has ended.
+    /// Reads the peer's messages from the byte stream and passes them to the connection `core`.
+    /// Returns `Ok` when the peer has closed the stream or the connection has ended. Fails if
+    /// reading fails or a message is too long.
     async fn read_all(&mut self, core: &Arc<Core>) -> Result<(), Error> {
         let mut buffer = vec![0; READ_BUFFER_LEN];
         // The bytes `start..end` were received and are not handled yet.

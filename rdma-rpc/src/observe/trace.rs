@@ -18,9 +18,9 @@ const NAME: &str = "traceparent";
 /// Context.
 const STATE_NAME: &str = "tracestate";
 
-/// Maximum length in bytes of a trace's state, the value of the metadata `tracestate`. Every system
-/// must pass on a state of this length according to W3C Trace Context. A longer state is not passed
-/// on.
+/// Maximum length in bytes of a trace's state, the value of the metadata `tracestate`. According to
+/// W3C Trace Context, every system should pass on states up to this length. A longer state is not
+/// passed on.
 const MAX_STATE_LEN: usize = 512;
 
 thread_local! {
@@ -182,8 +182,8 @@ impl fmt::Display for TraceContext {
     }
 }
 
-/// Error of parsing a text that is not in the format `00-<trace>-<span>-<flags>`. Also the error
-/// for a trace's state that is not in the format of `tracestate` in W3C Trace Context.
+/// Error of parsing a text that is not in the format `00-<trace>-<span>-<flags>`. Also the error of
+/// [`TraceContext::with_state`] for a state that is empty, too long, or not printable ASCII.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the text is not a trace context, or not the state of a trace")]
 pub struct InvalidTraceContext;

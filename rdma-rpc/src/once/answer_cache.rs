@@ -21,8 +21,9 @@ use crate::server::Call;
 use crate::status::Status;
 
 /// Maximum number of clients whose answers are stored, which limits the memory of the server. To
-/// store the answers for a further client, the server drops those for the client that has been idle
-/// for longest. Of that client, only the [`History`] is then stored.
+/// store the answers for a further client, the server drops those for another client: among the
+/// clients without a running call, the client whose last request is the oldest. Of that client,
+/// only the [`History`] is then stored.
 const MAX_CLIENTS: usize = 1024;
 
 /// Maximum number of answers that are stored for repeated requests of a client, which limits the
@@ -31,8 +32,8 @@ const MAX_CLIENTS: usize = 1024;
 const MAX_ANSWERS: usize = 256;
 
 /// Maximum total length of all stored answers in bytes, which limits the memory of the server.
-/// Above this limit, answers are dropped, first those of the clients that have been idle for
-/// longest.
+/// Above this limit, answers are dropped, first those of the clients whose last requests are the
+/// oldest.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 
 /// Maximum number of executed calls of one client that the server remembers without their answers.
@@ -115,9 +116,9 @@ impl AnswerCache {
         self.instance_id
     }
 
-    /// Creates the record of the client of a new connection, by which the server recognizes the
-    /// client's repeated requests. The first request sets the client's identifier. Must be called
-    /// before the connection receives requests.
+    /// Creates the record of the client of a new connection: the time at which the connection was
+    /// accepted, and the client's identifier, which the first request sets. Must be called before
+    /// the connection receives requests.
     pub(crate) fn connection_client(&self) -> ConnectionClient {
         ConnectionClient {
             session: OnceLock::new(),
@@ -128,8 +129,9 @@ impl AnswerCache {
     /// Returns `Ok` if a call that must be executed at most once can be executed now, is running,
     /// or has a stored answer. Otherwise, returns the status to be sent to the client.
     ///
-    /// `metadata` is the metadata of the request. `client` is the record of the client. `running`
-    /// is the maximum number of running calls of a client.
+    /// `metadata` is the metadata of the request. `client` is the record of the connection's
+    /// client, whose identifier the first request sets. `running` is the maximum number of running
+    /// calls of a client.
     pub(crate) fn check(
         &self,
         metadata: &Metadata,
@@ -221,9 +223,10 @@ impl State {
             || (answers.history.excludes(number, epoch) && !answers.dropped.contains(&call))
     }
 
-    /// Returns whether the call `number` can be added: the server stores answers for at most
-    /// [`MAX_CLIENTS`] clients, and each client may have `running` running calls. Also returns
-    /// `true` for a call that is already known.
+    /// Returns whether the call `number` can be added. Each client may have `running` running
+    /// calls. A new client can be added if fewer than [`MAX_CLIENTS`] clients are stored, or if a
+    /// stored client has no running call and can be removed. Also returns `true` for a call that is
+    /// already known.
     fn has_room(&self, number: &CallNumber, running: usize) -> bool {
         let Some(answers) = self.sessions.get(&number.session) else {
             return self.sessions.len() < MAX_CLIENTS
@@ -256,7 +259,7 @@ impl State {
     }
 
     /// Drops stored answers if they have more than `limit` bytes in total. Begins with the answers
-    /// of the client that has been idle for longest. Stops at half of `limit`, so that the next
+    /// of the client whose last request is the oldest. Stops at half of `limit`, so that the next
     /// answers do not exceed the limit again.
     fn drop_old_answers(&mut self, limit: usize) {
         if self.answer_bytes <= limit {
@@ -324,8 +327,8 @@ impl ClientAnswers {
     }
 
     /// Returns a record of the calls of this client that the server may have executed, for use
-    /// after the client's answers are removed. The record contains only a limit: each call with a
-    /// lower sequence number may have been executed.
+    /// after the client's answers are removed. The floor of the record is above all calls that the
+    /// server knows: each call with a lower sequence number may have been executed.
     fn final_history(mut self) -> History {
         let calls = self.calls.last_key_value().map(|(call, _)| *call);
         let last = calls.max(self.dropped.last().copied());

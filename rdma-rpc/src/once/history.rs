@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use super::CallNumber;
 
-/// Maximum number of clients whose [`History`] is stored, which limits the memory of the server to
-/// a few MiB. The record of a further client replaces the oldest record.
+/// Maximum number of clients without stored answers whose [`History`] is stored, which limits the
+/// memory of the server to a few MiB. The record of a further client replaces the oldest record.
 const MAX_EVICTED: usize = 64 << 10;
 
 /// Record of the calls of a client that a server may have executed, although their answers are not
@@ -30,9 +30,14 @@ impl History {
     /// time at which the connection of the request was accepted. The caller must have checked that
     /// neither the answer nor the number of the call is stored.
     ///
-    /// If the server has deleted old records to save memory, a repeated call may be in a deleted
-    /// record. Then returns `true` only for a first request on a connection that is newer than the
-    /// deleted records.
+    /// If the server has deleted old records to save memory, the call may be in a deleted record.
+    /// Then returns `true` only for a first request (not repeated) on a connection that was
+    /// accepted after the deleted records were stored.
+    ///
+    /// Such a request may have been delayed until its repetition was executed on another
+    /// connection. The client repeats a request only after it has used the connection of the first
+    /// request. Therefore any record with the repetition was stored after this connection was
+    /// accepted, so that it was not deleted and is part of the present record.
     pub(super) fn excludes(&self, number: &CallNumber, epoch: u64) -> bool {
         let is_complete = self.epoch == 0;
         number.call >= self.floor && (is_complete || (!number.is_repeated && epoch >= self.epoch))

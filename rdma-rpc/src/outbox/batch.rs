@@ -11,7 +11,7 @@ pub(crate) use crate::wire::MAX_BATCH_LEN;
 use crate::wire::{CallId, Header, ITEM_PREFIX_LEN, MESSAGE_HEADER_LEN, write_message_header};
 
 /// Maximum number of buffers of sent messages that a connection keeps for later messages. Equal to
-/// the maximum number of messages that the device can be sending, because the device may still be
+/// the default number of messages that the device can be sending, because the device may still be
 /// reading from each of these buffers.
 const MAX_SPARE_BUFFERS: usize = 64;
 

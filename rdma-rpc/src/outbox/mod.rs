@@ -29,9 +29,9 @@ use crate::wire::Header;
 /// more frames to it. The peer can then handle these frames while this end produces more.
 const EARLY_SEND_FRAMES: u16 = 32;
 
-/// Maximum number of bytes in complete messages that wait to be sent. While more bytes wait, new
-/// calls and stream items wait, too. Large enough that the transport has data to send in the
-/// meantime.
+/// Number of bytes in complete messages that wait to be sent, above which new calls and stream
+/// items wait, too. Limits the memory of the queue. Large enough that the transport has data to
+/// send while calls wait.
 const MAX_QUEUED: usize = 256 << 10;
 
 /// Number of bytes of long frames above which new calls and stream items wait, which limits memory.
@@ -223,8 +223,9 @@ impl Outbox {
         }
     }
 
-    /// Sends the queued messages that the transport accepts without waiting. The background task of
-    /// this outbox sends the rest.
+    /// Completes the message to which frames are being appended, and sends all complete messages
+    /// that the transport accepts without waiting. The background task of this outbox sends the
+    /// rest.
     pub(crate) fn flush(&self) -> Result<(), Error> {
         let mut state = self.state.lock();
         state.close_batch();

@@ -34,8 +34,8 @@ pub(crate) fn schema<T: DeserializeOwned>() -> Option<Schema> {
 }
 
 /// Finds the structure of the type `T`. Decodes invented values and records which types the
-/// decoding requests, until every variant of every enum was decoded. Returns `None` if the type
-/// rejects an invented value.
+/// decoding requests, until every variant of every enum was decoded, or [`MAX_PASSES`] values were.
+/// Returns `None` if the type rejects an invented value.
 fn trace<T: DeserializeOwned>() -> Option<Schema> {
     let mut builder = SchemaBuilder::default();
     let mut format = Format::Unknown;
@@ -72,14 +72,14 @@ struct SchemaBuilder {
 impl SchemaBuilder {
     /// Returns whether a type is being decoded within itself, or types are nested more than
     /// [`MAX_DEPTH`] deep. Sequences and options must then be decoded as empty, because the
-    /// decoding would otherwise never end or take too long.
+    /// decoding would otherwise never end or use too much of the stack.
     fn is_recursive(&self) -> bool {
         let is_repeated = |(at, name): (usize, &&str)| self.stack[..at].contains(name);
         self.stack.len() > MAX_DEPTH || self.stack.iter().enumerate().any(is_repeated)
     }
 
     /// Returns whether the structure of the type is completely known: every variant of every enum
-    /// in the type was decoded from a sample value. No further sample value must then be decoded.
+    /// in the type was decoded from a sample value. No further sample value is then needed.
     fn is_complete(&self) -> bool {
         self.types.values().all(|format| match format {
             TypeFormat::Struct(_) => true,

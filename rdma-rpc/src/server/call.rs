@@ -30,15 +30,17 @@ impl<Q> Call<Q> {
         }
     }
 
-    /// Stores the permits of the call. Until they are dropped, the call counts as running for the
-    /// limits of the server, of the method and of the connection.
+    /// Stores the permits of the call, so that a handler that may run longer than its call can keep
+    /// them. Until they are dropped, the call counts as running for the limits of the server, of
+    /// the method and of the connection.
     pub(super) fn set_permits(&mut self, permits: [Option<CallPermit>; 3]) {
         self.permits = permits;
     }
 
     /// Takes the permits of the call for the limits of the server, of the method and of the
-    /// connection. The call counts as running until the permits are dropped. A permit is `None` if
-    /// there is no such limit.
+    /// connection. The call counts as running until the permits are dropped, so the caller must
+    /// keep them until the handler ends, even if the call ends earlier. A permit is `None` if there
+    /// is no such limit.
     pub(crate) fn take_permits(&mut self) -> [Option<CallPermit>; 3] {
         std::mem::take(&mut self.permits)
     }

@@ -43,8 +43,9 @@ impl Context {
         &ServerConnection::of(&self.core).shared.once
     }
 
-    /// Returns the record of the client at the other end of this connection. By this record, the
-    /// server finds the stored answers to the client's repeated requests.
+    /// Returns the record of the client at the other end of this connection: its identifier, and
+    /// the time at which the connection was accepted. Used for calls of methods with
+    /// `#[rpc(once)]`.
     pub(crate) fn connection_client(&self) -> &ConnectionClient {
         &ServerConnection::of(&self.core).once_client
     }

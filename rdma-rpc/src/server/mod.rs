@@ -163,8 +163,8 @@ impl Server {
         self
     }
 
-    /// Sets the maximum time for which a caller can access a [`Bulk`](crate::Bulk), long data that
-    /// is transferred separately, in a result. The access ends earlier if the caller drops the
+    /// Sets the maximum time for which a caller can access a [`Bulk`](crate::Bulk) (long data that
+    /// is transferred separately) in a result. The access ends earlier if the caller drops the
     /// bulk. Default 60 s.
     pub fn bulk_lease(mut self, limit: Duration) -> Self {
         self.shared.bulk_lease = limit;
@@ -199,8 +199,9 @@ impl Server {
     /// Sets a function that accepts or refuses each connection. Its arguments are the peer and the
     /// [credentials](crate::ClientBuilder::credentials) of the client. The function returns the
     /// identity of the client, which handlers get from [`Context::identity`], or the reason for a
-    /// refusal. After a refusal, connecting fails with [`Error::Denied`]. The function must not
-    /// block. Default: every client is accepted.
+    /// refusal. After a refusal, connecting fails with [`Error::Denied`]. The function runs within
+    /// the poll that receives the settings of the client, so it must not block. Default: every
+    /// client is accepted.
     ///
     /// ```
     /// use rdma_rpc::{Address, Client, Context, Error, Metadata, Server};

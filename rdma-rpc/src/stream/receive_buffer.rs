@@ -192,9 +192,9 @@ impl ReceiveBuffer {
     }
 
     /// Counts all items of `run`, a received frame, as taken by the program, and keeps its buffer
-    /// for a later frame. Once the program has taken half of what the peer could send, returns the
-    /// numbers of further items and bytes to allow. The caller must announce these numbers to the
-    /// peer.
+    /// for a later frame. If the program has taken at least half of the initial window since the
+    /// last announcement, returns the numbers of further items and bytes to allow. The caller must
+    /// announce these numbers to the peer.
     pub(crate) fn finish(&self, run: Run) -> Option<Window> {
         let mut state = self.state.lock();
         let window = state.count(run.count(), run.bytes());
@@ -242,9 +242,10 @@ impl State {
         Ok(true)
     }
 
-    /// Counts `items` items with a total of `bytes` bytes as taken by the program. Once the program
-    /// has taken half of the items or bytes that the peer could send, returns how many the program
-    /// has taken: the peer may send as many more. Otherwise, returns `None`.
+    /// Counts `items` items with a total of `bytes` bytes as taken by the program. If the program
+    /// has taken at least half of the initial window (in items or bytes) since the last
+    /// announcement, returns the numbers of items and bytes taken since then: the peer may send as
+    /// many more. Otherwise, returns `None`.
     fn count(&mut self, items: u32, bytes: u32) -> Option<Window> {
         self.next = self.next.wrapping_add(items);
         self.taken.items += items;

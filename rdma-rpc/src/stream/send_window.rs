@@ -100,7 +100,8 @@ impl SendWindow {
     /// [`RemainingWindow::spend`]. Fails if the stream is closed.
     ///
     /// `append` runs under the lock of this value, so that [`Self::sent`] always counts exactly the
-    /// appended items.
+    /// appended items. Another task may be sending the handler's response meanwhile, which contains
+    /// this number.
     pub(crate) fn poll_append<P>(
         &self,
         cx: &mut Context<'_>,

@@ -92,7 +92,7 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Sends an item. Waits while the receiver has not taken many of the earlier items, see
+    /// Sends an item. Waits while the receiver has not taken enough of the earlier items, see
     /// [`Receiver`](crate::Receiver).
     ///
     /// # Errors

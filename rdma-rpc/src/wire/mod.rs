@@ -180,8 +180,8 @@ impl FrameReader {
     }
 
     /// Parses the next frame of `message`, and returns the frame, or `None` after the last frame.
-    /// `message` must be the same message at each call, because this reader stores only its
-    /// position in the message.
+    /// `message` must be the message for which the reader was created, because the reader stores
+    /// only its position in the message.
     pub(crate) fn next(&mut self, message: &[u8]) -> Result<Option<Frame>, Violation> {
         if self.left == 0 {
             let is_whole = self.at == message.len();

@@ -320,9 +320,10 @@ struct Bench<'b> {
 }
 
 impl Bench<'_> {
-    /// Runs the benchmark [`LIMITS`], which compares softroce with copies, sockets and other
-    /// programs, on this machine. Leaves out the comparisons that [`Self::limits_in_guest`]
-    /// measures in the virtual machine. Returns the exit status of the benchmark.
+    /// Runs the benchmark [`LIMITS`], which compares the crates of this workspace with copies,
+    /// sockets and other programs, on this machine and softroce. Leaves out the comparisons that
+    /// [`Self::limits_in_guest`] measures in the virtual machine. Returns the exit status of the
+    /// benchmark.
     fn limits(&self) -> anyhow::Result<u8> {
         if let Err(error) = packages::install(self.shell, packages::UCX) {
             eprintln!("UCX is left out: {error:#}");

@@ -22,10 +22,10 @@ pub(crate) const PORT_STRIDE: u16 = 100;
 /// group receive them (IBTA 9.2.3).
 pub(crate) const MULTICAST: u32 = 0xff_ffff;
 
-/// First six bytes of the GIDs of devices whose packets are sent through UDP tunnels on this host.
-/// The other bytes contain the UDP port, zeroes and the IPv4 address of the device. With the
-/// zeroes, the text form of such a GID has at most 30 characters, which fit into the 32-byte
-/// buffers of some programs.
+/// First six bytes of the GIDs whose packets are sent in UDP tunnels: 0xfd (unique local address,
+/// RFC 4193), and the global ID of softroce (40 bits). The other bytes contain the UDP port, zeroes
+/// and the IPv4 address of the device. With the zeroes, the text form of such a GID has at most 30
+/// characters, which fit into the 32-byte buffers of some programs.
 const UNIQUE_LOCAL_PREFIX: [u8; 6] = [0xfd, b's', b'r', b'o', b'c', b'e'];
 
 /// Returns the IP address in 127/8 that the process with the ID `process` tries to bind at its

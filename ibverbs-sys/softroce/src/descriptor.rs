@@ -66,8 +66,9 @@ pub(crate) struct Opening(PhantomData<*const ()>);
 const MAX_NUMBER: usize = 1 << 20;
 
 /// Lowest number for descriptors that only the device uses. Lower numbers are left to the program,
-/// which may expect certain numbers for its own files. The number is not higher because the
-/// kernel's table of descriptors grows with the highest number, and each `fork` copies the table.
+/// which may expect certain numbers for its own files. If the limit of the process is too low,
+/// three quarters of the limit are used instead. The number is not higher because the kernel's
+/// table of descriptors grows with the highest number, and each `fork` copies the table.
 const MIN_NUMBER: u64 = 3072;
 
 /// Signal number that marks a file as a file of the device, so that it can be distinguished from a

@@ -34,7 +34,7 @@ pub(crate) struct Lane<'a> {
 }
 
 impl<'a> Lanes<'a> {
-    /// Records the begin of a memory access in a free word, preferably the one with the index
+    /// Records the beginning of a memory access in a free word, preferably the word with the index
     /// `preferred`. Returns a guard that records the end when it is dropped. The caller must check
     /// after this call that the memory is still published, and may then access the memory until the
     /// guard is dropped.

@@ -92,8 +92,8 @@ impl Faults {
         self.set_failing(&failures);
     }
 
-    /// Counts a call of the verb `verb`. Returns an error if this call must fail: because a test
-    /// has requested this ([`Faults::fail`]), or because the device has failed.
+    /// Counts a call of the verb `verb`. Returns an error if this call must fail: because a failure
+    /// was set ([`Faults::fail`] or the configuration), or because the device has failed.
     #[inline]
     pub(crate) fn check(&self, verb: Verb) -> Result<(), Errno> {
         if self.failing.load(Ordering::Relaxed) {
@@ -172,8 +172,8 @@ impl Faults {
     /// bit per packet, the lowest bit for the first one; a set bit means dropped. Each packet has
     /// `len` bytes from BTH to ICRC.
     ///
-    /// Returns `None` if the link is down, or if packets are to be duplicated, reordered or
-    /// corrupted as well. The packets must then be sent one by one.
+    /// Returns `None`, and draws no random numbers, if the link is down, or if packets are to be
+    /// duplicated, reordered or corrupted as well. The packets must then be sent one by one.
     pub(crate) fn lost_in_run(&self, len: usize, count: usize) -> Option<u64> {
         if !self.link_is_up() {
             return None;

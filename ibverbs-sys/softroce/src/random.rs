@@ -20,8 +20,8 @@ pub(crate) struct Permutation {
 }
 
 /// Number of rounds of the Feistel network that computes a permutation. Four rounds suffice with a
-/// random round function (Luby and Rackoff). Eight rounds are used because the permuted numbers are
-/// short, often of only a few bits.
+/// random round function (Luby and Rackoff). Eight rounds are used because the halves of a number
+/// have only a few bits.
 const ROUNDS: usize = 8;
 
 impl Permutation {

@@ -213,7 +213,8 @@ pub(crate) type Companion<'a> = &'a dyn Fn(&str) -> Option<Vec<OsString>>;
 /// Runs servers and a client until all have ended, and returns the client's output. Each server has
 /// a command line and the port on which it listens. `companion` derives the command line of a
 /// further program from the client's output; this program runs beside the client until the client
-/// ends.
+/// ends. The servers and this program share one processor; the client has another one, if the
+/// machine has more than one.
 ///
 /// Fails if the programs take longer than `limit`. `name` is the name of the measured program in
 /// errors.

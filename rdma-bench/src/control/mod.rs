@@ -63,8 +63,8 @@ impl Control {
         self.timeout
     }
 
-    /// Returns the IP address of this machine on the control connection. A server listens for the
-    /// connections under test at the same address.
+    /// Returns the IP address of this machine on the control connection. A server of rdma-async or
+    /// rdma-rpc listens for the connections under test at the same address.
     ///
     /// # Errors
     ///

@@ -262,11 +262,12 @@ impl Judge {
 
 /// Measures the comparison `row` in pairs (one value under test and one reference value), and
 /// returns the results. After each number of pairs in [`Effort::checks`], stops if the goal is met
-/// or missed.
+/// or missed. Always stops after the last of these numbers.
 ///
 /// The function `pair` measures one pair. Its argument is `true` if the value under test must be
 /// measured first, which alternates. If a processor moved during a pair ([`Pair::has_moved`]), the
-/// pair is measured again; this happens at most [`Effort::repeats`] times.
+/// pair is measured again, at most [`Effort::repeats`] times in a comparison. After that, such
+/// pairs count, too.
 fn measure_pairs(
     row: &Row,
     effort: Effort,

@@ -90,8 +90,8 @@ impl WorkspaceCopy {
             .with_context(|| format!("with the bug {}", bug.name))
     }
 
-    /// Restores the copy of the workspace, to which a known bug was applied: copies each file again
-    /// that differs from the original.
+    /// Makes the copy equal to the workspace, so that no known bug is applied to it: copies each
+    /// file that is missing in the copy or differs from the original.
     fn restore(&self) -> anyhow::Result<()> {
         mirror(project::root(), &self.copy, LEFT_OUT)
             .with_context(|| format!("copying the workspace to {}", self.copy.display()))

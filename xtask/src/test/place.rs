@@ -30,8 +30,8 @@ pub(crate) const FOREIGN: &str = "softroce-preload foreign";
 /// in [`packages::PROGRAMS`] and [`packages::FOREIGN`].
 const DOCUMENTATION: &str = "xtask documentation";
 
-/// The name of the test program with softroce's unit tests. The package and the cargo target are
-/// both called `softroce`.
+/// The name of the test program with softroce's unit tests, some of which dissect captured packets
+/// ([`packages::DISSECTOR`]). The package and the cargo target are both called `softroce`.
 const SOFTROCE_UNIT_TESTS: &str = "softroce softroce";
 
 /// A place where tests run: this machine without a selected device, or an RDMA device.

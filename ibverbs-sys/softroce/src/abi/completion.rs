@@ -456,9 +456,9 @@ unsafe fn take(queue: &CompletionQueue, limit: usize, mut place: *mut ibv_wc) ->
     })
 }
 
-/// Calls [`take`], and returns its result: the number of work completions. Used in the rare case
-/// that a poll first finds the completion queue empty. The function is not inlined, so the code of
-/// the common case stays short.
+/// Calls [`take`], and returns its result: the number of work completions. Used after a poll has
+/// found the completion queue empty and has then processed packets. The function is not inlined, so
+/// that the code of a poll that finds entries stays short.
 ///
 /// # Safety
 /// `place` must be valid for writes of `limit` work completions.

@@ -227,7 +227,7 @@ unsafe impl Sync for StaticDevice {}
 static DEVICE: StaticDevice = StaticDevice(UnsafeCell::new(UNINITIALIZED_DEVICE));
 static PARENT_DEVICE: StaticDevice = StaticDevice(UnsafeCell::new(UNINITIALIZED_DEVICE));
 
-/// Initial value of the device's C object. Its names and function pointers are set later.
+/// Initial value of the device's C object. Its names are set later ([`name_device`]).
 const UNINITIALIZED_DEVICE: DeviceObject = DeviceObject {
     public: ibv_device {
         _ops: _ibv_device_ops {

@@ -371,6 +371,7 @@ pub(super) unsafe fn register(
 ///
 /// * `span`: the memory, by which the device accesses it.
 /// * `start`: address by which requests name the first byte.
+/// * `access`: access flags of the region.
 /// * `addr`, `length`: values of the fields of the `ibv_mr`.
 /// * `memory`: objects that must exist as long as the region.
 ///
@@ -506,9 +507,9 @@ unsafe fn reregister(
 
 impl Mapping {
     /// Checks that the program's memory may be registered: the range and the address by which
-    /// requests name it must be valid, and the memory must be mapped with the protection that the
-    /// access flags need. `block` is the [block](Self::block) of the device's arena that contains
-    /// the memory, if any.
+    /// requests name it must be valid. Unless the region is on-demand or the memory belongs to
+    /// `block`, the memory must also be mapped with the protection that the access flags need.
+    /// `block` is the [block](Self::block) of the device's arena that contains the memory, if any.
     fn check(&self, block: Option<&Arc<Block>>) -> Result<(), Refusal> {
         let is_on_demand = self.access.contains(AccessFlags::ON_DEMAND);
         if self.is_implicit() {

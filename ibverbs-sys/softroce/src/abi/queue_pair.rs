@@ -330,10 +330,10 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_
 
 /// Returns whether the data of an operation `op` on a queue pair arrives in memory in ascending
 /// order (`ibv_query_qp_data_in_order(3)`). If so, a program may wait for a message by polling its
-/// last byte.
+/// last byte. Returns 0 for no; for yes, returns 1, or a bit mask if `flags` requests this.
 ///
-/// The device copies data in ascending order. Other threads see this order only on processors that
-/// make stores visible in order, such as x86-64.
+/// The device processes packets in order, and copies data in ascending order. Other threads see
+/// this order only on processors that make stores visible in order, such as x86-64.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     qp: *mut ibv_qp,
@@ -388,8 +388,8 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece
     guard(libc::EIO, || libc::EOPNOTSUPP)
 }
 
-/// Checked arguments for creating or opening a queue pair. Each function that creates or opens
-/// queue pairs converts its arguments to this form.
+/// Arguments for creating or opening a queue pair. Each function that creates or opens queue pairs
+/// converts its arguments to this form.
 struct Settings {
     context: *mut ibv_context,
     pd: *mut ibv_pd,

@@ -272,9 +272,11 @@ impl CompletionQueue {
 
     /// Returns whether the queue has no entry. Takes no lock.
     ///
-    /// While a thread is still writing an entry, the queue seems to end before this entry, even if
-    /// later entries are complete. An event is raised only when all earlier entries are complete,
-    /// so the queue is not empty for a program that handles the event.
+    /// Returns `false` if the caller knows of an entry by other means, for example by memory that
+    /// the same message has written, because the entry is published before with `Release`. One
+    /// exception: while a thread is still writing an entry, the queue seems to end before this
+    /// entry, even if later entries are complete. A completion event is raised only when all
+    /// earlier entries are complete.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -371,8 +373,9 @@ impl CompletionQueue {
         &self.context
     }
 
-    /// Returns the record of the queue's asynchronous events, which contains the address of the
-    /// queue's `ibv_cq` and the number of events that the program must still acknowledge.
+    /// Returns the [`Element`] of the queue for asynchronous events. An element contains the
+    /// address of the queue's `ibv_cq`, and counts the events that the program must still
+    /// acknowledge.
     pub fn element(&self) -> &Arc<Element> {
         &self.element
     }

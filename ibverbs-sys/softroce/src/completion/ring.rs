@@ -142,9 +142,9 @@ impl<T: Copy + Send> Ring<T> {
         Some(Added(tail))
     }
 
-    /// Adds the first of `entries` to the ring: as many as there are free slots. Returns the number
-    /// of added entries; and the position of the first one, together with the [`TailFlags`] that
-    /// were set. Fails if no entry can be added, because the ring is full or closed.
+    /// Adds the first of `entries` to the ring, in order: as many as there are free slots, but at
+    /// least one. Returns the number of added entries, and the [`Added`] of the first one. Fails if
+    /// no entry can be added, because the ring is full or closed.
     pub(super) fn push_all(&self, entries: &[T]) -> Result<(usize, Added), AddError> {
         let mut attempt = 0;
         loop {
@@ -204,9 +204,10 @@ impl<T: Copy + Send> Ring<T> {
         claim(&self.tail, full.0, full.0.with(Position::CLOSED))
     }
 
-    /// Returns whether the ring contains no entry. Never returns `true` if an entry was completely
-    /// added before the call and is still in the ring. May return `false` for an empty ring while
-    /// other threads change the ring.
+    /// Returns whether the slot at the head of the ring contains no entry. Never returns `true` if
+    /// the oldest entry in the ring was completely added before the call. Returns `true` while a
+    /// thread is still writing the oldest entry, even if later entries are complete. May return
+    /// `false` for an empty ring while other threads change the ring.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         let head = self.head();

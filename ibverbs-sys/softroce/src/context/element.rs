@@ -25,8 +25,8 @@ struct Fetched {
 }
 
 impl Element {
-    /// Creates the record of the asynchronous events of a new object, such as a queue pair. The
-    /// address of the object's C structure, by which events name the object, is set later
+    /// Creates the record of the events of a new object, such as a queue pair. The address of the
+    /// object's C structure, by which events name the object, is set later
     /// ([`identify`](Self::identify)).
     pub fn new() -> Arc<Self> {
         Arc::default()
@@ -44,8 +44,7 @@ impl Element {
         self.object.load(Ordering::Acquire)
     }
 
-    /// Acknowledges `count` asynchronous events of this object. The program must have fetched the
-    /// events before.
+    /// Acknowledges `count` events of this object. The program must have fetched the events before.
     pub fn acknowledge(&self, count: u32) {
         let mut fetched = self.fetched.lock();
         fetched.open = fetched.open.saturating_sub(u64::from(count));

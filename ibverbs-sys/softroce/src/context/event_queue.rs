@@ -13,9 +13,12 @@ use crate::descriptor::{self, Descriptor};
 /// Queue of events with a file descriptor (an eventfd in semaphore mode) that is readable while
 /// there are events. The program may set `O_NONBLOCK` on the descriptor.
 ///
-/// The counter of the eventfd is never lower than the number of queued events. The counter may be
-/// higher for a moment: a waiting thread decrements the counter before it removes an event. If
-/// another thread removes the event first, the waiting thread finds none and waits again.
+/// Each queued event increments the eventfd, and each fetched event decrements it. A waiting thread
+/// first decrements the eventfd and then removes an event. Every other thread removes an event and
+/// decrements the eventfd under the lock of the queue, so it never takes the count of a later
+/// event. So no event stays in the queue while the descriptor is not readable, except an event that
+/// a woken thread is about to remove. The counter may be too high for a moment: a woken thread then
+/// finds no event, and waits again.
 #[derive(Debug)]
 pub struct EventQueue<T, D = Descriptor> {
     descriptor: D,
@@ -90,12 +93,13 @@ impl<T, D: AsFd> EventQueue<T, D> {
         Some(event)
     }
 
-    /// Waits until an event is queued, and decrements the counter of the eventfd for it. The caller
-    /// must then fetch the event by [`pop`](Self::pop); otherwise the event stays in the queue
-    /// although the descriptor is not readable.
+    /// Waits until the descriptor is readable, because an event is queued or another process wakes
+    /// the thread, and decrements the eventfd. The caller must then call [`pop`](Self::pop);
+    /// otherwise an event may stay in the queue although the descriptor is not readable.
     ///
     /// # Errors
-    /// `EIO` if the program has closed the descriptor.
+    /// `EIO` if the program has closed the descriptor, and `EAGAIN` if the descriptor is
+    /// non-blocking and not readable.
     pub fn wait(&self) -> io::Result<()> {
         let is_closed = || Err(io::Error::from(Errno::IO));
         if descriptor::has_lost() && !descriptor::is_intact(self.descriptor.as_fd()) {
@@ -111,8 +115,9 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 
     /// Fetches the next event, without waiting. The caller must have called [`wait`](Self::wait)
-    /// before. Returns `None` if the event was removed meanwhile, because its object was destroyed.
-    /// Counts the event as fetched in the [`Element`] that `element_of` returns for the event.
+    /// before. Returns `None` if the queue is empty: another process has woken the thread, or the
+    /// event was removed meanwhile, for example because its object was destroyed. Counts the event
+    /// as fetched in the [`Element`] that `element_of` returns for the event.
     pub fn pop(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
         fetch(&mut self.pending.lock(), element_of)
     }
@@ -136,7 +141,8 @@ impl<T, D: AsFd> EventQueue<T, D> {
 
 /// Removes and returns the oldest event in `pending`, the events that the program has not fetched
 /// yet. If the event concerns an object, `element_of` returns the record of the object's events, in
-/// which the event is then counted as fetched. The caller must hold the lock of the queue.
+/// which the event is then counted as fetched. The caller must hold the lock of the queue, so that
+/// [`EventQueue::withdraw`] finds each event either queued or fetched.
 fn fetch<T>(
     pending: &mut VecDeque<T>,
     element_of: impl Fn(&T) -> Option<&Arc<Element>>,
@@ -149,8 +155,9 @@ fn fetch<T>(
 }
 
 /// Decrements the counter of an eventfd, and returns `true`. Returns `false` without waiting if the
-/// counter is zero, or if the kernel cannot read the eventfd without waiting. After `false` the
-/// eventfd may stay readable, so a thread that waits for an event may wake up and find none.
+/// counter is zero, if the kernel cannot read the eventfd without waiting, or if the program has
+/// closed the descriptor. After `false` the eventfd may stay readable, so a thread that waits for
+/// an event may wake up and find none.
 pub(crate) fn decrement(eventfd: BorrowedFd<'_>) -> bool {
     if descriptor::has_lost() && !descriptor::is_intact(eventfd) {
         return false;
@@ -312,9 +319,10 @@ mod tests {
         }
     }
 
-    /// Checks that the descriptor stays readable while an event is queued. Two threads try to fetch
-    /// the first event; the thread that finds no event has already decremented the eventfd. A
-    /// second event is then queued. The other thread must not decrement the eventfd again.
+    /// Checks that the descriptor is readable while an event is queued, even with this order of
+    /// steps. A thread removes the first event. Before that thread decrements the eventfd, another
+    /// thread decrements it and finds no event, and a second event is queued. The first thread must
+    /// not take the count of the second event. The lock of the queue prevents this order.
     #[test]
     fn a_fetch_does_not_consume_the_eventfd_count_of_a_later_event() {
         type Hook = Box<dyn Fn(BorrowedFd<'_>)>;

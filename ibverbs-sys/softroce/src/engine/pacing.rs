@@ -19,12 +19,14 @@ const POLLED_RECENTLY: Duration = Duration::from_micros(200);
 
 /// Initial number of useless wakeups in a row after which packets no longer wake the engine
 /// (background thread). A wakeup is useless if a polling thread of the program receives the packet.
-/// The engine then checks for packets at intervals.
+/// The engine then checks for packets at intervals. With a lower number, a program that polls only
+/// for a moment would delay its later packets.
 const INITIAL_USELESS_WAKEUPS: u32 = 8;
 
 /// Upper limit of the number of useless wakeups after which packets no longer wake the engine
 /// (background thread). The number doubles each time that a packet then has to wait until the
-/// engine checks for packets at its next interval.
+/// engine checks for packets at its next interval, and halves after 64 intervals in which the
+/// program polled.
 const MAX_USELESS_WAKEUPS: u32 = 1024;
 
 /// Observations of the engine (background thread) in one iteration of its loop, from which

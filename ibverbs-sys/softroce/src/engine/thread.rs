@@ -86,8 +86,10 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     fn wake_up(&self) {}
 
     /// Returns the interval at which the engine (background thread) must check for messages even if
-    /// no packet wakes it, or `None` if it need not. `_is_over` is `true` if the last such interval
-    /// has passed: the implementation can then stop the checks if no more are needed.
+    /// no packet wakes it, or `None` if it need not. Such checks are needed while peers wake a
+    /// thread of the program instead of the engine, because that thread may not receive. `_is_over`
+    /// is `true` if the last such interval has passed: the implementation can then stop the checks
+    /// if no more are needed.
     fn check_interval(&self, _is_over: bool) -> Option<Duration> {
         None
     }

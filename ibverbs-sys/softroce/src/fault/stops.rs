@@ -22,9 +22,9 @@ pub enum StopPoint {
 /// itself. Set by [`stop_at`], and 0 if no stop is requested.
 static REMAINING_PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// Makes the process stop itself once (`SIGSTOP`), so that a test can examine a peer whose process
-/// hangs. The process stops when its threads have reached `point` for the `passes`-th time after
-/// this call.
+/// Makes the process stop itself once (`SIGSTOP`), so that a test can examine how a peer process
+/// handles this. The process stops when its threads have reached `point` for the `passes`-th time
+/// after this call.
 pub fn stop_at(point: StopPoint, passes: u64) {
     REMAINING_PASSES[point as usize].store(passes, Ordering::SeqCst);
 }

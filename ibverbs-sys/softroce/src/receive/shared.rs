@@ -121,7 +121,7 @@ impl SharedReceiveQueue {
     }
 
     /// Returns the limit of the shared receive queue (`srq_limit`): the event
-    /// `IBV_EVENT_SRQ_LIMIT_REACHED` is raised when fewer receive requests than this are posted.
+    /// `IBV_EVENT_SRQ_LIMIT_REACHED` is raised when fewer receive requests than this are left.
     /// Returns 0 if the event is not requested.
     pub fn limit(&self) -> u32 {
         self.state.lock().limit

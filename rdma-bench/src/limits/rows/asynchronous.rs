@@ -66,7 +66,7 @@ const PIPELINE_64: &[&str] = &["-t", "64", "--completion", "busy", "--pipeline"]
 const STREAM_BANDWIDTH: &[&str] = &["bandwidth", "--by", "rdma", "--size", "65536"];
 
 /// The comparisons of rdma-async with reference values, each with its goal. They are named `E1`,
-/// `E3` and so on.
+/// `E2a` and so on.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "E1",

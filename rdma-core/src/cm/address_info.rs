@@ -82,7 +82,7 @@ impl<'a> AddressQuery<'a> {
         self
     }
 
-    /// Sets that the host in this query is a numeric address, so that no name is looked up.
+    /// Requires that the host in this query is a numeric address, so that no name is looked up.
     #[doc(alias = "RAI_NUMERICHOST")]
     pub fn numeric(mut self) -> Self {
         self.numeric = true;

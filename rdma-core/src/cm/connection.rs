@@ -251,7 +251,7 @@ impl Drop for Connection {
 }
 
 /// Receiver of the events of one connection identifier, with a time limit for each step of
-/// connecting.
+/// connecting and disconnecting.
 pub(super) struct EventWaiter {
     pub(super) channel: EventChannel,
     pub(super) peer: String,
@@ -268,9 +268,10 @@ impl fmt::Debug for EventWaiter {
 }
 
 impl EventWaiter {
-    /// Waits for the event that completes `step`, a step of connecting, and returns the data that
-    /// `pick` takes from the event. The function `pick` returns any unexpected event unchanged as
-    /// `Err`. Such an event becomes an error if it ends the connection, and is otherwise ignored.
+    /// Waits for the event that completes `step`, a step of connecting or disconnecting. Returns the
+    /// data that `pick` takes from the event. The function `pick` returns any unexpected event
+    /// unchanged as `Err`. Such an event becomes an error if it ends the connection, and is
+    /// otherwise ignored.
     pub(super) fn until<T>(
         &self,
         step: ConnectionStep,

@@ -79,8 +79,8 @@ impl ConnectionId {
     }
 
     /// Returns the open device (context) that this connection identifier uses. All identifiers of
-    /// one device share the context. The device is opened again only if the program has dropped all
-    /// earlier handles of the context.
+    /// one device share the context. The device is opened again only after the program has dropped
+    /// all handles of the context and all objects that were created from it.
     ///
     /// # Errors
     ///

@@ -63,8 +63,8 @@ impl CompletionChannel {
     }
 
     /// Reads and acknowledges the next pending event, without waiting. Returns the id of the
-    /// completion queue that produced the event, or `None` if no event is pending. If at most one
-    /// event is pending, this method takes one system call, and [`drain`](Self::drain) takes two.
+    /// completion queue that produced the event, or `None` if no event is pending. If one event is
+    /// pending, this method takes one system call, and [`drain`](Self::drain) takes two.
     ///
     /// # Errors
     ///

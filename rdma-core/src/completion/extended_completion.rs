@@ -99,7 +99,8 @@ impl<'a> ExtendedCompletion<'a> {
         self.session.immediate().map(u32::from_be)
     }
 
-    /// Returns the local key that the received message invalidated.
+    /// Returns the remote key, of a memory window of this process, that the received message
+    /// invalidated.
     #[doc(alias = "ibv_wc_read_invalidated_rkey")]
     #[inline]
     pub fn invalidated_key(&self) -> Option<u32> {

@@ -15,8 +15,8 @@ bitflags::bitflags! {
     pub struct CompletionFields: u64 {
         /// Each completion of the queue contains the number of bytes that were transferred.
         const LEN = raw::IBV_WC_EX_WITH_BYTE_LEN.0 as u64;
-        /// The completion of a receive contains the immediate data of the message, or the local key
-        /// that the message invalidated.
+        /// The completion of a receive contains the immediate data of the message, or the remote
+        /// key (of a memory window of this process) that the message invalidated.
         const IMMEDIATE = raw::IBV_WC_EX_WITH_IMM.0 as u64;
         /// Each completion of the queue contains the number of the queue pair whose request
         /// completed.

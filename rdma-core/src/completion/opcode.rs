@@ -39,7 +39,7 @@ opcodes! {
     FetchAndAdd = raw::IBV_WC_FETCH_ADD,
     /// The binding of a memory window.
     BindWindow = raw::IBV_WC_BIND_MW,
-    /// The invalidation of a local key.
+    /// The invalidation of a remote key of this process, for example of a memory window.
     LocalInvalidate = raw::IBV_WC_LOCAL_INV,
     /// A large TCP segment of a raw packet queue pair.
     SegmentationOffload = raw::IBV_WC_TSO,

@@ -92,7 +92,8 @@ impl WorkCompletion {
             .then(|| u32::from_be(ffi::raw_immediate(&self.0)))
     }
 
-    /// Returns the local key that the received message invalidated.
+    /// Returns the remote key, of a memory window of this process, that the received message
+    /// invalidated.
     #[doc(alias = "invalidated_rkey")]
     #[inline]
     pub fn invalidated_key(&self) -> Option<u32> {
@@ -101,9 +102,9 @@ impl WorkCompletion {
     }
 
     /// Returns whether the received packets had a global route header, as all packets of RoCE have.
-    /// A datagram receive stores this header in the first 40 bytes of its memory; on RoCE with
-    /// IPv4, the last 20 of these bytes are the IPv4 header. Receives of other queue pairs store no
-    /// header.
+    /// A datagram receive stores this header in the first 40 bytes of its memory, which are always
+    /// reserved for the header. On RoCE with IPv4, the last 20 of these bytes are the IPv4 header.
+    /// Receives of other queue pairs store no header.
     #[doc(alias = "IBV_WC_GRH")]
     #[inline]
     pub fn has_global_route(&self) -> bool {

@@ -164,8 +164,9 @@ impl AddressChoice {
         }
     }
 
-    /// Chooses the GID of the port `port` that fits the peer's address and whose type is preferred
-    /// most. Returns the rank of the GID (lower is better), and the local address with this GID.
+    /// Chooses a GID of the port `port`: the GID with the required index or, without a required
+    /// index, the GID with the lowest rank. Returns the rank, and the local address with this GID.
+    /// On InfiniBand, the port needs no GID if it has a LID.
     fn choose_on(
         self,
         device: &str,
@@ -371,9 +372,8 @@ mod tests {
         );
     }
 
-    /// Returns the requirements for a local address from which a packet is sent to a peer: the IP
-    /// address must be `source`, a text such as `127.0.0.1`, if possible. There are no other
-    /// requirements.
+    /// Returns the requirements for a peer to which this host sends from the IP address `source`, a
+    /// text such as `127.0.0.1`. There are no other requirements.
     fn from(source: &str) -> AddressChoice {
         AddressChoice {
             source: Some(source.parse().unwrap()),

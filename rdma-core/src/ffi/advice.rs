@@ -12,8 +12,8 @@ use crate::memory::Prefetch;
 /// length field has 32 bits, and this size is a whole number of pages.
 const PIECE: usize = 1 << 30;
 
-/// Prefetches the pages of an on-demand region that contain the `len` bytes from `address` on, the
-/// address by which requests access the bytes.
+/// Prefetches the pages of an on-demand region that contain the `len` bytes from `address` on.
+/// `address` is the address of the first byte in requests.
 pub(crate) fn advise(
     domain: &ProtectionDomainHandle,
     lkey: u32,

@@ -259,8 +259,8 @@ impl Extension {
         Ok(Session::new(queue, held, put_back))
     }
 
-    /// Polls completions of this extended queue into `room`, and returns their number. Replaces
-    /// `ibv_poll_cq`, which works only on a plain queue.
+    /// Polls completions of this extended queue into `room`, and returns their number, as
+    /// `ibv_poll_cq` does for a plain queue.
     pub(super) fn poll(
         &self,
         queue: &CompletionQueueHandle,

@@ -143,10 +143,11 @@ impl<T: Send + 'static> Slots<T> {
         self.table.cancel(reserved);
     }
 
-    /// Begins posting a send request that will also complete the earlier unsignaled requests, which
-    /// have no completion of their own. The result contains the id of the last of these, and says
-    /// whether the request must be signaled: always if `is_signaled` is `true`, otherwise if
-    /// unsignaled requests use too many slots.
+    /// Begins posting a send request that takes over a chain of earlier unsignaled requests, which
+    /// have no completion of their own: the completion that completes this request also completes
+    /// the chain. The result contains the id of the last request of the chain, and says whether the
+    /// new request must be signaled: always if `is_signaled` is `true`, otherwise if unsignaled
+    /// requests use too many slots.
     #[inline]
     fn chain(&self, is_signaled: bool) -> ChainedRequest<'_> {
         if is_signaled {

@@ -259,7 +259,8 @@ impl QueuePairHandle {
     }
 
     /// Sets the attributes that `mask` selects to their values in `attributes`, by `ibv_modify_qp`.
-    /// A move to the state RESET or RTS also increments [`Self::beginnings`].
+    /// Before a move to the state RESET or RTS, also increments [`Self::beginnings`], even if the
+    /// device then refuses the move.
     pub(crate) fn apply(
         &self,
         attributes: &mut sys::ibv_qp_attr,

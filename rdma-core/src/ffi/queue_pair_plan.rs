@@ -38,8 +38,8 @@ pub(crate) struct QueuePairPlan {
     pub(crate) segmentation_header: Option<u16>,
 }
 
-/// A queue pair that was just created, with the numbers of requests and elements that the device
-/// granted.
+/// A queue pair that was just created, with the sizes that the device granted (numbers of requests
+/// and elements, length of inline data).
 pub(super) struct Created {
     pub(super) raw: NonNull<sys::ibv_qp>,
     pub(super) granted: QueuePairSizes,
@@ -139,7 +139,7 @@ impl QueuePairPlan {
         raw
     }
 
-    /// Returns an error unless the new queue pair's domain and queues belong to the same context.
+    /// Returns an error unless the new queue pair's domains and queues belong to the same context.
     /// Neither libibverbs nor the drivers check this.
     pub(super) fn checked(&self) -> Result<()> {
         let context = self.domain.context();

@@ -456,7 +456,8 @@ impl ReceiveElements {
     }
 
     /// Stores the scatter/gather elements of `memory` in `self`. Returns an error if the number or
-    /// the total length of the elements is too large, or if the device cannot write to the memory.
+    /// the total length of the elements is too large, if memory is registered with another context,
+    /// or if the device cannot write to the memory.
     ///
     /// The elements are not returned, because a return would copy the whole array several times.
     #[inline]

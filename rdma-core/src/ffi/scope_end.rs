@@ -99,7 +99,8 @@ impl ScopeRequests {
     }
 
     /// Returns whether the request with the handle `ticket` is still in flight, according to the
-    /// completions that were polled so far.
+    /// completions that were polled so far. The request keeps its slot until its handle is dropped,
+    /// so the slot contains the state of this request.
     fn is_awaited(&self, ticket: Ticket<'_>) -> bool {
         matches!(
             self.slots.get(ticket.id()),

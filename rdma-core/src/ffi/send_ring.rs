@@ -150,7 +150,8 @@ impl<T: Send + 'static> SendRing<T> {
     }
 
     /// Posts a request. On failure returns the error and the memory of the request. Inlined,
-    /// because most requests need only few checks; [`Self::post_any`] posts all others.
+    /// because most requests need only few checks; requests that need all checks are posted by
+    /// [`Self::post_any`].
     #[inline(always)]
     pub(crate) fn post(&mut self, request: SendRequest<T>) -> Result<(), (Error, T)>
     where

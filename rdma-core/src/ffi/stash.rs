@@ -53,8 +53,11 @@ impl<T> Stash<T> {
         }
     }
 
-    /// Returns whether polling the device with `ibv_poll_cq` does not suffice: other threads may
-    /// have stored completions here, or the queue is an extended queue.
+    /// Returns whether polling the device with `ibv_poll_cq` does not suffice: other threads have
+    /// stored completions here or may be about to do so, or the queue is an extended queue.
+    ///
+    /// Even if this function returns `false`, polled completions may belong to waiting threads: see
+    /// [`Self::is_awaited`].
     #[inline]
     pub(super) fn needs_slow_path(&self) -> bool {
         // Relaxed: completions that another thread stores meanwhile are found at the next poll. If

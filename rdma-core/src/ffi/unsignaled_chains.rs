@@ -71,9 +71,8 @@ impl UnsignaledChains {
         }
     }
 
-    /// Removes a series of unsignaled requests, which the completion of a signaled request will
-    /// also complete. Returns the id of the last request in the series; 0 if there is no such
-    /// series.
+    /// Removes a chain of unsignaled requests, which the completion of a signaled request will also
+    /// complete. Returns the id of the last request in the chain; 0 if there is no chain.
     #[inline]
     pub(super) fn take(&self) -> u64 {
         // Relaxed: a chain that is not visible yet is taken by the next request.
@@ -92,9 +91,11 @@ impl UnsignaledChains {
         id.unwrap_or(0)
     }
 
-    /// Puts back a series of posted unsignaled requests that was removed for a new request, because
-    /// the new request was not posted. `id` is the id of the last request of the series. The next
-    /// request becomes signaled, because the series may already have the maximum length.
+    /// Adds a chain of posted unsignaled requests, so that a later signaled request completes them.
+    /// Called if the request that had taken over the chain was not posted, or if only unsignaled
+    /// requests at the beginning of a batch were posted. `id` is the id of the last request of the
+    /// chain. The next request becomes signaled, because the chain may already have the maximum
+    /// length.
     #[cold]
     pub(super) fn leave(&self, id: u64) {
         let mut chains = self.chains.lock();

@@ -47,7 +47,7 @@ impl DeviceMemory {
     }
 
     /// Copies `from` into the device memory at `offset`. The offset and the length should be
-    /// multiples of [`Self::WORD`], because most devices refuse other copies.
+    /// multiples of [`Self::WORD`]: other copies fail on network cards and on softroce.
     ///
     /// # Errors
     ///

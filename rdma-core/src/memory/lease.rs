@@ -108,9 +108,9 @@ impl Buffer {
     /// Pairs this buffer with a memory window, through which peers will get the rights in `access`.
     /// Peers have no access until the program posts the request from [`WindowLease::bind`].
     ///
-    /// If the buffer is only a part of a registration, the first call for a device and type of
-    /// window tests that the device checks the bounds of such windows. The test uses temporary
-    /// queue pairs.
+    /// If the buffer is only a part of a registration, the device must check the bounds of windows
+    /// of this type. The first such call for each open device and type of window tests that, with
+    /// temporary queue pairs. Later calls use the result of the test.
     ///
     /// # Errors
     ///
@@ -198,8 +198,8 @@ impl WindowLease {
     }
 
     /// Returns a request that ends the access of peers: it invalidates the key of a type 2 window,
-    /// or binds a type 1 window to zero bytes. The access continues until the program posts this
-    /// request to the queue pair that bound the window, and the request completes.
+    /// or binds a type 1 window to zero bytes. The program must post the request in the same way as
+    /// the request from [`Self::bind`]. Peers may have access until the request has completed.
     ///
     /// # Errors
     ///

@@ -133,7 +133,7 @@ fn given_back<O: 'static>(refused: Refused<Backing>) -> Refused<O> {
 }
 
 impl ProtectionDomain {
-    /// Returns a builder that registers memory of this domain with chosen access flags and at a
+    /// Returns a builder that registers memory in this domain, with chosen access flags and at a
     /// chosen address for requests.
     pub fn registration(&self) -> Registration {
         Registration::new(self)

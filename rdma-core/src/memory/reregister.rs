@@ -29,8 +29,10 @@ impl Reregistration {
     }
 
     /// Sets the access flags of the registration. The device may always write to the memory, even
-    /// without a flag for it. [`AccessFlags::ZERO_BASED`] has an effect only together with [new
-    /// memory](Self::memory); otherwise the addresses that requests use stay the same.
+    /// without a flag for it.
+    ///
+    /// [`AccessFlags::ZERO_BASED`] must stay as it is in the registration, because the addresses
+    /// that requests use stay the same. With [new memory](Self::memory), the flag must not be set.
     #[doc(alias = "IBV_REREG_MR_CHANGE_ACCESS")]
     pub fn access(mut self, access: AccessFlags) -> Self {
         self.changes.access = Some(access | AccessFlags::LOCAL_WRITE);
@@ -38,8 +40,9 @@ impl Reregistration {
     }
 
     /// Replaces the memory of the registration by the memory of `owner`. Requests then use the
-    /// addresses that the new memory has in this process, so the new registration does not have
-    /// [`AccessFlags::ZERO_BASED`].
+    /// addresses that the new memory has in this process. If the registration has
+    /// [`AccessFlags::ZERO_BASED`], the program must therefore also set its [access](Self::access)
+    /// to flags without this one.
     #[doc(alias = "IBV_REREG_MR_CHANGE_TRANSLATION")]
     pub fn memory(mut self, owner: impl StableMemoryMut) -> Self {
         self.changes.memory = Some(Arc::new(Backing::exclusive(owner)));

@@ -40,9 +40,9 @@ impl Context {
     }
 }
 
-/// Returns whether the device refuses a write through a window by a queue pair that has not bound
-/// the window. For the test, two queue pairs of the same protection domain write through one
-/// window.
+/// Returns whether the device refuses a peer's write through a window if the write arrives at a
+/// queue pair that has not bound the window. For the test, peers write through two queue pairs of
+/// one protection domain: first through the queue pair that has bound the window.
 fn is_enforced(context: &Context) -> Result<bool> {
     let domain = context.protection_domain()?;
     let (peer, owner) = connected(&domain)?;

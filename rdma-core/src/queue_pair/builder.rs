@@ -306,9 +306,9 @@ impl QueuePairBuilder {
         Ok(ManualQueuePair::new(parts))
     }
 
-    /// Converts a queue pair that other code creates, for example a vendor's extension, to a
-    /// `ManualQueuePair`. `make` creates the queue pair from the settings of this builder, and
-    /// returns a handle that owns it.
+    /// Converts a queue pair that other code or another process has created, for example a vendor's
+    /// extension, to a `ManualQueuePair`. `make` gets the objects and settings of this builder, and
+    /// takes ownership of the queue pair: it returns a handle that keeps these objects alive.
     pub(crate) fn adopt(
         self,
         make: impl FnOnce(QueuePairPlan) -> Result<QueuePairHandle>,

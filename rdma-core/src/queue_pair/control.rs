@@ -203,8 +203,9 @@ impl QueuePair {
         }
     }
 
-    /// Returns the order in which bytes that a peer sends become visible in this host's memory.
-    /// Intended for programs that poll the last byte of a message instead of a completion.
+    /// Returns the order in which the data of a message is guaranteed to become visible in this
+    /// host's memory. Intended for programs that poll the last byte of a message instead of a
+    /// completion.
     ///
     /// `arrival` is the kind of operation that writes the data. The result is empty if the device
     /// guarantees no order.

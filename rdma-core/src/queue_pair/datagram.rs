@@ -38,8 +38,8 @@ impl DatagramOptions {
     }
 
     /// Sets the sequence number of the first packet that the queue pair sends, 24 bits. The default
-    /// is a random number. Datagrams may be lost or reordered, so receivers do not check the
-    /// number; it only helps to recognize packets in traces.
+    /// is a random number. Receivers do not check the number, because datagrams may be lost or
+    /// reordered.
     #[doc(alias = "sq_psn")]
     pub fn packet_sequence(mut self, number: u32) -> Self {
         self.packet_sequence = Some(number);

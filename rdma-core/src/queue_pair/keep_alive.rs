@@ -64,7 +64,8 @@ impl KeepAlive {
 
     /// Returns the outcome of an unsignaled request, which has no completion of its own: `later`,
     /// the outcome of a later request. If the request changes a memory window, and the queue pair
-    /// was reset in between, returns failure, because the reset may have discarded the request.
+    /// was reset or restarted in between, returns [`Outcome::Failed`], because the later request
+    /// then proves nothing about this one.
     #[inline]
     pub(crate) fn inferred(&self, later: Outcome, queue_pair: &QueuePairHandle) -> Outcome {
         match self {

@@ -35,7 +35,7 @@ bitflags::bitflags! {
         /// The queue pair can post atomic fetch-and-add operations.
         #[doc(alias = "IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD")]
         const FETCH_AND_ADD = raw::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0 as u64;
-        /// The queue pair can post invalidations of local keys.
+        /// The queue pair can post invalidations of remote keys of this process.
         #[doc(alias = "IBV_QP_EX_WITH_LOCAL_INV")]
         const INVALIDATE = raw::IBV_QP_EX_WITH_LOCAL_INV.0 as u64;
         /// The queue pair can post bindings of memory windows.

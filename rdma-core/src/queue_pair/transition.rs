@@ -122,8 +122,8 @@ const fn set(bits: &[Set]) -> Set {
     all
 }
 
-/// The attributes that a modification may set when a queue pair becomes ready to send (RTS). Each
-/// entry lists attributes and the transport types to which they apply.
+/// The attributes that a modification may set in a transition from RTR, RTS or SQD to RTS (ready to
+/// send). Each entry lists attributes and the transport types to which they apply.
 const RUNNING: &[(Kinds, Set)] = &[
     (Kinds::CONNECTED.or(Kinds::UD), set(&[Set::CURRENT_STATE])),
     (
@@ -136,8 +136,9 @@ const RUNNING: &[(Kinds, Set)] = &[
     (Kinds::RAW, set(&[Set::RATE_LIMIT])),
 ];
 
-/// The attributes that a modification must set when a queue pair moves from RESET to INIT. Each
-/// entry lists attributes and the transport types to which they apply.
+/// The attributes that a modification must set when a queue pair moves from RESET to INIT, and may
+/// set while the queue pair stays in INIT. Each entry lists attributes and the transport types to
+/// which they apply.
 const INITIAL: &[(Kinds, Set)] = &[
     (Kinds::ALL, set(&[Set::PORT])),
     (Kinds::CONNECTED.or(Kinds::UD), set(&[Set::PKEY_INDEX])),

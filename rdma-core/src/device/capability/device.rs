@@ -45,7 +45,7 @@ bitflags! {
         const UD_IP_CSUM = 1 << 18;
         /// The device supports extended reliable connections (XRC).
         const XRC = 1 << 20;
-        /// The device supports the send with invalidate, the local invalidate and the fast
+        /// The device supports the operations send with invalidate, local invalidate and fast
         /// registration of memory.
         const MEM_MGT_EXTENSIONS = 1 << 21;
         /// The device supports memory windows of type 2A.

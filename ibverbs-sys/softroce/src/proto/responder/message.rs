@@ -11,7 +11,8 @@ use crate::wire::{Packet, Run};
 /// greater length is invalid.
 pub(super) const MAX_ANNOUNCED: u32 = 1 << 31;
 
-/// Reason why the responder does not accept a packet of a message. It determines the response.
+/// Reason why the responder does not accept a request packet, or a part of a message that is
+/// transferred without packets. The reason determines the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// No receive is posted for the message. The state is unchanged.

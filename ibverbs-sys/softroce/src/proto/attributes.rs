@@ -132,8 +132,9 @@ pub struct Attributes {
     /// Upper limit of the number of unacknowledged packets. The number exceeds `window` only as far
     /// as measurements of round trips show that the path holds more packets.
     pub max_window: u32,
-    /// Number of sequence numbers after a gap whose packets the responder keeps until the missing
-    /// packets arrive; 0 if the responder keeps none.
+    /// Limit of the distance, in sequence numbers, from the first missing packet to a later packet
+    /// that the responder keeps until the missing packets arrive. A packet at this distance or a
+    /// greater one is not kept. With 0, no packet is kept.
     pub max_kept: u32,
     /// Set if every send request generates a completion, signaled or not.
     pub signal_all: bool,
@@ -142,7 +143,8 @@ pub struct Attributes {
 }
 
 impl Default for Attributes {
-    /// Returns the default attributes, which a queue pair has in the RESET state.
+    /// Returns the attributes of a new queue pair. A reset restores these values, except those of
+    /// attributes that are set when the queue pair is created.
     fn default() -> Self {
         Self {
             destination: 0,

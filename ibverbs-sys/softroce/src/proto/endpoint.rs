@@ -63,7 +63,8 @@ impl Endpoint {
         };
         let service = match bth.opcode.transport {
             // Manufacturer opcodes of writes announce skipped sequence numbers of connections, and
-            // those of read responses report gaps. The others are receipts of unreliable services.
+            // those of read responses report gaps. The others are receipt requests and receipts of
+            // unreliable services.
             Transport::Manufacturer if bth.opcode.is_write() => !datagram,
             Transport::Manufacturer if bth.opcode == Opcode::GAPS => self.is_reliable(),
             Transport::Manufacturer => !self.is_reliable(),

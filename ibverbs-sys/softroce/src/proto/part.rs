@@ -29,7 +29,9 @@ pub struct Upcoming {
     pub packet: u32,
     /// Total number of packets of the message.
     pub packets: u32,
-    /// Number of sequence numbers that were sent before and are not acknowledged.
+    /// Number of sequence numbers that were sent before and are not acknowledged. If the peer has
+    /// reported missing packets, fewer count: packets that the peer has received after a gap, and
+    /// lost packets that have not been sent again, may be left out.
     pub unacknowledged: u32,
     /// Set if all messages before this one have completed.
     pub is_oldest: bool,
@@ -129,8 +131,7 @@ pub struct Incoming {
     pub sequence: Sequence,
     /// Kind of the message.
     pub kind: Kind,
-    /// Length of the part in bytes; for [`Kind::Write`] and [`Kind::Written`], length of the whole
-    /// message in bytes.
+    /// Length of the part in bytes. A part of the kind [`Kind::Write`] is always a whole message.
     pub length: u32,
     /// Set if the part is the first of the message.
     pub starts: bool,
@@ -267,7 +268,8 @@ impl QueuePair {
     /// Records `outcome`, the result of an attempt to copy a part (range) of a message to a peer on
     /// this host without packets. The part begins at the position `upcoming`, and replaces
     /// `packets` packets. Returns what can be sent next: another part, only packets, or nothing at
-    /// present.
+    /// present. If the request has failed, returns [`SendProgress::Transferred`]: the queue pair is
+    /// then in an error state.
     pub fn conclude_part(
         &mut self,
         upcoming: &Upcoming,
@@ -283,9 +285,9 @@ impl QueuePair {
         step
     }
 
-    /// Makes this side send the bytes of the next message itself. Called if the peer cannot copy
-    /// the bytes from this process's memory, or if this side cannot write them to the peer's
-    /// memory.
+    /// Makes this side send the bytes of the next message itself. Called if the location of the
+    /// bytes in this process's memory cannot be described to the peer, or if this side cannot write
+    /// the bytes to the peer's memory.
     pub fn require_sent_bytes(&mut self) {
         self.requester.require_sent_bytes();
     }
@@ -338,7 +340,8 @@ impl QueuePair {
     }
 
     /// Returns the number of packets of started requests that are not acknowledged. Bytes that are
-    /// transferred through shared memory count as the packets that they would need.
+    /// transferred through shared memory count as the packets that they would need. The exceptions
+    /// of [`Upcoming::unacknowledged`] apply.
     #[inline]
     pub fn unacknowledged(&self) -> u32 {
         self.requester.all_on_the_way()
@@ -417,9 +420,10 @@ impl QueuePair {
         self.responder.executed(part);
     }
 
-    /// Receives a part (range) of a message from a sender in this process, on the sender's thread,
-    /// and copies the bytes from `source` to the posted receive. The caller must have checked that
-    /// the part is [expected next](Self::expects), and that the two queue pairs are connected.
+    /// Receives a part (range) of a message from a sender in this process, on the sender's thread.
+    /// Copies the bytes from `source` to the posted receive or the destination of the write. The
+    /// caller must have checked that the part is [expected next](Self::expects), and that the two
+    /// queue pairs are connected.
     pub fn take_part<H: Host>(
         &mut self,
         part: &Incoming,
@@ -522,7 +526,8 @@ impl QueuePair {
     }
 
     /// Returns the urgency with which this queue pair must transmit: not at all, only an
-    /// acknowledgement, or without a delay.
+    /// acknowledgement, or without a delay. In any state but ready to send, returns
+    /// [`TransmitUrgency::Urgent`].
     #[inline]
     pub fn transmit_urgency(&self) -> TransmitUrgency {
         if self.endpoint.state != State::ReadyToSend || !self.requester.is_silent() {

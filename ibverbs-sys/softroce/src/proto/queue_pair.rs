@@ -401,7 +401,8 @@ impl QueuePair {
     /// Handles `done`, the result of an operation of the requester (sending half of the queue
     /// pair). On failure, completes the oldest request with the error, and moves the queue pair to
     /// the error state. With an unreliable service, moves it to the send queue error state instead,
-    /// in which the queue pair continues to receive.
+    /// in which the queue pair continues to receive. On success, raises [`Event::SendQueueDrained`]
+    /// if the send queue has just been drained.
     #[inline]
     pub(super) fn handle_result(&mut self, done: Result<(), Failed>, host: &mut impl Host) {
         match done {

@@ -71,8 +71,8 @@ impl Buffer {
         &self.segments
     }
 
-    /// Checks that the buffer begins with `message`, and that the other bytes of the buffer and the
-    /// guard bytes are still zero.
+    /// Checks that the buffer begins with `message`, and that the guard bytes and the first
+    /// [`CHECKED_BYTES`] bytes of each segment after the message are still zero.
     pub(crate) fn check(&self, memory: &Memory, message: &[u8]) -> Result<(), String> {
         self.check_with(memory, message, true)
     }

@@ -109,8 +109,9 @@ pub struct Connection {
     pub sequences: [Sequence; 2],
     /// Maximum number of packets of a queue pair that are unacknowledged.
     pub window: u32,
-    /// Number of sequence numbers after a gap whose packets each of the two queue pairs keeps. Zero
-    /// makes it a peer of another kind, which keeps none.
+    /// Attribute [`max_kept`](crate::proto::Attributes::max_kept) of each of the two queue pairs,
+    /// which limits the packets that they keep after a gap. A queue pair with the value 0 keeps
+    /// none, like a device of another kind.
     pub kept: [u32; 2],
     /// Maximum number of reads and atomics of a queue pair that are outstanding.
     pub reads: u8,

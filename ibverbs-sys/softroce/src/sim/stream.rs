@@ -24,7 +24,8 @@ pub(crate) struct Parameters {
     pub(crate) message: u32,
     /// Maximum number of packets in flight on a path of known capacity.
     pub(crate) max_window: u32,
-    /// Number of sequence numbers after a gap whose packets the responder keeps.
+    /// Attribute [`max_kept`](Attributes::max_kept) of the two queue pairs, which limits the
+    /// packets that the responder keeps after a gap.
     pub(crate) max_kept: u32,
     /// Acknowledgement timeout, as the exponent `n` of 4.096 us * 2^n.
     pub(crate) timeout: u32,

@@ -19,9 +19,9 @@ use crate::proto::{
     TransmitUrgency, UnqueuedMessage, Upcoming,
 };
 
-/// A short message without packet headers, from a queue pair of a reliable connection to its peer
-/// in another process of the host. It is the content of a slot (one cache line of the shared ring),
-/// and contains an acknowledgement, a message, or both.
+/// A short message without packet headers, from a queue pair of a reliable or unreliable connection
+/// to its peer in another process of the host. It is the content of a slot (one cache line of the
+/// shared ring), and contains an acknowledgement, a message, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RingMessage<'a> {
     /// Number of the destination queue pair.

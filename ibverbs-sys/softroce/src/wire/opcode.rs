@@ -14,7 +14,7 @@ pub enum Transport {
     /// packets of an unreliable service from its socket. An acknowledgement is the receipt. Both
     /// are sent by sockets, and affect only the number of packets that a sender has in flight. A
     /// write without payload ([`Opcode::SKIP`]) announces sequence numbers that were used without
-    /// packets. A read response of one packet ([`Opcode::GAPS`]) lists the packets that a responder
+    /// packets. A read response of one packet ([`Opcode::GAPS`]) shows which packets a responder
     /// misses.
     Manufacturer,
 }
@@ -287,7 +287,8 @@ impl Opcode {
         matches!(self.operation, Operation::CompareSwap | Operation::FetchAdd)
     }
 
-    /// Returns whether a packet with this opcode is a response to an RDMA read.
+    /// Returns whether a packet with this opcode is a read response. Responses to RDMA reads,
+    /// atomic writes and flushes are read responses, and so is a gap report ([`Opcode::GAPS`]).
     pub const fn is_read_response(self) -> bool {
         use Operation as O;
         matches!(

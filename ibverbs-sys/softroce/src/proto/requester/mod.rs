@@ -198,8 +198,9 @@ impl Requester {
             .is_none_or(|entry| matches!(entry.progress, Progress::Waiting))
     }
 
-    /// Appends the next packet of the send queue to `out`, from the base transport header (BTH) to
-    /// the padding. Returns the packet's path (its addressing information), or `None` if no packet
+    /// Appends the next packet of the requester to `out`, from the base transport header (BTH) to
+    /// the padding: a retransmission, a receipt request, a skip packet or the next packet of the
+    /// send queue. Returns the packet's path (its addressing information), or `None` if no packet
     /// may be sent now.
     pub(super) fn poll_transmit(
         &mut self,

@@ -42,9 +42,9 @@ impl Requester {
     }
 
     /// Returns what can be sent next: a part of a message without packets, only packets, or
-    /// nothing. A part may be sent only while no packet is unacknowledged: the peer receives in the
-    /// order of the sequence numbers, and this side does not know which packets the peer has
-    /// received.
+    /// nothing. On a reliable connection, a part may be sent only while no packet is
+    /// unacknowledged: the peer receives in the order of the sequence numbers, and this side does
+    /// not know which packets the peer has received.
     pub(in crate::proto) fn next_step(
         &self,
         now: impl FnOnce() -> Time,
@@ -215,13 +215,15 @@ impl Requester {
         self.declined[usize::from(is_mappable)] >= MAX_DECLINED
     }
 
-    /// Returns the number of sequence numbers of started requests that are not acknowledged.
+    /// Returns the number of sequence numbers of started requests that occupy the window (see
+    /// [`in_flight`](Self::in_flight)).
     #[inline]
     pub(in crate::proto) fn all_on_the_way(&self) -> u32 {
         self.in_flight(self.next)
     }
 
-    /// Returns whether all requests of the send queue have completed, and no packet must be sent.
+    /// Returns whether all requests of the send queue have completed, no packet must be sent, and
+    /// no receipt (confirmation by the peer of an unreliable service) is missing.
     #[inline]
     pub(in crate::proto) fn is_idle(&self) -> bool {
         self.queue.is_empty()

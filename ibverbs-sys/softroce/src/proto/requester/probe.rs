@@ -31,8 +31,8 @@ pub(super) struct Probe {
 struct TimedPacket {
     sequence: Sequence,
     sent: Time,
-    /// Sequence number that the peer had reached when the packet was sent (see
-    /// [`Requester::delivered`](super::Requester::delivered)).
+    /// [Count of the packets](super::Requester::delivered) that the peer was known to have received
+    /// when the packet was sent.
     delivered: Sequence,
 }
 

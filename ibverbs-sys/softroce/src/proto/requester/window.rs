@@ -167,8 +167,10 @@ impl Window {
         }
     }
 
-    /// Records that no response arrived in time, and halves the window. All unanswered packets
-    /// before `sent` are considered lost.
+    /// Records a loss, and halves the window (limit on packets in flight) even if the packets that
+    /// were in flight at the previous loss are not yet answered. Called after a timeout, and when a
+    /// packet that was sent again was lost again; for other losses, [`loss`](Self::loss) is called.
+    /// `sent` is the number of the next new packet.
     pub(super) fn timeout(&mut self, sent: Sequence) {
         self.before = (self.size, self.threshold);
         let capacity = match self.congestion.handle_loss(&self.pipe) {

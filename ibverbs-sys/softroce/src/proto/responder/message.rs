@@ -11,7 +11,8 @@ use crate::wire::{Packet, Run};
 /// greater length is invalid.
 pub(super) const MAX_ANNOUNCED: u32 = 1 << 31;
 
-/// Reason why the responder does not accept a packet of a message. It determines the response.
+/// Reason why the responder does not accept a request packet, or a part of a message that is
+/// transferred without packets. The reason determines the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// No receive is posted for the message. The state is unchanged.
@@ -206,9 +207,9 @@ impl Message {
     }
 
     /// Receives a part (range) of a message that is transferred without packets: copies its bytes
-    /// from `source` to the posted receive. Returns `false` if the bytes cannot be read from the
-    /// peer's memory, so that the peer must send them. The state is then unchanged, except that the
-    /// message may have consumed a posted receive.
+    /// from `source` to the posted receive, or to the destination of a write. Returns `false` if
+    /// the bytes cannot be read from the peer's memory, so that the peer must send them. The state
+    /// is then unchanged, except that the message may have consumed a posted receive.
     #[inline(always)]
     pub(super) fn take<H: Host>(
         &mut self,
@@ -249,9 +250,10 @@ impl Message {
         filled
     }
 
-    /// Copies the bytes of a part (range) of a message to the posted receive `request`. `before`
-    /// and `total` are the lengths of the message in bytes before and after this part. Returns
-    /// `false` if the bytes cannot be read from the peer's memory.
+    /// Copies the bytes of a part (range) of a message from `source` to the posted receive
+    /// `request`, or to the destination of a write. `before` and `total` are the lengths of the
+    /// message in bytes before and after this part. Returns `false` if the bytes cannot be read
+    /// from the peer's memory.
     #[inline(always)]
     fn fill<H: Host>(
         &mut self,

@@ -8,8 +8,11 @@
 //! arrive, and are executed then. The peer cannot distinguish this from a network that delivers the
 //! packets in another order, so every rule of the specification holds. A gap report
 //! ([`Opcode::GAPS`]) tells a peer that knows this opcode which packets are missing; any other peer
-//! drops the report, and sends all packets from the gap on again. The kept packets are the only
-//! memory that a peer can make this side allocate, and their number is limited.
+//! drops the report, and sends all packets from the gap on again.
+//!
+//! By sending requests, a peer can make this side allocate memory only for kept packets, and for
+//! the reads and atomics that are kept for retransmission. The attributes of the queue pair limit
+//! the number of both.
 
 mod kept;
 mod message;

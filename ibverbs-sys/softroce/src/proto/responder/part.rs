@@ -59,8 +59,8 @@ impl Responder {
     }
 
     /// Receives a part of a message of a reliable connection, and copies its bytes from `source`.
-    /// Acknowledgements and NAKs are sent later. Returns whether the bytes were copied to a
-    /// receive.
+    /// Acknowledgements and NAKs are sent later. Returns whether the part was accepted and all its
+    /// bytes were copied.
     #[inline(always)]
     pub(in crate::proto) fn receive_part<H: Host>(
         &mut self,

@@ -40,7 +40,7 @@ impl Responder {
 
     /// Receives a part of a message of an unreliable connection from another process of the host. A
     /// message with a missing or invalid part is dropped, and the peer is not notified. Returns
-    /// whether the bytes were copied to a receive.
+    /// whether the part was accepted and all its bytes were copied.
     ///
     /// # Errors
     /// The status of the receive, if its memory cannot be used.

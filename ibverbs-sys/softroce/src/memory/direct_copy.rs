@@ -113,8 +113,9 @@ impl View<'_> {
     /// message. The part has `length` bytes, from byte `offset` of the message on. `write` is set
     /// if `act` writes to the memory.
     ///
-    /// The memory stays registered until `act` returns. Returns the result of `act`, or `None` if
-    /// the queue pair may not access the bytes.
+    /// The memory stays registered until `act` returns. Returns the result of `act`. Returns `None`
+    /// if the queue pair may not access the bytes, or if bytes belong to an on-demand region or to
+    /// the null region.
     #[inline]
     pub(crate) fn with_segments<T>(
         &self,

@@ -223,7 +223,8 @@ impl Entries {
     }
 
     /// Describes a region or window for peer processes. `number` is its slot in the table of
-    /// regions and windows. Returns `None` if the slot is empty or peers may not access the memory.
+    /// regions and windows. Returns `None` for an empty slot, a window that is not bound, and the
+    /// null region. Describes a region without remote access rights, too.
     pub(super) fn published(&self, number: u32) -> Option<Published> {
         let key = self.table.key(number);
         match self.table.get(number)? {

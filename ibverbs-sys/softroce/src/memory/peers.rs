@@ -67,7 +67,8 @@ pub(crate) trait Peers: Send + Sync {
     /// Removes the memory region or window in the record `slot` from the published table, so that
     /// peer processes stop using it. Does not wait for peers that are still copying from or to its
     /// memory. If the returned [`Withdrawal`] is pending, the caller must call this function again
-    /// later.
+    /// later. If the withdrawal is refused, the record stays removed until the caller publishes it
+    /// again.
     fn withdraw(&self, slot: u32) -> Withdrawal;
 
     /// Cancels a pending [`withdraw`](Self::withdraw) of the memory region or window in the record

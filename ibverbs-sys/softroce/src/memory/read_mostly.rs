@@ -49,9 +49,8 @@ pub(super) struct WriteGuard<'a, T> {
     value: RwLockWriteGuard<'a, T>,
 }
 
-/// Interval at which a thread that waits for the write lock checks if all readers have released
-/// their read locks. The thread sleeps meanwhile, because a reader may need its processor for a
-/// long copy.
+/// Time for which a thread that waits for the write lock sleeps after each 1024 checks of the
+/// readers' lanes. The thread sleeps, because a reader may need its processor for a long copy.
 const CHECK_INTERVAL: Duration = Duration::from_micros(50);
 
 /// Number of words in which threads mark a read as in progress: the maximum number of threads that

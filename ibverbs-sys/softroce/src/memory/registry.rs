@@ -44,8 +44,8 @@ pub(crate) struct Regions<'a>(ReadGuard<'a, Entries>);
 impl Regions<'_> {
     /// Returns the memory that `segment`, an element of a request's scatter/gather list, refers to.
     /// The request must belong to a queue pair of the protection domain `domain`. The memory may be
-    /// written only if `write` is set. Returns `None` if the access is not permitted, or if the
-    /// memory may be unmapped (on-demand regions).
+    /// written only if `write` is set. Returns `None` if the access is not permitted, if the memory
+    /// may be unmapped (on-demand regions), or if there is no memory (null region).
     #[inline]
     pub(crate) fn piece(
         &self,
@@ -108,7 +108,8 @@ impl Registry {
 
     /// Updates the description of one memory region or window in the table that peer processes
     /// read. `slot` is its number in this table and in `entries`. Clears the description if
-    /// `entries` has no object with this number, or if peers may not access its memory.
+    /// `entries` has no object with this number, or if the object is a window that is not bound or
+    /// the null region.
     fn publish(&self, entries: &Entries, slot: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -152,7 +153,7 @@ impl Registry {
     }
 
     /// Allocates `length` bytes of device memory. Fails if the total length would exceed the limit
-    /// of the device.
+    /// of the device, or if the system has not enough memory.
     pub fn allocate(&self, length: u64) -> Result<Arc<DeviceMemory>, Refusal> {
         self.device_memory
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
@@ -414,7 +415,8 @@ impl Registry {
 
     /// Begins or continues to withdraw a memory region or window from peer processes, so that they
     /// stop using it. `find` returns its slot (number in the table). Returns whether the withdrawal
-    /// is complete, must be continued later, or has failed.
+    /// is complete, must be continued later, or has failed. After a failure, peers can find the
+    /// region or window again. If `find` returns `None`, the withdrawal is complete.
     fn withdraw_slot(&self, find: impl FnOnce(&Entries) -> Option<u32>) -> Withdrawal {
         let Some(peers) = self.peers.get() else {
             return Withdrawal::Complete;

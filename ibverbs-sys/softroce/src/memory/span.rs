@@ -237,8 +237,8 @@ impl Span {
     }
 
     /// Returns the `length` bytes at `offset` of the span as a [`Piece`] (borrowed memory range),
-    /// writable if `write` is set. Returns `None` if the bytes are not inside the span, or if they
-    /// may be unmapped.
+    /// writable if `write` is set. Returns `None` if the bytes are not inside the span, if they may
+    /// be unmapped (on-demand region), or if the span has no memory (null region).
     #[inline]
     pub(super) fn piece(&self, offset: u64, length: usize, write: bool) -> Option<Piece<'_>> {
         let address = self.locate(offset, length).ok()?;
@@ -349,7 +349,8 @@ impl Span {
     }
 
     /// Returns the address of the eight bytes of the span at `offset`, for an atomic operation.
-    /// Fails if they are not inside the span, not aligned or not mapped.
+    /// Fails if they are not inside the span or not aligned, and for the null region. For an
+    /// on-demand region, also fails if the bytes are not mapped and writable.
     fn locate_word(&self, offset: u64) -> Result<usize, Inaccessible> {
         let address = self.locate(offset, size_of::<u64>())?;
         match self.kind {

@@ -33,8 +33,8 @@ pub(super) struct Table<T> {
 #[derive(Debug)]
 struct Slot<T> {
     tag: u8,
-    /// Number of tags (low bytes of keys) that the slot has used, modulo 256. Selects the current
-    /// tag in the random order of the slot's tags.
+    /// Position of a tag (low byte of the key) in the random order of the slot's tags: the last tag
+    /// that the table has selected. A window binding may have set another tag since.
     turn: u8,
     /// Bits in which the slot's index in keys differs from its number.
     difference: u8,

@@ -23,8 +23,8 @@ pub(super) struct Bound {
     pub(super) all: Vec<LocalAddress>,
     /// Slot of the process: the index of the UDP port in the device's port range.
     pub(super) slot: u8,
-    /// UDP port of multicast groups: the same in all processes of a host that use a loopback
-    /// address.
+    /// UDP port of multicast groups: the same in all processes of a host whose configuration names
+    /// no addresses.
     pub(super) group_port: u16,
 }
 
@@ -79,8 +79,8 @@ pub(super) fn bind(config: &Config) -> io::Result<Bound> {
 }
 
 /// Returns the addresses of the host that the device uses besides its loopback address: those of
-/// all interfaces that are up, or of the interfaces that the configuration names. Link-local
-/// addresses, which only hosts on the same network link can reach, are last.
+/// all interfaces that are up. If the configuration names interfaces, other interfaces are left
+/// out. Link-local addresses, which only hosts on the same network link can reach, are last.
 pub(super) fn host_addresses(config: &Config) -> Vec<HostAddress> {
     used_addresses(config, &HostAddress::list())
 }

@@ -29,7 +29,7 @@ pub(super) struct Packet {
     pub(super) parameters: SendParameters,
 }
 
-/// Packets that injected faults hold back together, and that are sent at the same time.
+/// Packets that injected faults hold back together, and that are sent together later.
 #[derive(Debug)]
 pub(super) enum Held {
     /// A packet that is held back until other packets have overtaken it.
@@ -82,8 +82,8 @@ impl HeldPackets {
     }
 
     /// Removes and returns the packets with the key `key`, which consists of the time at which the
-    /// packets must be sent and a number in the order of their addition. Returns `None` if another
-    /// thread has removed them.
+    /// packets must be sent and a number in the order of their addition. Returns `None` if no
+    /// packets have this key. Does not decrease `overtaken`: the caller must do this.
     fn remove(&mut self, key: (Time, u64)) -> Option<Held> {
         let held = self.due.remove(&key)?;
         self.packets -= held.packets();

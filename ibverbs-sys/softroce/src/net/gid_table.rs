@@ -42,12 +42,13 @@ pub(super) struct Entry {
     pub(super) local_address: Arc<LocalAddress>,
 }
 
-/// An IP address and UDP port of this process, with a socket that is opened when the first queue
-/// pair uses the address.
+/// An IP address and UDP port of this process, with a socket. The sockets of some addresses are
+/// opened when the network is opened, and others when the first queue pair uses the address.
 #[derive(Debug)]
 pub(super) struct LocalAddress {
     pub(super) local: SocketAddr,
-    /// Network interface that has the address; `None` if no interface has the address.
+    /// Network interface that has the address, or that had the address until the host lost it.
+    /// `None` if no interface has had the address.
     interface: Mutex<Option<Interface>>,
     /// Set while the host has the address. While clear, programs find an empty entry for the GIDs
     /// of the address.
@@ -67,20 +68,21 @@ impl LocalAddress {
         }
     }
 
-    /// Returns the UDP socket of this address, or `None` if the socket is not open because no queue
-    /// pair needs it yet.
+    /// Returns the UDP socket of this address. Returns `None` if the socket is not open, because no
+    /// queue pair has used the address yet, or because the socket could not be opened.
     pub(super) fn socket(&self) -> Option<&Socket> {
         Some(&self.endpoint()?.socket)
     }
 
     /// Returns the UDP socket of this address together with the GIDs at which its packets arrive.
-    /// Returns `None` if the socket is not open because no queue pair needs it yet.
+    /// Returns `None` if the socket is not open, because no queue pair has used the address yet, or
+    /// because the socket could not be opened.
     pub(super) fn endpoint(&self) -> Option<&Arc<Endpoint>> {
         self.endpoint.get()
     }
 
-    /// Returns the index of the network interface that has this IP address, or 0 if no interface
-    /// has it.
+    /// Returns the index of the network interface that has this IP address, or that had the address
+    /// until the host lost it. Returns 0 if no interface has had the address.
     pub(super) fn interface(&self) -> u32 {
         self.interface
             .lock()
@@ -88,8 +90,8 @@ impl LocalAddress {
             .map_or(0, |found| found.index)
     }
 
-    /// Returns the name of the network interface that has this IP address, or `None` if no
-    /// interface has it.
+    /// Returns the name of the network interface that has this IP address, or that had the address
+    /// until the host lost it. Returns `None` if no interface has had the address.
     pub(super) fn interface_name(&self) -> Option<String> {
         let interface = self.interface.lock();
         interface.as_ref().map(|found| found.name.clone())

@@ -217,14 +217,16 @@ impl Network {
         first.map(|entry| entry.gid.address).collect()
     }
 
-    /// Returns the index of the network interface whose address is the GID at index `gid` of the
-    /// table, or 0 if no interface has this address.
+    /// Returns the index of the network interface that has the address of the GID at index `gid` of
+    /// the table, or that had the address until the host lost it. Returns 0 if there is no such
+    /// interface.
     pub(crate) fn interface(&self, gid: usize) -> u32 {
         self.local_address(gid).map_or(0, LocalAddress::interface)
     }
 
-    /// Returns the name of the network interface that has the GID at index `gid`, or `None` if no
-    /// interface has it.
+    /// Returns the name of the network interface that has the address of the GID at index `gid` of
+    /// the table, or that had the address until the host lost it. Returns `None` if there is no
+    /// such interface.
     pub(crate) fn interface_name(&self, gid: usize) -> Option<String> {
         self.local_address(gid)?.interface_name()
     }
@@ -297,9 +299,10 @@ impl Network {
         self.way(path, 0).is_some()
     }
 
-    /// If `path` leads to a queue pair of this NIC, returns the index of the local GID at which its
-    /// packets arrive. `queue_pair` is the number of the destination queue pair. Returns `None` if
-    /// the path leads to another NIC, or if packets cannot be sent on it.
+    /// Returns the index of the GID of this process that is the destination of `path`. `queue_pair`
+    /// is the number of the destination queue pair. Returns `None` if the destination is not a GID
+    /// of this process, or if packets cannot be sent on the path. Several processes of a host can
+    /// have the same GID, so the caller must check that this NIC has the queue pair.
     pub(crate) fn host_peer(&self, path: &Path, queue_pair: u32) -> Option<u8> {
         let local = self.table.position(path.destination)?;
         self.way(path, queue_pair)?;

@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
 //! The devices on this host to which local queue pairs are connected. The packet filters of the
-//! sockets pass packets of connections only if these devices have sent them.
+//! sockets drop packets of connections that other devices in 127/8 have sent.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 use super::network::Network;
 use crate::proto::Path;
 
-/// Addresses of the devices of this host to which queue pairs are connected, each with the number
-/// of these queue pairs. The packet filters of the sockets pass packets of connections only from
-/// these devices.
+/// Addresses in 127/8 of the devices of this host to which queue pairs are connected, each with the
+/// number of these queue pairs. The packet filters of the sockets drop packets of connections from
+/// other addresses in 127/8.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<HashMap<SocketAddrV4, usize>>);
 

@@ -115,8 +115,10 @@ impl Nic {
     }
 
     /// Fetches the next completion event of `channel`, or waits for it while the engine (background
-    /// thread) or another waiting thread receives messages. If the wait ends without an event,
-    /// wakes the engine, because a message of a peer process may have arrived.
+    /// thread) or another waiting thread receives messages. The wait can end without an
+    /// event, for example if a peer process has signaled the channel to wake another thread. This
+    /// function then wakes the engine, because otherwise no thread might receive the message of the
+    /// peer.
     fn next_event_shared(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         loop {
             if let Some(event) = channel.wait()? {

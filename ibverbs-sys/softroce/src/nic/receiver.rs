@@ -198,7 +198,8 @@ impl Nic {
     }
 
     /// Receives one batch of packets, unless another thread is receiving. `care` is the kind of the
-    /// calling thread.
+    /// calling thread, or [`ReceivingThread::Engine`] if timers are due: then all sockets are
+    /// checked, and no response is delayed.
     ///
     /// The engine (background thread) cannot receive at the same time. A packet that wakes the
     /// engine meanwhile does not wake it again. So this thread then receives up to

@@ -125,15 +125,16 @@ impl<'a> Outbox<'a> {
         self
     }
 
-    /// Makes this outbox (collection of packets) send its packets immediately. An injected latency
-    /// is not applied again, because the packets were already held back for it.
+    /// Makes this outbox (collection of packets) send its packets without the injected latency,
+    /// because the packets were already held back.
     pub(super) fn without_latency(mut self) -> Self {
         self.is_delayed = true;
         self
     }
 
     /// Returns whether this outbox (collection of packets) defers the wakeups of peer processes
-    /// that share memory. The caller must then wake the peers later, once for several messages.
+    /// that share memory. If so, a caller that sends through a link must also defer the wakeup, by
+    /// [`Link::flush_later`].
     pub(crate) fn defers_wakeups(&self) -> bool {
         self.is_quiet
     }
@@ -415,7 +416,8 @@ impl<'a> Outbox<'a> {
     }
 
     /// Adds the headers and the ICRC to the packet that begins at offset `begin` of the buffer, and
-    /// adds the packet to the outbox. Returns `None` if the packet cannot be sent on `path`.
+    /// adds the packet to the outbox. Returns `None` if the packet cannot be sent on `path`, or if
+    /// an injected fault has taken the network link down.
     fn complete(&mut self, begin: usize, path: &Path) -> Option<()> {
         let network = self.network;
         let batch: &mut Batch = &mut self.batch;

@@ -70,8 +70,8 @@ const MAX_MESSAGES: u64 = 64;
 impl QueuePair {
     /// Executes queued RDMA reads, writes and atomics directly in the peer's memory, if the peer is
     /// in another process of this host. `mine` is the locked state of the queue pair. Returns
-    /// whether the caller can continue with this function, must send packets, or has nothing to
-    /// send now.
+    /// whether the caller can continue with this function, must send packets or ring messages
+    /// (short messages in shared memory), or has nothing to send now.
     pub(super) fn execute_queued(&self, mine: &mut Inner) -> SendProgress {
         if !self.is_connection() || mine.transport.awaits_receipt() {
             return SendProgress::PacketsOnly;
@@ -232,8 +232,8 @@ impl QueuePair {
     /// the send queue. `mine` is the locked state of the queue pair.
     ///
     /// Returns whether the message was sent. If so, the caller must wake the peer by
-    /// [`flush_ring_messages`](Self::flush_ring_messages). If not, it must add the message to the
-    /// send queue.
+    /// [`flush_ring_messages`](Self::flush_ring_messages). If not, for example because an earlier
+    /// request must be sent first, the caller must add the message to the send queue.
     #[inline]
     pub(super) fn post_ring_message(
         &self,

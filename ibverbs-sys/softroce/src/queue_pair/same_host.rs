@@ -44,7 +44,8 @@ pub(super) struct LinkedPeer {
     /// Number from which the peer process determines the GIDs of this connection's packets.
     tag: u16,
     /// Generation number of the peer's connection, which differs for each later connection of the
-    /// peer. `None` until the peer was found to be connected to this queue pair.
+    /// peer. `None` until [`check_agreement`](Self::check_agreement) has found that the peer is
+    /// connected to this queue pair.
     pub(super) generation: Option<u32>,
     /// State of the peer's connection when the peer's published record was last read.
     found: Option<Connection>,
@@ -140,9 +141,9 @@ impl QueuePair {
     }
 
     /// Sends a pending acknowledgement as a ring message (short message in shared memory). `mine`
-    /// is the locked state of the queue pair. Returns `false`, and sends nothing, if the queue pair
-    /// must transmit something else, too, or if the acknowledgement cannot be sent as a ring
-    /// message.
+    /// is the locked state of the queue pair. Returns `false`, and sends nothing, if no
+    /// acknowledgement is pending, if the queue pair must transmit something else, too, or if the
+    /// acknowledgement cannot be sent as a ring message.
     pub(super) fn transmit_acknowledgement(
         &self,
         mine: &mut Inner,

@@ -11,8 +11,9 @@ use crate::spin::MutexGuard;
 impl QueuePair {
     /// Executes queued send requests without packets: copies their bytes within this process, or
     /// through memory shared with a peer process. `mine` is the locked state of this queue pair.
-    /// Returns [`SendProgress::PacketsOnly`] if the next request must be sent as packets or short
-    /// messages, and [`SendProgress::Idle`] if nothing can be sent now.
+    /// Returns [`SendProgress::Idle`] if nothing can be sent now. Otherwise returns
+    /// [`SendProgress::PacketsOnly`]: the caller must try to send packets and ring messages (short
+    /// messages in shared memory).
     pub(super) fn execute_all_queued(&self, mine: &mut MutexGuard<'_, Inner>) -> SendProgress {
         loop {
             let step = mine.transport.next_step(|| self.device().now());

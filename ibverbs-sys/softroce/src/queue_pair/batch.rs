@@ -87,8 +87,8 @@ impl Batch {
 
     /// Ends the batch (`ibv_wr_complete`), so that another thread may begin a batch. Passes the
     /// requests of the batch to `post`, and returns the result. If a request was invalid, posts
-    /// nothing, and returns the first error. `rules` are the limits of the queue pair, by which the
-    /// last request is still to be checked.
+    /// nothing, and returns the first error. Also fails if no batch was begun. `rules` are the
+    /// limits of the queue pair, by which the last request is still to be checked.
     pub(crate) fn complete(
         &self,
         rules: &Rules,

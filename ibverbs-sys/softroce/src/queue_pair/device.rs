@@ -58,9 +58,9 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     fn receive_everywhere(&self) {}
 
     /// Returns two limits of the number of unacknowledged packets of a queue pair. The lower limit
-    /// applies while the capacity of the path is unknown, and the higher limit to a path that is
-    /// measured to hold so many packets. The queue pair has the path MTU `mtu`, and sends from the
-    /// GID with the index `gid`.
+    /// applies while the capacity of the path is unknown. The higher limit applies to a path that
+    /// was measured to hold this number of packets. The queue pair has the path MTU `mtu`, and
+    /// sends from the GID with the index `gid`.
     fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32>;
 
     /// Returns the current time of the NIC's clock, on which all timeouts are based.
@@ -138,7 +138,7 @@ pub(crate) trait Outgoing {
     /// Adds a packet that will be sent. `write` appends the bytes of the packet to a buffer,
     /// without the IP and UDP headers and the checksum, and returns the packet's path. Returns
     /// `false` if no packet was added: `write` has returned `None`, because there is no packet to
-    /// send, or more packets cannot be sent now.
+    /// send, or more packets cannot be sent now. In the second case, `write` was not called.
     fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool;
 
     /// Adds the packets of `run`, or the first of them: consecutive packets of equal size. Calls

@@ -90,7 +90,8 @@ impl<T> QueuePairDirectory<T> {
     }
 
     /// Creates a queue pair by a call of `make` with a free number, inserts the queue pair, and
-    /// returns it. Fails with [`Exhausted`] if no number is free, or with the error of `make`.
+    /// returns it. Fails with [`Exhausted`] if the NIC has the maximum number of queue pairs, or
+    /// with the error of `make`.
     pub fn insert<E: From<Exhausted>>(
         &self,
         make: impl FnOnce(u32) -> Result<Arc<T>, E>,
@@ -175,9 +176,10 @@ struct Order {
     low: Permutation,
 }
 
-/// Number of low bits in which 32 consecutively assigned queue pair numbers all differ. The low
-/// bits select the words in which a thread marks its accesses to shared data for a queue pair. So
-/// the threads of these queue pairs write to different words, and do not slow each other down.
+/// Number of low bits of queue pair numbers that are distributed evenly: numbers are assigned in
+/// blocks of 32, and the low bits differ within a block. The low bits select the words in which a
+/// thread marks its accesses to shared data for a queue pair. So the threads of these queue pairs
+/// write to different words, and do not slow each other down.
 const DISTINCT_BITS: u32 = 5;
 
 impl Order {

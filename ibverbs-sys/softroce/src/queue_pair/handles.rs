@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use crate::context::{Context, Element};
 
-/// A reference from an open device (`ibv_context`) of the program to a queue pair. The program gets
-/// the queue pair's asynchronous events by its references.
+/// A reference from an open device (`ibv_context`) of the program to a queue pair. Asynchronous
+/// events of the queue pair are raised in each open device that has a reference.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     /// Context of the open device.

@@ -108,8 +108,8 @@ impl Environment<'_> {
     }
 
     /// Returns the memory regions and windows that requests of this queue pair can access by local
-    /// keys. An XRC target queue pair uses the protection domain of a shared receive queue that the
-    /// peer has named. Fails if the peer has not named a queue yet.
+    /// keys. An XRC target queue pair uses the protection domain of the shared receive queue that
+    /// the peer has named last. Fails if the peer has not named a queue yet.
     fn local(&self) -> Result<View<'_>, LocalFault> {
         let domain = match &self.objects.domain {
             Some(domain) => Some(domain.id()),

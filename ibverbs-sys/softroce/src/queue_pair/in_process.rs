@@ -58,10 +58,11 @@ impl QueuePair {
         self.device().is_direct() && self.inner.lock().link.is_some()
     }
 
-    /// Returns the destination queue pair of the next message, or `None` if the destination is not
-    /// in this process. Takes the destination from the cache in `mine`, the locked state of this
-    /// queue pair, if the cached one is still valid. The caller must put the result back into the
-    /// cache.
+    /// Returns the destination queue pair of the next message, for direct execution. Takes the
+    /// destination from the cache in `mine`, the locked state of this queue pair, or finds it if
+    /// the cache is empty or invalid. The caller must put the result back into the cache. Returns
+    /// `None` if the destination is not in this process, if it is this queue pair itself, or if
+    /// messages cannot be executed directly at present.
     pub(super) fn link(&self, mine: &mut Inner) -> Option<Box<LocalPeer>> {
         let may_have_one = mine.linked_peer.is_none()
             && self.device().is_direct()
@@ -106,9 +107,10 @@ impl QueuePair {
     }
 
     /// Executes messages of this queue pair directly in the destination queue pair `link` of the
-    /// same process, a limited number of bytes at a time. `mine` is the locked state of this queue
-    /// pair. Returns whether the caller can continue with this function, must send packets, or has
-    /// nothing to send now.
+    /// same process, up to a limited number of bytes and messages. `mine` is the locked state of
+    /// this queue pair. Puts `link` back into the cache if it is still valid. Returns whether the
+    /// caller can find the destination again and continue, must send packets, or has nothing to
+    /// send now.
     pub(super) fn execute(
         &self,
         mine: &mut MutexGuard<'_, Inner>,

@@ -139,8 +139,10 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Posts all of `requests` to the send queue, in order. If the send queue has too little space
-    /// for all of them, posts none and fails.
+    /// Posts all of `requests`, in order. The first requests are executed directly in the memory of
+    /// the peer process, if possible; the others are added to the send queue. Posts none and fails
+    /// if the send queue has too little space for all of them, or if the state of the queue pair
+    /// does not permit posting.
     pub(crate) fn post_all(&mut self, requests: &mut Vec<SendRequest>) -> Result<(), PostError> {
         self.ready(requests.len())?;
         let done = self.execute(&mut &requests[..]);
@@ -155,9 +157,9 @@ impl Sender<'_> {
     }
 
     /// Executes queued send requests without packets: copies their bytes within this process, or
-    /// through memory shared with a peer process. Returns [`SendProgress::PacketsOnly`] if the next
-    /// request must be sent as packets or short messages, and [`SendProgress::Idle`] if nothing can
-    /// be sent now.
+    /// through memory shared with a peer process. Returns [`SendProgress::Idle`] if nothing can be
+    /// sent now. Otherwise returns [`SendProgress::PacketsOnly`]: the caller must try to send
+    /// packets and ring messages (short messages in shared memory).
     pub(crate) fn execute_all_queued(&mut self) -> SendProgress {
         self.queue_pair.execute_all_queued(&mut self.inner)
     }

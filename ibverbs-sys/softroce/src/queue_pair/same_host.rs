@@ -44,7 +44,8 @@ pub(super) struct LinkedPeer {
     /// Number from which the peer process determines the GIDs of this connection's packets.
     tag: u16,
     /// Generation number of the peer's connection, which differs for each later connection of the
-    /// peer. `None` until the peer was found to be connected to this queue pair.
+    /// peer. `None` until [`check_agreement`](Self::check_agreement) has found that the peer is
+    /// connected to this queue pair.
     pub(super) generation: Option<u32>,
     /// State of the peer's connection when the peer's published record was last read.
     found: Option<Connection>,
@@ -70,8 +71,8 @@ const MAX_MESSAGES: u64 = 64;
 impl QueuePair {
     /// Executes queued RDMA reads, writes and atomics directly in the peer's memory, if the peer is
     /// in another process of this host. `mine` is the locked state of the queue pair. Returns
-    /// whether the caller can continue with this function, must send packets, or has nothing to
-    /// send now.
+    /// whether the caller can continue with this function, must send packets or ring messages
+    /// (short messages in shared memory), or has nothing to send now.
     pub(super) fn execute_queued(&self, mine: &mut Inner) -> SendProgress {
         if !self.is_connection() || mine.transport.awaits_receipt() {
             return SendProgress::PacketsOnly;
@@ -140,9 +141,9 @@ impl QueuePair {
     }
 
     /// Sends a pending acknowledgement as a ring message (short message in shared memory). `mine`
-    /// is the locked state of the queue pair. Returns `false`, and sends nothing, if the queue pair
-    /// must transmit something else, too, or if the acknowledgement cannot be sent as a ring
-    /// message.
+    /// is the locked state of the queue pair. Returns `false`, and sends nothing, if no
+    /// acknowledgement is pending, if the queue pair must transmit something else, too, or if the
+    /// acknowledgement cannot be sent as a ring message.
     pub(super) fn transmit_acknowledgement(
         &self,
         mine: &mut Inner,
@@ -232,8 +233,8 @@ impl QueuePair {
     /// the send queue. `mine` is the locked state of the queue pair.
     ///
     /// Returns whether the message was sent. If so, the caller must wake the peer by
-    /// [`flush_ring_messages`](Self::flush_ring_messages). If not, it must add the message to the
-    /// send queue.
+    /// [`flush_ring_messages`](Self::flush_ring_messages). If not, for example because an earlier
+    /// request must be sent first, the caller must add the message to the send queue.
     #[inline]
     pub(super) fn post_ring_message(
         &self,

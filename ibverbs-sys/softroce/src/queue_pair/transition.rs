@@ -155,7 +155,7 @@ const fn to_send(service: Service) -> Mask {
 }
 
 /// Returns the attributes that a program may set when a queue pair of the service `service` enters
-/// or stays in the state RTS (ready to send).
+/// the state RTS (ready to send) from RTR or SQD, or stays in RTS.
 const fn in_rts(service: Service) -> Mask {
     let connected = Mask::CURRENT_STATE
         .union(Mask::ALTERNATE_PATH)

@@ -126,16 +126,17 @@ pub(crate) struct CopySession<'a> {
     number: u32,
     access: AccessFlags,
     domain: u64,
-    /// Number of bytes that may still be copied in this session, at first [`MAX_SESSION_BYTES`].
-    /// The overhead of requests and system calls also counts as bytes.
+    /// Number of bytes after which this session is over, at first [`MAX_SESSION_BYTES`]. The
+    /// overhead of requests and system calls also counts as bytes.
     left: usize,
     _lane: Lane<'a>,
 }
 
-/// Maximum number of bytes that are copied in one [`CopySession`] (period of access to a peer's
-/// memory). A peer that withdraws memory waits for the end of the session, so the limit keeps that
-/// wait short. Each request and each system call counts as additional bytes: [`REQUEST_COST`],
-/// [`SYSTEM_CALL_COST`].
+/// Number of copied bytes after which no further request is begun in a [`CopySession`] (period of
+/// access to a peer's memory). A request may exceed the number by up to
+/// [`MAX_COPY`](crate::transfer::MAX_COPY) bytes. A peer that withdraws memory waits for the end of
+/// the session, so the limit keeps that wait short. Each request and each system call counts as
+/// additional bytes: [`REQUEST_COST`], [`SYSTEM_CALL_COST`].
 const MAX_SESSION_BYTES: usize = 64 << 10;
 
 /// Fixed cost of an RDMA read, write or atomic, or of fetching a segment of a payload: the number
@@ -220,8 +221,8 @@ impl Link {
 }
 
 impl CopySession<'_> {
-    /// Returns whether this session has copied as many bytes as it may ([`MAX_SESSION_BYTES`]). The
-    /// caller must then drop it, and may begin another one.
+    /// Returns whether this session has copied at least [`MAX_SESSION_BYTES`]. The caller must then
+    /// drop the session, and may begin another one.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         self.left == 0

@@ -105,8 +105,8 @@ impl RateLimit {
         self.ready_at() <= now
     }
 
-    /// Counts an operation at the time `now`, so that this rate limit allows later operations only
-    /// after a corresponding time. The caller must first check that the limit
+    /// Counts an operation at the time `now`, so that this rate limit allows one operation less
+    /// until an interval has passed. The caller must first check that the limit
     /// [allows](Self::is_ready) the operation.
     pub(super) fn count(&mut self, now: Instant) {
         self.full_at = self.full_at.max(now) + self.interval;

@@ -4,8 +4,9 @@
 //!
 //! A peer counts as a copying peer from before it gets the permission to copy until it has closed
 //! its side of the connection. In the peer process, a [`Link`](super::link::Link) closes that side
-//! when no thread can copy through the link any more. The state of the link in this process does
-//! not matter.
+//! when no thread can copy through the link any more. If this process has violated the protocol or
+//! has not finished the handshake, the peer closes that side [earlier](super::link::Link::abort).
+//! The state of the link in this process does not matter.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -110,7 +111,7 @@ impl CopyingPeer {
             .flatten()
     }
 
-    /// Closes this side of the connection, to inform the peer that this process no longer copies
+    /// Closes this side of the connection. The peer then no longer waits for copies by this process
     /// from or to its memory.
     pub(super) fn close_connection(&self) {
         // An error means that the peer is gone.

@@ -36,8 +36,9 @@ use crate::descriptor::{self, Descriptor};
 pub(super) enum HandshakeOutcome {
     Linked(Arc<Link>),
     Declined,
-    /// This handshake was ended, because the peer has begun a handshake with this process at the
-    /// same time. The peer's handshake takes precedence, and creates the link (shared memory).
+    /// The peer has refused this handshake with `Later`, because another handshake between the two
+    /// processes is in progress or has just finished. For example, both processes have begun one at
+    /// the same time. The other handshake creates the link (shared memory).
     Superseded,
 }
 

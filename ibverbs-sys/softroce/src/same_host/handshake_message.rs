@@ -23,7 +23,8 @@ pub(super) enum MessageType {
     Hello,
     /// Accepts a `Hello`. The descriptors of the sender accompany the message.
     Welcome,
-    /// Last message: the sender has found that it can access the memory of the receiver.
+    /// Last message: accepts a `Welcome`, after the sender has checked its access to the memory of
+    /// the receiver.
     Ready,
     /// Refuses to share memory with the receiver.
     Sorry,

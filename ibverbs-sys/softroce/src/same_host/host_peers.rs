@@ -67,8 +67,8 @@ impl CachedLinks {
     }
 }
 
-/// Copies by peer processes that were in progress when [`HostPeers::accesses`] was called. The
-/// caller polls for their end instead of sleeping.
+/// Copies by peer processes that were in progress when [`HostPeers::accesses`] was called. A caller
+/// that must not sleep [polls](Self::poll) for their end.
 #[derive(Debug)]
 pub(super) struct Accesses(Vec<CopiesInProgress>);
 
@@ -229,16 +229,16 @@ impl HostPeers {
     /// have made the region, window or queue pair inaccessible for new copies.
     ///
     /// # Errors
-    /// [`Refusal::Busy`] if a peer was stopped during a copy that did not end within the time
-    /// limit.
+    /// [`Refusal::Busy`] if a copy did not end within the time limit, because the peer was stopped
+    /// or frozen during the copy.
     pub(crate) fn wait_for_copying_peers(&self) -> Result<(), Refusal> {
         let Accesses(all) = self.accesses();
         let are_over = all.into_iter().all(CopiesInProgress::wait);
         are_over.then_some(()).ok_or(Refusal::Busy)
     }
 
-    /// Returns the copies that peers have in progress now, for a caller that polls for their end.
-    /// Before, the caller must have made the memory inaccessible for new copies.
+    /// Returns the copies that peers have in progress now, for a caller that waits or polls for
+    /// their end. Before, the caller must have made the memory inaccessible for new copies.
     pub(super) fn accesses(&self) -> Accesses {
         let copying_peers = self.directory.copying_peers();
         // The state of all peers is read first. So copies of one peer can end while this thread

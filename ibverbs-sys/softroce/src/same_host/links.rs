@@ -34,8 +34,8 @@ pub(super) enum ProcessState {
 }
 
 impl Links {
-    /// Returns the state of the process that has the socket address `address`, or `None` if no
-    /// handshake with it was begun.
+    /// Returns the state of the process that has the socket address `address`. Returns `None` if no
+    /// handshake with the process was begun, or if the link to the process was removed.
     pub(super) fn state(&self, address: SocketAddr) -> Option<&ProcessState> {
         self.by_address.get(&address)
     }

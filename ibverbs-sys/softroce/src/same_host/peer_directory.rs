@@ -106,8 +106,9 @@ impl PeerDirectory {
 
     /// Returns the link (shared memory) to the process that has the socket address `address`. If
     /// there is no link, performs a handshake, unless the process declined a handshake less than
-    /// [`RETRY_COOLDOWN`] ago. Returns `None` if no process has the address or if the process
-    /// declines.
+    /// [`RETRY_COOLDOWN`] ago. Returns `None` if no process has the address, or if the process
+    /// declines or does not answer in time. For an address of this process, also returns `None` if
+    /// this process may not be a peer of itself.
     pub(crate) fn link(&self, address: SocketAddr) -> Option<Arc<Link>> {
         if self.local.has_address(address) && !self.local.resources.is_peer {
             return None;

@@ -161,7 +161,8 @@ impl QueuePair {
 #[derive(Debug)]
 pub(crate) struct Publication {
     file: Descriptor,
-    /// Number that is added to the index of a record to form the index in a memory key.
+    /// Random number that is added to a table index to form the high 24 bits of a memory key. The
+    /// table index, which is an index of [`Tables::differences`], is not the number of the record.
     key_base: u32,
     tables: Tables,
 }

@@ -76,8 +76,10 @@ impl HostPeers {
 
     /// Makes peers wake the program by the eventfd `wake_eventfd` of a non-blocking completion
     /// channel, instead of the engine (background thread). Called when the program has requested an
-    /// event of the channel. Also wakes peers to which messages were sent without a wakeup. Does
-    /// nothing if peers already wake a thread that waits at a channel.
+    /// event of the channel. Messages must then be received once more before the program waits,
+    /// because peers send no wakeup for messages that arrived earlier. Also wakes peers to which
+    /// messages were sent without a wakeup. Does nothing if peers already wake a thread that waits
+    /// at a channel.
     pub(crate) fn arm_channel(&self, wake_eventfd: &WakeEventfd) {
         let Some(links) = self.links() else {
             return;

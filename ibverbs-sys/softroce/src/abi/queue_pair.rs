@@ -578,7 +578,8 @@ unsafe fn new_handle(context: *mut ibv_context) -> Handle {
 
 /// Creates the C object (`ibv_qp`) by which the program uses `queue_pair`, and returns a pointer to
 /// it. `wanted` contains the attributes that the program has requested. The object holds
-/// `queue_pair`, `nic`, `handle` and, for an XRC target, a reference to its XRC domain `xrc`.
+/// `queue_pair`, `nic`, `handle` and `xrc`. The latter is the XRC domain by which the program has
+/// opened an existing XRC target (`ibv_open_qp(3)`), and `None` for a new queue pair.
 fn publish(
     wanted: &Settings,
     queue_pair: Arc<QueuePair>,

@@ -37,8 +37,8 @@ pub(super) struct QueuePairHandle {
     nic: Arc<Nic>,
     handle: Handle,
     batch: Batch,
-    /// Set if the program may post by the functions of [`ibv_qp_ex`]. It must request this when it
-    /// creates the queue pair.
+    /// Set if the program may post by the functions of [`ibv_qp_ex`]. The program must request this
+    /// when it creates the queue pair.
     extended: bool,
     /// XRC domain by which the queue pair was opened, kept so that the program cannot close the
     /// domain first.
@@ -332,8 +332,9 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_
 /// order (`ibv_query_qp_data_in_order(3)`). If so, a program may wait for a message by polling its
 /// last byte. Returns 0 for no; for yes, returns 1, or a bit mask if `flags` requests this.
 ///
-/// The device processes packets in order, and copies data in ascending order. Other threads see
-/// this order only on processors that make stores visible in order, such as x86-64.
+/// The device processes packets in order, and copies data in ascending order. On every processor,
+/// other threads see the last bytes of a message after all others. For the other bytes, threads see
+/// the order only on processors that make stores visible in order, such as x86-64.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     qp: *mut ibv_qp,

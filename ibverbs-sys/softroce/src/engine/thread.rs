@@ -142,8 +142,9 @@ struct EngineState {
 }
 
 impl Engine {
-    /// Starts the engine: a background thread that calls the [`EngineTasks`] of `device` and runs
-    /// `timers`. The thread handles no signals of the program.
+    /// Starts the engine: a background thread that calls the [`EngineTasks`] of `device`. The
+    /// thread sleeps at most until the earliest of `timers`, which [`EngineTasks::receive`] then
+    /// runs. The thread handles no signals of the program.
     pub(crate) fn start<D: EngineTasks>(timers: Arc<Timers>, device: Weak<D>) -> io::Result<Self> {
         let shared = Arc::new(EngineState {
             timers,

@@ -15,7 +15,7 @@ pub(in crate::completion) struct Position(pub(super) u64);
 pub(super) struct Lap(pub(super) u64);
 
 /// Number of bits for the index of a slot in a [`Position`]. The bits above the index count the
-/// passes through the ring.
+/// passes through the ring, so with more bits for the index the count would wrap sooner.
 const INDEX_BITS: u32 = 22;
 
 impl Position {

@@ -30,7 +30,7 @@ const UNIQUE_LOCAL_PREFIX: [u8; 6] = [0xfd, b's', b'r', b'o', b'c', b'e'];
 
 /// Returns the IP address in 127/8 that the process with the ID `process` tries to bind at its
 /// attempt number `attempt`. For processes that run at the same time, the first addresses usually
-/// differ.
+/// differ, because a process ID has at most 22 bits.
 pub(crate) fn candidate(process: u32, attempt: u32) -> Ipv4Addr {
     // An odd factor permutes the numbers below 2^24, and so spreads the processes over the
     // addresses.
@@ -98,7 +98,8 @@ pub(crate) struct UnknownSender;
 /// softroce.
 ///
 /// Fails if the port belongs to no slot but the address is a loopback address. A program that is
-/// not a RoCE device has then sent the packet.
+/// not a RoCE device has then sent the packet: every program on this host can send from a loopback
+/// address, but only the softroce device that has bound the port of a slot can send from this port.
 pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, UnknownSender> {
     let slot = slot_of_port(base, from.port());
     if slot.is_none() && from.ip().is_loopback() {

@@ -92,8 +92,9 @@ pub struct Config {
     pub segmentation: Segmentation,
     /// Size in bytes to request for the receive buffer of each socket, which the kernel may reduce.
     pub receive_buffer: usize,
-    /// The only path to peers that is allowed besides packets, such as shared memory. `None`: all
-    /// paths are allowed, and the first available one is used.
+    /// The only path to peers that is allowed besides packets, such as shared memory. With
+    /// [`Way::Udp`], only packets are allowed. `None`: all paths are allowed, and the first
+    /// available one is used.
     pub path: Option<Way>,
     /// Faults to inject into packets that are sent, such as losses.
     pub network: NetworkFaults,

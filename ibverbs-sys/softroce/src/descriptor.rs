@@ -86,7 +86,8 @@ const F_GETSIG: libc::c_int = 11;
 type Numbers = [AtomicU64; MAX_NUMBER / 64];
 
 /// Bit set of the descriptor numbers of the device's files. A child of `fork` closes these
-/// descriptors, and [`check_all`] checks that they still belong to the device.
+/// descriptors. [`check_all`] checks that the descriptors still belong to the device, except those
+/// in [`PROGRAM_NUMBERS`].
 static OWN_NUMBERS: Numbers = [const { AtomicU64::new(0) }; MAX_NUMBER / 64];
 
 /// Bit set of the descriptor numbers that the device has given to the program, such as those of

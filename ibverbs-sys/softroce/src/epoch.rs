@@ -19,8 +19,9 @@
 use crate::sync::{AtomicU64, Line, Ordering, fence, fence_after_update, relax};
 
 /// Words in memory, called lanes, in which the threads of a process record their accesses to memory
-/// of another process. Only these threads write the words. The process that owns the memory reads
-/// them, to wait for the end of accesses.
+/// that no lock protects: memory of another process, or a table of the same process. Only these
+/// threads write the words. The owner of the memory reads the words, to wait for the end of
+/// accesses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lanes<'a>(pub(crate) &'a [Line]);
 

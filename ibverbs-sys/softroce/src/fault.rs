@@ -240,8 +240,8 @@ impl Faults {
         }
     }
 
-    /// Adds `listener` to the receivers of the device's asynchronous events. It receives all later
-    /// events, until it is dropped.
+    /// Adds `listener` to the receivers of the device's asynchronous events. The listener receives
+    /// all later events, until it is dropped.
     pub(crate) fn subscribe(&self, listener: Weak<dyn Listener>) {
         let mut listeners = self.listeners.lock();
         listeners.retain(|listener| listener.strong_count() > 0);

@@ -245,7 +245,9 @@ impl Nic {
     ) -> T {
         let mut unknown = None;
         let (answer, timeout) = {
-            // Used in place: a move would be slow directly after the fields were stored.
+            // Used in place: a move would load the fields in other sizes than they were stored in,
+            // so store forwarding would fail. Such loads wait until all earlier stores have reached
+            // memory, which may include cache lines that the peer holds.
             let mut sender = queue_pair.sender();
             #[cfg(any(test, feature = "sim"))]
             crate::fault::panics::pass(crate::fault::panics::PanicPoint::Post);

@@ -56,9 +56,10 @@ const NODE_NUMBER: &str = "1:3";
 /// library. The device has no driver in the kernel, so no library depends on this number.
 const ABI_VERSION: u32 = 1;
 
-/// Makes the `ibv_device` object of the softroce device contain the paths of its files under `/sys`
-/// and `/dev`. Called by the library that simulates these files (loaded with `LD_PRELOAD`). Without
-/// that library, the files do not exist. Must be called before `ibv_get_device_list`.
+/// Makes the `ibv_device` object of the softroce device contain the paths of its directories under
+/// `/sys/class`. Called by the library that simulates the files of the device (loaded with
+/// `LD_PRELOAD`). Without that library, the files do not exist. Must be called before
+/// `ibv_get_device_list`.
 pub fn show() {
     show_files();
 }
@@ -224,8 +225,10 @@ impl Files {
     }
 
     /// Adds the files of the GID table `table` to `directory`: for each index of the table, one
-    /// file for the GID, one for its type and one for its interface. The latter two are empty if
-    /// the table has no entry at the index.
+    /// file for the GID, one for its type and one for its interface. If the table has no entry at
+    /// the index, the file for the GID contains a zero GID, and the two other files are empty. (A
+    /// read of the kernel's files would fail with `EINVAL` instead.) The file for the interface is
+    /// also empty if no interface has the GID's address.
     fn describe_gids(&mut self, directory: &str, table: &BTreeMap<usize, Gid>) {
         let gids = format!("{directory}/gids");
         let types = format!("{directory}/gid_attrs/types");
@@ -265,7 +268,7 @@ impl Files {
 }
 
 /// Returns `bytes` in the form in which the kernel shows GUIDs and GIDs: groups of four hexadecimal
-/// digits.
+/// digits, separated by colons.
 fn groups(bytes: &[u8]) -> String {
     let mut text = String::new();
     for pair in bytes.chunks(2) {

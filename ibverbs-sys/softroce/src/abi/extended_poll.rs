@@ -124,8 +124,8 @@ unsafe extern "C" fn end(cq: *mut ibv_cq_ex) {
     guard((), || unsafe { handle(cq) }.iteration.end());
 }
 
-/// Moves the iteration over the completion queue `cq` to the next entry. Returns 0, or `ENOENT` if
-/// the queue has no more entries, or `EIO` after an overrun.
+/// Moves the iteration over the completion queue `cq` to the next entry, and returns 0. If the
+/// queue has no more entries, returns `EIO` if the queue has overrun, and otherwise `ENOENT`.
 ///
 /// # Safety
 /// `cq` must belong to this device, and the caller must have begun an iteration.

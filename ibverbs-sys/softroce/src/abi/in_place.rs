@@ -137,8 +137,8 @@ pub(super) unsafe fn message<'a>(
 }
 
 /// Returns the data that `request` sends. Returns `None` if the request has a flag that is not in
-/// `flags`, if it exceeds the limits `rules` of the queue pair, or if its inline data is not a
-/// single scatter/gather element.
+/// `flags`, if the request exceeds the limits `rules` of the queue pair, or if its inline data is
+/// not a single scatter/gather element of at least one byte.
 ///
 /// # Safety
 /// The segments of the request, and their bytes if they are inline, must be valid while the result

@@ -30,7 +30,7 @@ struct OpenDevice {
     /// `ibv_import_device`.
     _command: Descriptor,
     /// Device that was opened before this one and is still open: the next element of the list of
-    /// open devices. Null for the first device.
+    /// open devices. Null for the device that was opened first.
     next: *mut OpenDevice,
     _counted: Counted,
 }

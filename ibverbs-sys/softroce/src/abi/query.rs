@@ -237,9 +237,9 @@ const CAPABILITIES: u32 = ibv_device_cap_flags::IBV_DEVICE_CURR_QP_STATE_MOD.0
     | ibv_device_cap_flags::IBV_DEVICE_XRC.0;
 
 /// Capability flag of devices that support flushes with global visibility
-/// (`IB_UVERBS_DEVICE_FLUSH_GLOBAL`): the data becomes visible to other devices. This crate's
-/// version of the verbs headers lacks the constant. The flag for persistent memory is not set,
-/// because the device has no such memory.
+/// (`IB_UVERBS_DEVICE_FLUSH_GLOBAL`): a flush makes earlier writes visible to all processors and
+/// devices of the host. This crate's version of the verbs headers lacks the constant. The flag for
+/// persistent memory is not set, because the device has no such memory.
 const DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
 /// Value of `IB_UVERBS_DEVICE_ATOMIC_WRITE`, which this crate's version of the verbs headers lacks:
 /// the device supports atomic writes.

@@ -37,8 +37,8 @@ pub(super) struct QueuePairHandle {
     nic: Arc<Nic>,
     handle: Handle,
     batch: Batch,
-    /// Set if the program may post by the functions of [`ibv_qp_ex`]. It must request this when it
-    /// creates the queue pair.
+    /// Set if the program may post by the functions of [`ibv_qp_ex`]. The program must request this
+    /// when it creates the queue pair.
     extended: bool,
     /// XRC domain by which the queue pair was opened, kept so that the program cannot close the
     /// domain first.
@@ -332,8 +332,9 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_
 /// order (`ibv_query_qp_data_in_order(3)`). If so, a program may wait for a message by polling its
 /// last byte. Returns 0 for no; for yes, returns 1, or a bit mask if `flags` requests this.
 ///
-/// The device processes packets in order, and copies data in ascending order. Other threads see
-/// this order only on processors that make stores visible in order, such as x86-64.
+/// The device processes packets in order, and copies data in ascending order. On every processor,
+/// other threads see the last bytes of a message after all others. For the other bytes, threads see
+/// the order only on processors that make stores visible in order, such as x86-64.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     qp: *mut ibv_qp,
@@ -578,7 +579,8 @@ unsafe fn new_handle(context: *mut ibv_context) -> Handle {
 
 /// Creates the C object (`ibv_qp`) by which the program uses `queue_pair`, and returns a pointer to
 /// it. `wanted` contains the attributes that the program has requested. The object holds
-/// `queue_pair`, `nic`, `handle` and, for an XRC target, a reference to its XRC domain `xrc`.
+/// `queue_pair`, `nic`, `handle` and `xrc`. The latter is the XRC domain by which the program has
+/// opened an existing XRC target (`ibv_open_qp(3)`), and `None` for a new queue pair.
 fn publish(
     wanted: &Settings,
     queue_pair: Arc<QueuePair>,

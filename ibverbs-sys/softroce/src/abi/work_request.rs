@@ -296,7 +296,9 @@ pub(super) unsafe fn address(
 
 /// Posts a request that binds a memory window of type 1 to a region (`ibv_bind_mw(3)`). On success,
 /// stores the window's new key in the `ibv_mw`, and returns 0. Returns an error number if the
-/// request is invalid. Other errors are reported by the completion of the request.
+/// request is invalid: for example if the window has type 2, or is to be zero-based, which windows
+/// of type 1 cannot be (IBTA o10-36.2.2). Other errors are reported by the completion of the
+/// request.
 pub(super) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,
@@ -356,8 +358,9 @@ unsafe fn binding(
     })
 }
 
-/// Returns the send operation that binds the memory window `window`, of either type, to the region
-/// and the range in `info`. `key` is the key that the window gets.
+/// Returns the send operation that binds the memory window `window` to the region and the range in
+/// `info`. `key` is the key that the window gets. The window may be of either type, as with the
+/// kernel's Soft-RoCE and with network cards.
 ///
 /// # Safety
 /// The window and the region in `info` must each be null, or a valid object of softroce or of

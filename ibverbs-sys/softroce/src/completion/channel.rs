@@ -84,7 +84,8 @@ impl CompletionChannel {
 
     /// Returns whether the program has made the channel's descriptor non-blocking (`O_NONBLOCK`). A
     /// descriptor that was once found non-blocking is not checked again: all later calls return
-    /// `true` without a system call.
+    /// `true` without a system call. If the program makes the descriptor blocking again, threads
+    /// still wait correctly.
     pub(crate) fn is_non_blocking(&self) -> bool {
         self.was_non_blocking() || {
             let flags = fcntl_getfl(self).unwrap_or(OFlags::empty());

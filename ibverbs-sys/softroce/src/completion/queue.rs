@@ -324,7 +324,7 @@ impl CompletionQueue {
     }
 
     /// Changes the capacity to `capacity` entries, and returns it. Fails if the queue contains more
-    /// entries.
+    /// entries, or if `capacity` is 0 or above the limit of the device.
     pub fn resize(&self, capacity: u32) -> Result<u32, Refusal> {
         let entries = checked_capacity(capacity)?;
         match self.entries.resize(entries) {

@@ -124,7 +124,8 @@ impl<T: Copy + Send> Ring<T> {
     }
 
     /// Adds an entry on the fast path. Returns `None`, without adding the entry, if the slot at the
-    /// tail is not free or if another thread adds an entry at the same time. The caller then uses
+    /// tail is not free, if a thread has exclusive control of the tail, if the ring is closed, or
+    /// if another thread changes the tail at the same time. The caller then uses
     /// [`push_all`](Self::push_all).
     #[inline]
     pub(super) fn push(&self, entry: T) -> Option<Added> {

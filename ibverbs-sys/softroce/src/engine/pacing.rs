@@ -18,9 +18,9 @@ const POLLED_JUST_NOW: Duration = Duration::from_micros(5);
 const POLLED_RECENTLY: Duration = Duration::from_micros(200);
 
 /// Initial number of useless wakeups in a row after which packets no longer wake the engine
-/// (background thread). A wakeup is useless if a polling thread of the program receives the packet.
-/// The engine then checks for packets at intervals. With a lower number, a program that polls only
-/// for a moment would delay its later packets.
+/// (background thread), so that the engine only checks for packets at intervals. A wakeup is
+/// useless if a polling thread of the program receives the packet. With a lower number, a program
+/// that polls only for a moment would delay its later packets.
 const INITIAL_USELESS_WAKEUPS: u32 = 8;
 
 /// Upper limit of the number of useless wakeups after which packets no longer wake the engine
@@ -33,9 +33,11 @@ const MAX_USELESS_WAKEUPS: u32 = 1024;
 /// [`Pacing::decide`] derives how the engine waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Observations {
-    /// Set if a packet in a watched socket woke the engine (background thread) in this iteration.
+    /// Set if a packet in a watched socket, or another event, woke the engine (background thread),
+    /// or if the engine fetched packets in this iteration.
     pub(crate) woken: bool,
-    /// Set if the engine (background thread) fetched packets from the sockets in this iteration.
+    /// Set if the engine (background thread) fetched packets or messages in this iteration, from
+    /// the sockets or from memory that peer processes share.
     pub(crate) fetched: bool,
     /// Set if another thread was receiving packets when the engine tried to receive.
     pub(crate) contended: bool,

@@ -75,8 +75,9 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     }
 
     /// Informs peer processes that the engine (background thread) is about to sleep, so that they
-    /// wake it for new messages. Returns `false` if messages have already arrived: no peer wakes
-    /// the engine for these, so it must not sleep.
+    /// wake it for new messages. Returns `false` if the engine must not sleep: messages have
+    /// already arrived, for which no peer wakes the engine, or there are delayed responses or
+    /// waiting messages to send.
     fn fall_asleep(&self) -> bool {
         true
     }
@@ -141,8 +142,9 @@ struct EngineState {
 }
 
 impl Engine {
-    /// Starts the engine: a background thread that calls the [`EngineTasks`] of `device` and runs
-    /// `timers`. The thread handles no signals of the program.
+    /// Starts the engine: a background thread that calls the [`EngineTasks`] of `device`. The
+    /// thread sleeps at most until the earliest of `timers`, which [`EngineTasks::receive`] then
+    /// runs. The thread handles no signals of the program.
     pub(crate) fn start<D: EngineTasks>(timers: Arc<Timers>, device: Weak<D>) -> io::Result<Self> {
         let shared = Arc::new(EngineState {
             timers,
@@ -337,8 +339,9 @@ impl EngineState {
     }
 }
 
-/// Receives packets of `device` until the sockets are empty, but at most [`MAX_BATCHES`] batches.
-/// Returns the number of received packets, and the result of the last attempt.
+/// Receives packets of `device` until no packets are left or another thread is receiving, but at
+/// most [`MAX_BATCHES`] batches. Returns the number of packets that were received before the last
+/// attempt, and the result of the last attempt.
 fn receive(device: &impl EngineTasks) -> (usize, ReceiveAttempt) {
     let mut packets = 0;
     let mut look = device.receive();

@@ -15,7 +15,10 @@ use crate::net::{Endpoints, Socket};
 /// engine does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A packet arrived in a socket, or a peer process sent a message through shared memory.
+    /// A packet arrived in a socket, or an event occurred for
+    /// [`EngineTasks::handle_events`](super::EngineTasks::handle_events), such as the connection or
+    /// the end of a peer process. Messages through shared memory are no events of this kind: peers
+    /// wake the engine for messages by the eventfd of its [`Sleeper`](crate::timers::Sleeper).
     Heard,
     /// A change of the network interfaces or addresses of the host.
     HostChange,
@@ -30,9 +33,10 @@ pub(super) struct Wakeup {
     pub(super) host_changed: bool,
 }
 
-/// Epoll set of the sockets whose packets wake the engine (background thread). The set is
-/// edge-triggered: a packet wakes the engine when it arrives, and not again while it stays in the
-/// socket. So the engine can sleep while another thread is receiving the packets.
+/// Epoll set of the sockets whose packets wake the engine (background thread), and of the
+/// descriptors of other events ([`Watch::add`]). The sockets are edge-triggered: a packet wakes the
+/// engine when it arrives, and not again while it stays in the socket. So the engine can sleep
+/// while another thread is receiving the packets.
 #[derive(Debug)]
 pub(super) struct Watch {
     epoll: Descriptor,
@@ -57,8 +61,9 @@ impl Watch {
     }
 
     /// Makes packets in the sockets `endpoints` wake the engine (background thread) if `on` is set,
-    /// and prevents this otherwise. Packets that are already in a socket wake the engine, too.
-    /// Returns `false` if the kernel refuses to watch one of the sockets.
+    /// and prevents this otherwise. When the watch of a socket begins, packets that are already in
+    /// the socket wake the engine, too. Returns `false` if the kernel refuses to watch one of the
+    /// sockets.
     pub(super) fn set(&mut self, endpoints: &Arc<Endpoints>, on: bool) -> bool {
         let known = self.endpoints.as_ref();
         if known.is_some_and(|known| Arc::ptr_eq(known, endpoints)) && self.on == on {

@@ -1,7 +1,7 @@
 /// Position of an entry in the order in which entries are added to a ring of slots. The word
 /// contains the number of the lap (pass through all slots), the index of the slot, and flags in the
-/// low bits. A word with [`Position::FULL`] in place of the index is used as the state (turn) of a
-/// slot.
+/// low bits. The state (turn) of a slot has the same form, but without the index: see
+/// [`Position::free`] and [`Position::full`].
 ///
 /// The lap number wraps after 2^36. A thread that was interrupted for exactly 2^36 laps would take
 /// an old position for the present one.
@@ -15,7 +15,7 @@ pub(in crate::completion) struct Position(pub(super) u64);
 pub(super) struct Lap(pub(super) u64);
 
 /// Number of bits for the index of a slot in a [`Position`]. The bits above the index count the
-/// passes through the ring.
+/// passes through the ring, so with more bits for the index the count would wrap sooner.
 const INDEX_BITS: u32 = 22;
 
 impl Position {

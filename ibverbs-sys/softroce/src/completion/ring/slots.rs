@@ -71,8 +71,9 @@ impl<T: Copy> Slot<T> {
 /// Memory of the slots of a ring. The number of slots in use can change while threads read slots.
 ///
 /// To add slots, a larger array is allocated. A thread may still be reading a slot of an earlier
-/// array, so all arrays are freed only together with the ring. Each array has at least twice the
-/// size of the previous one, so all earlier arrays together are smaller than the last one.
+/// array, so all arrays are freed only together with the ring. Each array is larger than the
+/// previous one, and the length of each further array is a power of two. So all earlier arrays
+/// together are smaller than the last one.
 pub(super) struct Table<T> {
     /// First slot of the last array in `arrays`.
     first: AtomicPtr<Slot<T>>,

@@ -458,8 +458,9 @@ impl RdmaBuilder {
     }
 
     /// Returns the [`Template`] (device and settings) for a connection on the device `name`, which
-    /// the route to the peer uses. Takes the device from the list `open`, or opens the device and
-    /// adds it to `open`. Fails if this builder was set to a device with another name.
+    /// the route to the peer uses. Uses the open device of this builder, if any. Otherwise takes
+    /// the device from the list `open`, or opens the device and adds it to `open`. Fails if this
+    /// builder was set to a device with another name.
     pub(crate) fn template_on(&self, name: &str, open: &mut Vec<RdmaDevice>) -> Result<Template> {
         let is_named = |device: &&RdmaDevice| device.context().name() == name;
         let wanted = match &self.device {
@@ -491,8 +492,8 @@ impl RdmaBuilder {
     }
 
     /// Converts this builder to a [`Template`], the device and the settings from which connections
-    /// are created. Opens the device unless it is already open, and checks the port and the GID
-    /// index.
+    /// are created. Opens the device unless this builder was set to an open device ([`Self::on`]),
+    /// and checks the port and the GID index.
     pub(crate) fn template(self) -> Result<Template> {
         let device = match &self.device {
             DeviceChoice::Open(device) => device.clone(),

@@ -326,7 +326,8 @@ impl RdmaDevice {
     }
 
     /// Returns the amount of memory that all peers on the host with the address `peer` have
-    /// requested and hold, over all connections of this device.
+    /// requested and hold, over all connections of this device. Includes the memory into which
+    /// these peers write long pieces of streams.
     pub fn granted_memory(&self, peer: IpAddr) -> GrantedMemory {
         self.shared.ledger.granted(peer)
     }

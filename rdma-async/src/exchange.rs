@@ -196,7 +196,8 @@ impl PreparedRdma {
     }
 
     /// Decodes `peer`, the hello (first message) of the peer, which must contain a nonce if and
-    /// only if this end has an authenticator. Fails if the hello is not valid.
+    /// only if this end has an authenticator. Fails if the hello is not valid, or if its nonce is
+    /// the nonce of this end.
     fn decode(&self, peer: &[u8]) -> Result<Hello> {
         const WITH_NONCE: usize = HELLO_LEN + NONCE_LEN;
         let invalid = |reason: String| Error::invalid("hello of the peer", reason);

@@ -45,10 +45,11 @@
 //!   owns it and returns it ([`Rdma::write_owned`]).
 //! - **Memory of the program needs no copy**: a device registers owners such as `Vec<u8>` and
 //!   `Arc<[u8]>` ([`RdmaDevice::register`]), and a [`RegistrationCache`] keeps the registrations.
-//! - **Remote access ends at the device.** Lent memory has a registration of its own, which is
-//!   removed before the memory is reused. A later access of the peer gets a remote access error.
-//! - **Flow control**: each message needs a credit, the permission of the receiver to send one
-//!   message. Credits are returned in the headers of other messages.
+//! - **Remote access ends at the device.** Lent memory has a registration or a memory window of
+//!   its own, which ends before the memory is reused. A later access of the peer gets a remote
+//!   access error.
+//! - **Flow control**: each message needs a credit, a permission to send one message, which the
+//!   receiver gives. Credits are returned in the headers of other messages.
 //! - **A future polls once and then waits.** The task of the runtime polls for all waiting futures
 //!   for a bounded time, and then sleeps until a completion event ([`CompletionMode`]).
 //! - **Requests are batched**: the requests of one turn of the scheduler are posted to the device

@@ -238,7 +238,8 @@ impl Rdma {
     }
 
     /// Posts a message like [`Self::post`], but never waits. Returns `false`, and posts nothing, if
-    /// no credit (permission of the peer to send a message) is available or the send queue is full.
+    /// no credit (permission to send a message, which the peer gives) is available, or if the send
+    /// queue is full.
     ///
     /// # Errors
     ///

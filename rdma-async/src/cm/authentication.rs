@@ -8,8 +8,9 @@
 //! the queue pairs of both ends. An attacker therefore cannot relay tokens between two connections
 //! of its own.
 //!
-//! Each end accepts requests for memory, and long messages, before it sends the message that
-//! completes the authentication of the peer, because the peer may send them after this message.
+//! Each end accepts requests for memory, and long messages, once the token of the peer is valid and
+//! before this end sends its last message of the authentication. The peer may send such requests
+//! and messages as soon as that last message has arrived.
 
 use std::alloc::Layout;
 use std::mem;

@@ -252,7 +252,9 @@ impl CmListener {
     ///
     /// [`Error::Handshake`] if the handshake with a peer failed or exceeded
     /// [`RdmaBuilder::connect_timeout`]. [`Error::Verbs`] if the device cannot create a queue pair,
-    /// or if the connection manager fails.
+    /// or if the connection manager fails. [`Error::Disconnected`] if the device of the listener
+    /// was removed. [`Error::InvalidArgument`] if the builder was set to another device than the
+    /// route to the peer uses.
     pub async fn accept(&mut self) -> Result<Rdma> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }

@@ -54,8 +54,8 @@ impl Connection {
     }
 
     /// Sends a message without a body, so that the connection ends if the peer does not acknowledge
-    /// it. Sends nothing if a request is in flight, because that request also needs an
-    /// acknowledgement.
+    /// it. Sends nothing while a request is in flight, because that request also needs an
+    /// acknowledgement. Also sends nothing while messages wait to be sent.
     pub(super) fn probe(&self) {
         if self.has_delivered_all() {
             self.send_control(Kind::Credit);

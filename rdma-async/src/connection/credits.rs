@@ -1,5 +1,5 @@
-//! Credits: permissions of the receiver to send one message each. Credits bound the number of
-//! messages in flight.
+//! Credits: permissions to send one message each, which the receiver gives to the sender. Credits
+//! bound the number of messages in flight.
 //!
 //! The receiver returns a credit, in the header of a message of its own, when it can accept another
 //! message.
@@ -15,8 +15,9 @@ use super::waiters::Waiters;
 /// other forever.
 pub(super) const CREDIT_RESERVE: u32 = 1;
 
-/// Counter of the available credits (permissions of the peer to send one message each) for one
-/// class of messages, data or control. Tasks take credits without a lock, and can wait for credits.
+/// Counter of the available credits for one class of messages, data or control. A credit is a
+/// permission to send one message, which the peer has given to this end. Tasks take credits without
+/// a lock, and can wait for credits.
 #[derive(Debug)]
 pub(super) struct CreditCounter {
     available: AtomicU32,
@@ -74,8 +75,9 @@ impl CreditCounter {
     }
 }
 
-/// Credit: the permission of the peer to send one message. Dropping the value returns the credit to
-/// its counter, unless [`Self::spend`] was called.
+/// Credit that this end has taken from a counter: a permission to send one message, which the peer
+/// has given to this end. Dropping the value returns the credit to the counter, unless
+/// [`Self::spend`] was called.
 #[derive(Debug)]
 #[must_use = "a dropped credit returns to the counter"]
 pub(super) struct Credit<'c> {

@@ -182,7 +182,8 @@ impl Leases {
     }
 
     /// Returns the id of a lease that has expired at the time `now`, and removes its expiry from
-    /// the list. Returns `None` if no lease has expired.
+    /// the list. The lease may have ended before its expiry. Returns `None` if no lease has
+    /// expired.
     pub(super) fn take_expired(&self, now: Instant) -> Option<u64> {
         let mut table = self.table.lock();
         let &(end, id) = table.expiries.front()?;

@@ -67,9 +67,9 @@ impl Link {
         }
     }
 
-    /// Queues a control message that announces the close of this end, if the link is neither a TCP
-    /// nor an rdma_cm connection. Returns whether such a message was queued. The other links notify
-    /// the peer when they are dropped.
+    /// Queues a control message that announces the close of this end, unless the message was queued
+    /// before, and returns `true`. For a TCP or rdma_cm link, does nothing and returns `false`:
+    /// such a link notifies the peer when the link is dropped.
     pub(super) fn announce_close_in_band(&self, connection: &Connection) -> bool {
         match self {
             Self::Tcp(_) | Self::Cm(_) => false,

@@ -124,7 +124,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for a credit (permission of the peer) to send one control message. Leaves
+    /// Waits for a credit, which the peer gives and which permits one control message. Leaves
     /// [`CREDIT_RESERVE`] credits for messages that return credits to the peer.
     pub(super) async fn control_credit(&self) -> Result<Credit<'_>> {
         let attempt = || {
@@ -135,14 +135,14 @@ impl Connection {
         Ok(Credit::control(self))
     }
 
-    /// Takes a credit, the permission of the peer to send one data message (a message of the
-    /// application). Returns `None` if no credit is available.
+    /// Takes a credit, which the peer has given and which permits one data message (a message of
+    /// the application). Returns `None` if no credit is available.
     pub(super) fn try_data_credit(&self) -> Option<Credit<'_>> {
         let taken = self.data_credits.try_take(0);
         taken.then(|| Credit::data(self))
     }
 
-    /// Waits for a credit (permission of the peer) to send one data message.
+    /// Waits for a credit, which the peer gives and which permits one data message.
     pub(super) async fn data_credit(&self) -> Result<Credit<'_>> {
         self.check_open()?;
         if let Some(credit) = self.try_data_credit() {

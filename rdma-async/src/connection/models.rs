@@ -109,7 +109,8 @@ impl Requests {
         }
     }
 
-    /// Waits until the request `number` ends. Returns `true` if the request was successful.
+    /// Waits until the request `number` ends, or until no thread polls for its completion any more.
+    /// Returns `true` if the request was successful.
     fn wait(&self, number: u64) -> bool {
         block_on(poll_fn(|cx| self.poll(number, cx.waker())))
     }

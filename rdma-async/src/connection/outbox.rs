@@ -39,7 +39,8 @@ struct Queue {
 impl Queue {
     /// Adds a control message of the kind `kind` to the end of the queue. A message that returns
     /// slots of a ring is merged into a queued message of the same kind, so the queue has at most
-    /// one such message.
+    /// one such message. Otherwise a peer that writes to returned slots before this end has sent
+    /// the message could make the queue grow.
     fn push(&mut self, kind: Kind) {
         if let Kind::Returned { slots } = kind {
             let queued = self.messages.iter_mut().find_map(|queued| match queued {

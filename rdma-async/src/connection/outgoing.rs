@@ -527,8 +527,8 @@ impl Connection {
 }
 
 impl Outgoing {
-    /// Adds `bytes` to the number of buffered bytes of the stream, after data of this length was
-    /// appended to its pieces.
+    /// Adds `bytes` to the number of buffered bytes of the stream. The caller appends data of this
+    /// length to the pieces of the stream, and holds the lock of the pieces.
     fn count_added(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.has_any.store(true, Ordering::Release);

@@ -76,7 +76,8 @@ impl StreamPiece {
 }
 
 /// Queue of the messages that the application receives before the messages in the inbox: messages
-/// that are read ahead, and messages whose receive future was dropped.
+/// that [`Connection::read_ahead`] has moved from the inbox, and messages whose receive future was
+/// dropped.
 #[derive(Debug, Default)]
 pub(super) struct FrontQueue {
     queue: Mutex<VecDeque<IncomingMessage>>,
@@ -302,8 +303,8 @@ impl Connection {
 
     /// Begins to read a long message from the peer's memory, without waiting. Returns the number of
     /// the request, and the region that the request writes to. Returns `None` if the send queue is
-    /// full or the read fails: the program's receive of this message then begins the read again and
-    /// reports the error.
+    /// full or the read cannot begin: the program's receive of this message then begins the read
+    /// again, and reports an error.
     fn try_begin_read(&self, memory: RemoteMemory) -> Option<(u64, LocalMr)> {
         let mut region = self.memory_for(memory).ok()?;
         let claim = claim_write(&mut region).ok()?;

@@ -8,8 +8,9 @@ use std::sync::atomic::Ordering;
 use super::sync::AtomicU64;
 
 /// Number of slots for the results of atomic operations, and thus the maximum number of atomic
-/// operations in progress on a connection. Further operations wait for a free slot. Equal to the
-/// number of bits of [`Results::used`], which contains one bit for each slot.
+/// operations of a connection whose futures exist. Further operations wait for a free slot. A
+/// dropped future frees its slot immediately, even if its operation is still in flight. Equal to
+/// the number of bits of [`Results::used`], which contains one bit for each slot.
 const SLOTS: usize = 64;
 
 /// Slots for the results of atomic operations. An operation occupies a slot from before its

@@ -39,8 +39,8 @@ pub(super) struct Sender<Q = SendQueue<Memory>> {
     room: Waiters,
     pub(super) results: Results,
     result_free: Waiters,
-    /// Set when the driver no longer polls for completions. Futures must then not wait for a
-    /// completion.
+    /// Set by [`Self::end_waits`]. Futures must then not wait for a completion, which may never
+    /// arrive.
     waits_ended: AtomicBool,
 }
 
@@ -125,8 +125,9 @@ impl<Q: Posted> Sender<Q> {
         (*failed == number).then_some(*error)
     }
 
-    /// Returns whether the driver task no longer polls for completions. Futures must then not wait,
-    /// because they would never be woken.
+    /// Returns whether [`Self::end_waits`] was called. Futures must then not wait: their
+    /// completions may never arrive, because no task polls for completions, or because the queue
+    /// pair could not be moved to the error state.
     pub(super) fn have_waits_ended(&self) -> bool {
         self.waits_ended.load(Ordering::SeqCst)
     }
@@ -138,8 +139,8 @@ impl<Q: Posted> Sender<Q> {
         self.results.value(slot)
     }
 
-    /// Frees `slot`, which contained the result of an atomic operation, and wakes the tasks that
-    /// wait for a free slot.
+    /// Frees `slot`, which was reserved for the result of an atomic operation, and wakes the tasks
+    /// that wait for a free slot.
     pub(super) fn release_result(&self, slot: ResultSlot) {
         self.results.release(slot);
         self.result_free.wake();

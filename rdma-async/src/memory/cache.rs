@@ -146,7 +146,7 @@ impl RegistrationCache {
     }
 
     /// Removes all regions from the cache. The memory of a region stays registered until its last
-    /// clone is dropped.
+    /// clone is dropped and the last operation on the memory has completed.
     pub fn clear(&self) {
         let regions = {
             let mut entries = self.entries.lock();

@@ -19,8 +19,9 @@ pub struct GrantedMemory {
     pub regions: usize,
 }
 
-/// Amounts of memory that the device has lent to each peer at the peer's request, by which the
-/// limits of the peers are enforced.
+/// Amounts of memory of this device that each peer holds: memory that the peer has requested, and
+/// the rings into which the peer writes long pieces of streams. The limits of the peers are checked
+/// against these amounts.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     accounts: Mutex<Accounts>,

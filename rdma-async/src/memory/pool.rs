@@ -236,8 +236,8 @@ impl PieceLender {
         }
     }
 
-    /// Returns a piece of registered memory: a piece that was used before, or newly registered
-    /// memory if there is none.
+    /// Returns a piece of registered memory: an unused piece that this lender keeps, or newly
+    /// registered memory if the lender keeps no piece.
     pub(crate) fn take(&self) -> Result<SharedBuffer> {
         if let Some(piece) = self.take_kept() {
             return Ok(piece);

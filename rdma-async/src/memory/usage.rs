@@ -183,8 +183,8 @@ impl Usage {
         }
     }
 
-    /// Subtracts `bytes`, the length of returned memory, from the bytes in use of the pool, so that
-    /// waiting tasks can use these bytes.
+    /// Subtracts `bytes` from the bytes in use of the pool, so that waiting tasks can use these
+    /// bytes. `bytes` is the length of returned memory, or of memory that could not be registered.
     pub(super) fn release(&self, bytes: usize) {
         self.in_use.fetch_sub(bytes, Ordering::Relaxed);
         self.observed.subtract(bytes);

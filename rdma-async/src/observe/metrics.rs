@@ -146,8 +146,8 @@ impl PoolGauge {
     }
 }
 
-/// Registers a description and a unit for each metric of this crate at the installed metrics
-/// recorder.
+/// Registers a description of each metric of this crate at the installed metrics recorder, with a
+/// unit for metrics that count bytes or seconds.
 fn describe() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
     describe_counter!("rdma_async_operations_total", "Operations that have ended");

@@ -182,8 +182,8 @@ pub(crate) fn report_failed_end(device: &crate::RdmaDevice, error: &rdma_core::E
     device.metrics().count_failed_end();
 }
 
-/// Increments the metric of messages that had to wait for a credit (permission of the peer to
-/// send).
+/// Increments the metric of messages that had to wait for a credit (permission to send, which the
+/// peer gives).
 #[inline]
 pub(crate) fn count_credit_wait(device: &crate::RdmaDevice) {
     #[cfg(feature = "metrics")]

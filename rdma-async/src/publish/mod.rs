@@ -413,8 +413,8 @@ fn checksum(version: u64, value: &[u8]) -> u64 {
     xxh3_64_with_seed(value, version)
 }
 
-/// Returns the length of the published memory for values of at most `capacity` bytes: all headers
-/// and slots. Fails if the length exceeds the address space.
+/// Returns the length of the published memory for values of at most `capacity` bytes: the headers
+/// and the values of all slots. Fails if the length exceeds the address space.
 fn region_len(capacity: usize) -> Result<usize> {
     capacity
         .checked_mul(SLOTS)

@@ -20,9 +20,9 @@ use crate::builder::CompletionMode;
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 
-/// Number of polls of the completion queue between two yields of the driver task to the executor,
-/// if the driver is the only active task of its thread. More than one, because a yield takes longer
-/// than a poll.
+/// Maximum number of polls of the completion queue between two yields of the driver task to the
+/// executor, if the driver is the only active task of its thread. More than one, because a yield
+/// takes longer than a poll.
 const POLLS_PER_TURN: u32 = 64;
 /// Minimum duration of a yield of the driver task after which the driver assumes that another task
 /// has run. After [`LONE_YIELDS`] shorter yields in a row, the driver assumes that no other task is
@@ -102,8 +102,9 @@ impl Driver {
     }
 
     /// Repeats turns (rounds) until no poll has found a completion for the time that the completion
-    /// mode sets. A turn posts the staged requests, ends connections whose deadlines have passed,
-    /// polls the completion queue, and yields to the executor.
+    /// mode sets, or until a turn finds no completion and only the driver refers to the shard. A
+    /// turn posts the staged requests, ends connections whose deadlines have passed, polls the
+    /// completion queue, and yields to the executor.
     async fn poll_while_busy(&mut self, shard: &Arc<Shard>) {
         let spin = match shard.profile.completion {
             CompletionMode::Event => Duration::ZERO,

@@ -1,4 +1,4 @@
-//! [`LastTask`]: the task that polled for its own result last.
+//! [`LastTask`]: the task that last asked for permission to poll for its own result.
 
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::task::Waker;

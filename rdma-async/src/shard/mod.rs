@@ -607,8 +607,8 @@ impl Drop for WaitingFuture<'_> {
     }
 }
 
-/// Ends all connections of a shard with this error, because its completion queue cannot be polled,
-/// and wakes their waiting futures.
+/// Ends all connections of a shard with this error, and wakes their waiting futures. Called if the
+/// driver has failed, or if the completion queue cannot be polled.
 #[cold]
 fn fail_all(connections: &QueuePairMap<Arc<Connection>>, error: &Error) {
     for connection in connections.values() {

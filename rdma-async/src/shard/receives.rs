@@ -28,8 +28,9 @@ pub(super) struct Receives {
 }
 
 impl Receives {
-    /// Creates a shared receive queue without posted receives. The queue can hold `capacity`
-    /// receives, each for a message of at most `len` bytes.
+    /// Creates a shared receive queue without posted receives. Requests room for `capacity`
+    /// receives of `len` bytes each, or for the maximum of the device if the device supports fewer
+    /// receives.
     pub(super) fn new(domain: &ProtectionDomain, len: usize, capacity: usize) -> Result<Self> {
         let max = domain.context().attributes()?.max_shared_receive_requests();
         let requests = u32::try_from(capacity.min(max)).unwrap_or(u32::MAX);

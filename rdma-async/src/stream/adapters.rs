@@ -20,8 +20,8 @@ mod axum_listener {
         type Io = RdmaStream;
         type Addr = SocketAddr;
 
-        /// Waits for the next peer, and returns its stream and its address. Logs an error of
-        /// accepting, and tries again after a pause.
+        /// Waits for the next peer, and returns its stream and its address. If accepting fails,
+        /// logs the error, and tries again after a pause.
         async fn accept(&mut self) -> (RdmaStream, SocketAddr) {
             loop {
                 match self.accept_stream().await {

@@ -41,7 +41,8 @@ impl Deadlines {
     }
 
     /// Converts `deadline`, in microseconds since the creation of the connection, to an
-    /// [`Instant`]. Returns `None` for [`NO_DEADLINE`].
+    /// [`Instant`]. Returns `None` for [`NO_DEADLINE`], and for a time that an [`Instant`] cannot
+    /// represent.
     pub(crate) fn time(&self, deadline: u64) -> Option<Instant> {
         let since = Duration::from_micros(deadline);
         (deadline != NO_DEADLINE).then(|| self.epoch.checked_add(since))?

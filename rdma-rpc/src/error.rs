@@ -41,8 +41,9 @@ pub enum Error {
         cause: Arc<io::Error>,
     },
 
-    /// The text that the program passed as the address of a server is malformed, see
-    /// [`Address`](crate::Address).
+    /// The address of a server cannot be used: the text is malformed, see
+    /// [`Address`](crate::Address), or a server has already listened at this
+    /// [address in memory](crate::Address::memory).
     #[error("{text:?} is not an address: {reason}")]
     Address {
         /// The invalid text.
@@ -77,7 +78,8 @@ pub enum Error {
     },
 
     /// The server cancelled the call, for example at the end of the grace period of its shutdown.
-    /// The call may have been executed in part.
+    /// The call may have been executed in part. Also the error of sending or receiving a stream
+    /// item after the call has ended.
     #[error("the call was cancelled")]
     Cancelled,
 
@@ -256,7 +258,8 @@ pub enum BulkError {
 pub enum CallError<E> {
     /// The handler returned this error.
     Service(E),
-    /// An error of the framework: the reason for which the call has no response.
+    /// An error of the framework, for example because the call has no response, or because a
+    /// received value cannot be decoded.
     Rpc(Error),
 }
 

@@ -1,9 +1,10 @@
-//! [`Metadata`]: named byte strings that are sent with a request or a client's credentials.
+//! [`Metadata`]: named byte strings that are sent with a request, or at the beginning of a
+//! connection, for example as a client's credentials.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Maximum length of encoded metadata in bytes: half of a batch
+/// Maximum length of encoded metadata in bytes: less than half of a batch
 /// ([`MAX_BATCH_LEN`](crate::wire::MAX_BATCH_LEN)), so that requests with metadata can still share
 /// messages.
 pub(crate) const MAX_LEN: usize = 2048;
@@ -93,7 +94,7 @@ impl Metadata {
     }
 
     /// Decodes metadata from the received `bytes`, which may be arbitrary. Returns `None` if the
-    /// bytes are not encoded metadata.
+    /// bytes are not encoded metadata, or are longer than [`MAX_LEN`].
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         if bytes.is_empty() {
             return Some(Self::default());

@@ -40,9 +40,9 @@ pub(super) struct LeaseState {
     is_writable: bool,
     /// The leased memory; `None` once the lease has ended.
     held: Mutex<Option<LeasedMemory>>,
-    /// Set once the peer has released the memory.
+    /// Set once [`Self::set_released`] was called.
     is_released: AtomicBool,
-    /// Notification that the peer has released the memory.
+    /// Notification that `is_released` was set.
     changed: Notify,
 }
 
@@ -104,14 +104,16 @@ impl LeaseState {
         }
     }
 
-    /// Records that the peer has released the leased memory, that is, has confirmed that it no
-    /// longer accesses the memory.
+    /// Ends the wait of [`Self::released`]. Called when the peer has confirmed that it no longer
+    /// accesses the leased memory, and when the caller has cancelled the call whose result contains
+    /// the bulk.
     pub(super) fn set_released(&self) {
         self.is_released.store(true, Ordering::Release);
         self.changed.notify_waiters();
     }
 
-    /// Waits until the peer has confirmed that it no longer accesses the leased memory.
+    /// Waits until the peer has confirmed that it no longer accesses the leased memory, or the
+    /// caller has cancelled the call whose result contains the bulk.
     async fn released(&self) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());

@@ -38,7 +38,7 @@ impl PieceMemory<'_> {
 /// into pieces, which are taken and put back in order.
 pub(super) struct LocalPieces<'m> {
     memory: LocalMemory<'m>,
-    /// Offset in the bulk of the next piece.
+    /// Offset of the next piece in the bulk.
     at: usize,
 }
 
@@ -51,7 +51,8 @@ enum LocalMemory<'m> {
         device: RdmaDevice,
         /// Length of the whole memory in bytes.
         len: usize,
-        /// Memory of the pieces that were put back; `None` before the first piece.
+        /// Memory of the pieces that were put back; `None` before the first piece is put back, and
+        /// after memory was lost.
         joined: Option<LocalMr>,
         /// Memory that was not taken; `None` after the last piece.
         rest: Option<LocalMr>,
@@ -93,8 +94,9 @@ impl<'m> LocalPieces<'m> {
     }
 
     /// Takes the next piece, at most `len` bytes of local memory, for a transfer. Returns the
-    /// memory, and the offset in the bulk at which the piece is read or written. Fails, and takes
-    /// nothing, if an earlier operation is still using the memory.
+    /// memory, and the offset in the bulk at which the piece is read or written. Some memory must
+    /// be left, see [`Self::is_empty`]. Fails, and takes nothing, if an earlier operation is still
+    /// using the memory.
     pub(super) fn take(&mut self, len: usize) -> Result<(PieceMemory<'m>, usize)> {
         let piece = match &mut self.memory {
             LocalMemory::Region { rest, .. } => {

@@ -364,7 +364,8 @@ fn memories(parts: Vec<(usize, BulkMemory)>) -> Vec<BulkMemory> {
 
 impl OwnBulk {
     /// Takes the memory out of the bulk, and sets the bulk's state to `state`. Returns `None`, and
-    /// leaves the state unchanged, if the memory is in use elsewhere.
+    /// leaves the state unchanged, if a call is lending the memory, or if the memory was already
+    /// taken or is lost.
     fn take(&self, state: MemoryState) -> Option<BulkMemory> {
         let mut memory = self.memory.lock();
         match std::mem::replace(&mut *memory, state) {
@@ -376,9 +377,9 @@ impl OwnBulk {
         }
     }
 
-    /// Puts the memory of the bulk back after the end of its lease, so that the program can use or
-    /// lend the memory again. `memory` is `None` if the device could not end the lease; the memory
-    /// is then lost.
+    /// Puts the memory of the bulk back after the end of its lease, or if the lending failed. The
+    /// program can then use or lend the memory again. `memory` is `None` if the device could not
+    /// end the lease; the memory is then lost.
     fn put(&self, memory: Option<BulkMemory>) {
         *self.memory.lock() = memory.map_or(MemoryState::Taken, MemoryState::Available);
     }

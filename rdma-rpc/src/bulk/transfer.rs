@@ -194,7 +194,7 @@ impl Transfer {
 struct Turn<'c> {
     turns: &'c Semaphore,
     permit: Option<SemaphorePermit<'c>>,
-    /// Number of bytes that may still begin.
+    /// Number of bytes whose transfer may still begin in this turn.
     left: usize,
 }
 

@@ -290,8 +290,9 @@ impl ClientBuilder {
     }
 }
 
-/// Returns the error of connecting to a server that has not sent its settings within
-/// [`limits::CONNECT_TIMEOUT`].
+/// Returns the error of an attempt to connect in which the transport, such as TCP or RDMA, was not
+/// connected within [`limits::CONNECT_TIMEOUT`]. The wait for the server's settings has its own
+/// error, see [`Core::start`].
 fn late() -> Error {
     Error::disconnected(format!(
         "the server did not answer within {:?}",

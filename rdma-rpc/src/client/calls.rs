@@ -28,7 +28,8 @@ const MAX_POLL_TIME: Duration = Duration::from_micros(10);
 pub(crate) struct Calls {
     pub(super) slots: Box<[Mutex<Slot>]>,
     free: Mutex<FreeSlots>,
-    /// Wakes the calls that wait for a slot, when a slot is free or new calls are refused.
+    /// Wakes one of the calls that wait for a slot when a slot is free, and all of them when new
+    /// calls are refused.
     freed: Notify,
     /// Number of calls in progress. If a call is the only one, its request is sent immediately.
     active: AtomicU32,

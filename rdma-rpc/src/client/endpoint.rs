@@ -1,5 +1,5 @@
-//! [`Endpoint`]: one of the servers of a client of several servers, and the task that connects to
-//! the server again whenever the connection has ended.
+//! [`Endpoint`]: a server to which a client of several servers connects, and the task that connects
+//! to this server again whenever the connection has ended.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -141,9 +141,10 @@ impl EndpointState {
         self.state.lock().connection.clone()
     }
 
-    /// Returns the error that explains why calls cannot be sent to this endpoint (server address):
-    /// the server is unhealthy, or the last attempt to connect failed. Returns `None` if no error
-    /// is known, for example before the end of the first attempt to connect.
+    /// Returns the error that explains why calls cannot be sent to this endpoint (server): the
+    /// server is unhealthy, the last attempt to connect failed, or the last connection has ended.
+    /// Returns `None` if no error is known, for example before the end of the first attempt to
+    /// connect. An error stays recorded after a later attempt has succeeded.
     pub(super) fn error(&self) -> Option<Error> {
         let state = self.state.lock();
         if state.is_unhealthy {
@@ -269,8 +270,7 @@ fn jittered(pause: Duration) -> Duration {
     pause / 2 + (pause / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
 }
 
-/// Guard that counts a call as in progress at an endpoint (server address) until the guard is
-/// dropped.
+/// Guard that counts a call as in progress at an endpoint (server) until the guard is dropped.
 #[derive(Debug)]
 pub(super) struct InFlight(Arc<AtomicUsize>);
 

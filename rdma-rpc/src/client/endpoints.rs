@@ -95,8 +95,8 @@ impl Endpoints {
         }
     }
 
-    /// Returns an error that explains why no endpoint (server address) accepts calls: the first
-    /// error that any endpoint has recorded.
+    /// Returns an error that explains why no endpoint (server) accepts calls: the error of the
+    /// first endpoint in the list that has recorded an error.
     pub(super) fn error(&self) -> Error {
         let known = self.states.iter().find_map(|state| state.error());
         known.unwrap_or_else(|| Error::disconnected("the client has no endpoints"))

@@ -13,9 +13,10 @@ use crate::stream::SendWindow;
 use crate::wire::{CallId, Frame, FrameReader, Violation};
 
 impl Calls {
-    /// Passes each frame of a message from the server, such as a response or stream items, to its
-    /// call. The message may contain arbitrary bytes. Fails if the message violates the protocol;
-    /// the caller must then end the connection.
+    /// Handles the frames of a message from the server: passes responses and stream items to their
+    /// calls, and handles frames about the connection, such as settings. The message may contain
+    /// arbitrary bytes. Fails if the message violates the protocol, or if the server announces that
+    /// it closes the connection or refuses the client. The caller must then end the connection.
     pub(crate) fn handle(&self, core: &Arc<Core>, mut message: Message<'_>) -> Result<()> {
         let mut reader = FrameReader::new(message.bytes())?;
         loop {
@@ -96,8 +97,9 @@ impl Calls {
         }
     }
 
-    /// Returns the slot of the call with the ID `id`, which the server has sent. Fails if the ID
-    /// contains an index that no slot has.
+    /// Returns the slot with the index in `id`, a call ID that the server has sent. Fails if no
+    /// slot has this index. The caller must compare the generation in `id` with that of the slot,
+    /// because the call may have ended.
     fn slot(&self, id: CallId) -> Result<&parking_lot::Mutex<Slot>, Violation> {
         self.slots.get(id.index as usize).ok_or(Violation::Index)
     }

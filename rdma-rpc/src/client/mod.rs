@@ -123,7 +123,8 @@ impl Client {
     /// Returns a clone of this client whose calls have the time limit `limit`. The limit also
     /// applies to streaming calls, which have no deadline otherwise.
     ///
-    /// If `limit` is zero, nothing is sent, and calls fail with [`Error::DeadlineExceeded`].
+    /// If `limit` is zero, unary and streaming calls fail with [`Error::DeadlineExceeded`], and
+    /// nothing is sent. One-way calls are sent.
     #[must_use]
     pub fn with_deadline(&self, limit: Duration) -> Self {
         Self {

@@ -9,8 +9,8 @@ use crate::wire::{
 };
 
 /// Tests the decoders of the wire format with arbitrary `bytes`: decodes them as a message, as
-/// metadata and as a status. Encodes each decoded value, decodes the result again, and panics if
-/// the two decoded values differ.
+/// metadata and as a status, and encodes each decoded value. Panics if an encoded message or status
+/// cannot be decoded again, or if encoding the same metadata or message again yields other bytes.
 pub fn frames(bytes: &[u8]) {
     if let Some(metadata) = Metadata::decode(bytes) {
         let pairs = metadata.iter();

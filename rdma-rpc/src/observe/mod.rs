@@ -38,7 +38,8 @@ pub(crate) enum Outcome {
     Service,
     /// The handler panicked.
     Panicked,
-    /// The call has no response for another reason, for example because the connection has ended.
+    /// The call failed for another reason, for example because the connection has ended or the
+    /// response cannot be decoded.
     Failed,
 }
 
@@ -148,8 +149,8 @@ impl ClientObservation {
     }
 }
 
-/// Wraps `future` so that it runs in the tracing span of the handler that this thread is polling.
-/// Used for a task that continues the call of the handler.
+/// Wraps `future` so that it runs in the tracing span and the trace context of the handler that
+/// this thread is polling. Used for a task that continues the call of the handler.
 pub(crate) fn in_current_call<F: Future>(future: F) -> impl Future<Output = F::Output> {
     let future = future.in_current_span();
     #[cfg(feature = "trace")]

@@ -131,7 +131,7 @@ impl AnswerCache {
     ///
     /// `metadata` is the metadata of the request. `client` is the record of the connection's
     /// client, whose identifier the first request sets. `running` is the maximum number of running
-    /// calls of a client.
+    /// calls of a client; a value below [`MAX_ANSWERS`] counts as [`MAX_ANSWERS`].
     pub(crate) fn check(
         &self,
         metadata: &Metadata,

@@ -249,7 +249,9 @@ impl Outbox {
     }
 
     /// Passes the queued batches to the transport, oldest first, until the transport accepts no
-    /// more without waiting.
+    /// more without waiting. The flusher then sends the rest. Passes no batch while the flusher is
+    /// sending one, because batches must stay in order. Fails if the transport fails or has been
+    /// dropped because the connection has ended.
     fn send_queue(&self, state: &mut State) -> Result<(), Error> {
         let Some(link) = state.link.clone() else {
             return Err(ended());
@@ -324,8 +326,9 @@ impl Outbox {
         self.wait_until(is_done).await;
     }
 
-    /// Waits until `is_done` returns `true`. Calls `is_done` again whenever batches were sent or
-    /// the connection has ended.
+    /// Waits until `is_done` returns `true`. Calls `is_done` immediately, and again whenever all
+    /// complete batches were sent, the number of waiting bytes has fallen below a limit, or the
+    /// connection has ended.
     async fn wait_until(&self, mut is_done: impl FnMut() -> bool) {
         loop {
             let mut drained = std::pin::pin!(self.drained.notified());

@@ -68,9 +68,11 @@ impl ServerConnection {
         }
     }
 
-    /// Handles the frames of a message from the client: starts a call for each request, and passes
-    /// other frames, such as stream items, to their calls. The message may contain arbitrary bytes.
-    /// Fails if the message violates the protocol; the caller must then end the connection.
+    /// Handles the frames of a message from the client: starts a call for each request, passes
+    /// frames such as stream items to their calls, and handles frames about the connection, such as
+    /// settings. The message may contain arbitrary bytes. Fails if the message violates the
+    /// protocol, if the authentication refuses the client, or if the client announces that it
+    /// closes the connection. The caller must then end the connection.
     pub(crate) fn handle(&self, core: &Arc<Core>, mut message: Message<'_>) -> Result<()> {
         let mut reader = FrameReader::new(message.bytes())?;
         let mut clock = Instant::now();
@@ -168,7 +170,8 @@ impl ServerConnection {
     }
 
     /// Starts the handler of the request `incoming` for the method with the number `method`, or
-    /// refuses the request with a status, for example because of missing authentication.
+    /// refuses the request with a status, for example because of missing authentication. Fails only
+    /// if the client has violated the protocol.
     fn start_call(&self, method: u32, incoming: IncomingRequest<'_>) -> Result<()> {
         let (core, id) = (incoming.core, incoming.id);
         if id.index != ONE_WAY && id.index >= self.slots.count() {
@@ -226,8 +229,9 @@ impl ServerConnection {
         next
     }
 
-    /// Ends all running calls of this connection: their handlers are dropped, and their streams
-    /// fail with `error`, the error that ended the connection.
+    /// Ends the running calls of this connection: their handlers are dropped, and their streams
+    /// fail with `error`, the error that ended the connection. New calls are refused from now on.
+    /// One-way calls have no slot; their tasks end when the connection has ended.
     pub(crate) fn fail(&self, error: &Error) {
         self.is_closing.store(true, Ordering::SeqCst);
         self.slots.stop(|_| true, error, drop);
@@ -242,8 +246,9 @@ impl ServerConnection {
     }
 
     /// Ends the calls of the connection that still run at the end of a shutdown's grace period, and
-    /// sends their callers [`Status::Cancelled`]. The status [`Status::ShuttingDown`] would mean
-    /// that the calls were not started.
+    /// sends the client [`Status::Cancelled`] for each of them. The status [`Status::ShuttingDown`]
+    /// would mean that the calls were not started. One-way calls, which have no slot, run until the
+    /// connection ends.
     pub(super) fn stop(&self, core: &Core) {
         let stopped = |id| refuse(core, id, &Status::Cancelled);
         let next = self.slots.stop(|_| true, &Error::ShuttingDown, stopped);

@@ -468,7 +468,8 @@ where
     }
 }
 
-/// Returns the outcome of a handler for metrics and traces: success, or an error of the service.
+/// Returns the outcome of a handler for the metrics and for the numbers of calls that the
+/// reflection service reports: success, or an error of the service.
 pub(super) fn outcome_of<T, E>(result: &Result<T, E>) -> Outcome {
     match result {
         Ok(_) => Outcome::Ok,
@@ -493,14 +494,14 @@ pub(super) fn poll<Fut: Future>(
     polled
 }
 
-/// Drops the future of a handler that may have panicked. Catches a panic of the destructor, so that
-/// only this call fails.
+/// Drops the future of a handler that has panicked or whose call was ended. Catches a panic of the
+/// destructor, so that only this call fails.
 pub(super) fn drop_catching_panic<Fut>(boxed: FutureBox<Fut>) {
     drop(catch_unwind(AssertUnwindSafe(|| drop(boxed))));
 }
 
 /// Decodes the body of a request with the codec `C`. `codec` is the codec number that the request
-/// contains. Fails if this number is not that of `C`.
+/// contains. Fails if this number is not that of `C`, or if `C` cannot decode the body.
 fn decode<C: Decode<Q>, Q>(codec: u8, body: Body<'_>) -> Result<Q, CodecError> {
     if codec != C::ID {
         return Err(CodecError::codec_mismatch(codec, C::ID));

@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::stream::Streams;
 use crate::wire::{CallId, Violation};
 
-/// Table of the running calls of a connection. Each slot of the table has room for one call. The
-/// client chooses the slot of each call, so the number of slots limits the running calls.
+/// Table of the running calls of a connection, except one-way calls. The client chooses the slot of
+/// each call. Each slot has room for one call, so the number of slots limits the running calls.
 #[derive(Debug)]
 pub(super) struct Slots(Box<[Mutex<Slot>]>);
 

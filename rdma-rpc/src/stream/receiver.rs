@@ -15,8 +15,8 @@ use crate::error::Error;
 use crate::payload::BodyBuffer;
 use crate::wire::{CallId, Header};
 
-/// Receiver of a stream of items of type `T` from the other end of a call. The items arrive in
-/// order. The receiver also implements [`Stream`].
+/// Receiver of a stream of items of type `T` from the other end of a call. Returns the items in the
+/// order in which they were sent. The receiver also implements [`Stream`].
 ///
 /// The sender of the stream waits while 4096 sent items or 256 KiB have not been taken from the
 /// receiver.
@@ -31,8 +31,8 @@ pub struct Receiver<T> {
     is_done: bool,
 }
 
-/// Decodes an item with the codec `C`. `codec` is the number of the codec in the item's frame;
-/// fails if it is not the number of `C`.
+/// Decodes an item with the codec `C`. `codec` is the number of the codec in the item's frame.
+/// Fails if this number is not that of `C`, or if `C` cannot decode the item.
 fn decode<C: Decode<T>, T>(codec: u8, item: EncodedItem<'_>) -> Result<T, CodecError> {
     if codec != C::ID {
         return Err(CodecError::codec_mismatch(codec, C::ID));

@@ -53,7 +53,7 @@ pub(crate) enum Header<'a> {
     },
     BulkRead {
         lease: LeaseId,
-        /// Number of the transfer, which the answer repeats.
+        /// Number of this request for one piece, which the answer repeats.
         tag: u32,
         at: u64,
         len: u32,

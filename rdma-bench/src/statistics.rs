@@ -15,7 +15,8 @@ const TAIL: usize = 2;
 /// operations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Number of operations that were measured.
+    /// Number of operations. If the samples were kept, this number includes the last operation,
+    /// which has no sample.
     pub iterations: usize,
     /// The minimum latency.
     pub min: f64,

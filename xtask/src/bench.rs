@@ -95,9 +95,9 @@ impl Options {
     }
 }
 
-/// Builds the benchmarks that `options` select, and runs them on the machine that has the device:
-/// this machine or the virtual machine. The results are written below the target directory. Returns
-/// the first exit status that is not 0.
+/// Builds all benchmarks, and runs the parts that `options` select, each on the machine that has
+/// its device: this machine or the virtual machine. The results are written below the target
+/// directory. Returns the first exit status that is not 0, else 0.
 pub(crate) fn run(shell: &Shell, options: Options) -> anyhow::Result<u8> {
     packages::install(shell, packages::BUILD)?;
     if let Err(error) = packages::install(shell, packages::PERFTEST) {

@@ -113,7 +113,7 @@ fn layout(size: usize) -> Result<Layout> {
 }
 
 impl Setup {
-    /// Allocates registered memory for a message of `size` bytes of this process.
+    /// Allocates and registers memory of this process for a message of `size` bytes.
     pub(super) fn allocate(&self, size: usize) -> Result<LocalMr> {
         Ok(self.rdma.alloc_local_mr(layout(size)?)?)
     }

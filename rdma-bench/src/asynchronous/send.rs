@@ -14,7 +14,8 @@ const MAX_PIECE: usize = 4352;
 const MAX_READERS: usize = 16;
 
 /// Measures half of the round trip of a message of `size` bytes and its echo. The client sends
-/// first. `recorder` records the time of each send, and ends the test.
+/// first. `recorder` records the time of each send, and ends the test. Exception: the server of a
+/// test with a duration runs until the caller drops the future.
 pub(super) async fn latency(setup: &Setup, size: usize, recorder: &mut Recorder) -> Result<()> {
     let rdma = &setup.rdma;
     let message = setup.allocate(size)?;

@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::plan::Length;
 use crate::statistics::Bandwidth;
 
-/// Number of completed operations after which a bandwidth test reads the clock again. Reading the
-/// clock after every operation would take a noticeable part of the time.
+/// Number of completed operations after which a bandwidth test without a time limit reads the clock
+/// again. Reading the clock after every operation would take a noticeable part of the time.
 const PERIOD: usize = 16;
 
 /// State that the concurrent loops of a bandwidth test share. Each loop runs one operation after

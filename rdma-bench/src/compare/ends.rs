@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 /// Interval between two checks whether a server or client process has ended: long, so that the
 /// checks do not disturb the measurement.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
-/// Maximum time that a server process may take from its start until it listens on its port. After
-/// this time, the run fails.
+/// Maximum time that a server may take from its start until it listens on its port, and a client
+/// until its output suffices to start its companion. After this time, the run fails.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A child process whose output is read while the process runs. The process is killed when this

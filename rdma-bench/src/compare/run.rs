@@ -30,7 +30,8 @@ const MALLOC: &[&str] = &["--memory", "malloc"];
 /// both in turn. Without `peer`, only measures `ours`.
 ///
 /// Measures pairs of runs until the results show that `goal` is met or missed, or until `effort`
-/// allows no further pair. The order within a pair alternates, so that it favors neither program.
+/// allows no further pair. Without a goal or `peer`, stops after the smallest number of pairs that
+/// `effort` allows. The order within a pair alternates, so that it favors neither program.
 ///
 /// # Errors
 ///

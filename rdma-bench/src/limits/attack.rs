@@ -59,9 +59,9 @@ impl Side {
     }
 }
 
-/// Parses one end of the connection from `printed`, the output of a test so far. `name` is `local`
-/// for this process's end, or `remote` for the peer's end. Returns `None` if the two header lines
-/// of that end are missing or incomplete.
+/// Parses one end of the connection from `printed`, the output of a test's client so far. `name` is
+/// `local` for the client's end, or `remote` for the server's end. Returns `None` if the two header
+/// lines of that end are missing or incomplete.
 fn parse_side(printed: &str, name: &str) -> Option<Side> {
     let begin = format!(" {name} address: ");
     let mut lines = printed

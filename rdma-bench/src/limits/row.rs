@@ -42,7 +42,7 @@ impl Row {
         format!("cargo xtask bench --device softroce --only {}", self.id)
     }
 
-    /// Returns the goal of this comparison as text for tables, for example `ratio <= 1.10`.
+    /// Returns the goal of this comparison as text for tables, for example `ratio at most 1.10`.
     pub fn goal_text(&self) -> String {
         let (word, number) = match self.goal.bound() {
             Bound::AtMost(number) => ("at most", number),

@@ -362,7 +362,7 @@ fn timed_command(program: &Path, args: &[&str], time: Duration) -> Vec<OsString>
 }
 
 /// Reads the number that `statistic` selects, such as a percentile, from `printed`: the JSON output
-/// of the program `name` (`yardstick`, `connections`, `streams` or `rdma-bench-peers`).
+/// of the program `name` (`yardstick`, `connections`, `streams`, `web` or `rdma-bench-peers`).
 fn read_json(name: &str, statistic: Statistic, printed: &str) -> Result<Reading> {
     let refuse = |reason: String| Error::Program {
         program: name.to_owned(),

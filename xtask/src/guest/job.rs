@@ -89,7 +89,7 @@ impl Job {
     }
 }
 
-/// Returns the tag (the name in the 9p protocol) by which the guest mounts the shared directory
+/// Returns the tag (the name of a virtual 9p device) by which the guest mounts the shared directory
 /// with the index `index`.
 pub(crate) fn share_tag(index: usize) -> String {
     format!("share{index}")

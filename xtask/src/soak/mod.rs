@@ -259,9 +259,9 @@ fn random_rounds(_: &Shell, time: Duration) -> anyhow::Result<u8> {
 }
 
 fn dropped_futures(_: &Shell, time: Duration) -> anyhow::Result<u8> {
-    /// The environment variables by which softroce sends messages on each path: shared memory, UDP
-    /// with lost packets, or softroce's own choice. Each run uses the next element, so that all
-    /// paths are tested.
+    /// The environment variables that select the path on which softroce sends messages: shared
+    /// memory, UDP with lost packets, or softroce's own choice. Each run uses the next element, so
+    /// that all paths are tested.
     const PATHS: [&[(&str, &str)]; 3] = [
         &[("SOFTROCE_PATH", "shared")],
         &[("SOFTROCE_PATH", "udp"), ("SOFTROCE_LOSS", "0.001")],

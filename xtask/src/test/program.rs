@@ -80,7 +80,8 @@ impl Outcome {
         self.name.split_once(' ').unwrap_or(("", &self.name))
     }
 
-    /// Returns this outcome as one line of text for the report, without the name of the program.
+    /// Returns this outcome as one line of text, without the name of the program. The line is
+    /// printed when the program has ended.
     pub(crate) fn summary(&self) -> String {
         let Counts {
             passed,

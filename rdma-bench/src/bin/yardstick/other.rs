@@ -10,8 +10,8 @@ use clap::ValueEnum;
 use crate::Role;
 use crate::system::Shared;
 
-/// Maximum time that either process of a measurement waits for the other. After this time, the
-/// measurement fails.
+/// Maximum time that a process of a measurement waits until the other process is ready, or polls
+/// for a change by the other process. After this time, the measurement fails.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Number of polls of a condition between two reads of the clock: reading the clock takes long
 /// compared with a poll.

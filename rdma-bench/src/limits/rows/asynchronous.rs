@@ -19,8 +19,8 @@ const fn within(args: &'static [&'static str]) -> Term {
     Term::of(Source::Connections(args))
 }
 
-/// Defines a row that compares rdma-async with rdma-core, both with the same number of outstanding
-/// requests (64, unless other arguments are given).
+/// Defines a row that compares rdma-async with rdma-core, both with 64 outstanding requests. The
+/// optional last parameter replaces `BUSY_DEPTH_64`, the arguments of `rdma-bench` for rdma-async.
 macro_rules! async_beside_core {
     ($id:literal, $what:literal, $unit:expr, $verb:expr, $size:expr, $least:expr) => {
         async_beside_core!($id, $what, $unit, $verb, $size, $least, BUSY_DEPTH_64)

@@ -55,7 +55,10 @@ const HEADERS_LEN: usize = SLOTS * HEADER_LEN;
 const MAX_SINGLE_READ_LEN: usize = 2048;
 /// Time limit of a reader that finds no complete value because the owner writes continually. Far
 /// longer than a read, so that only a constantly overwritten value exceeds it.
-const READ_TIMEOUT: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = match cfg!(test) {
+    true => Duration::from_millis(200),
+    false => Duration::from_secs(10),
+};
 
 /// A value in memory of this end that peers read by RDMA, without involving this program.
 ///
@@ -304,23 +307,24 @@ impl<'c> PublishedReader<'c> {
     /// matches its checksum. The value does not match if the owner has overwritten it during the
     /// read.
     async fn retry_read(&mut self) -> Result<()> {
+        let exceeded = || Error::Timeout {
+            what: "finding a complete published value",
+            limit: READ_TIMEOUT,
+        };
         let begun = Instant::now();
         let again = async {
             while !self.try_read().await? {
                 // Other tasks must be able to run even if every read completes without waiting.
                 tokio::task::yield_now().await;
+                // Such reads end before `timeout` examines the time.
                 if begun.elapsed() > READ_TIMEOUT {
-                    break;
+                    return Err(exceeded());
                 }
             }
             Ok(())
         };
-        timeout(READ_TIMEOUT, again)
-            .await
-            .unwrap_or(Err(Error::Timeout {
-                what: "finding a complete published value",
-                limit: READ_TIMEOUT,
-            }))
+        let outcome = timeout(READ_TIMEOUT, again).await;
+        outcome.unwrap_or_else(|_| Err(exceeded()))
     }
 
     /// Reads the newest published value and its header once, into local memory of the reader.
@@ -421,4 +425,26 @@ fn region_len(capacity: usize) -> Result<usize> {
         .and_then(|slots| slots.checked_add(HEADERS_LEN))
         .filter(|&len| isize::try_from(len).is_ok())
         .ok_or_else(|| Error::invalid("capacity of a published value", "it is too large"))
+}
+
+#[cfg(all(test, not(loom_models)))]
+mod tests {
+    use crate::{LocalMrWriteAccess, testing};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_value_that_never_matches_its_checksum_is_an_error() {
+        let (client, server) = testing::pair(|builder| builder).await;
+        let layout = Layout::from_size_align(HEADERS_LEN + SLOTS * 64, 8).unwrap();
+        let mut region = server.alloc_local_mr(layout).unwrap();
+        region.as_mut_slice().fill(0xff);
+        let lent = server.lend(region).map_err(|(_, error)| error).unwrap();
+        let mut reader = PublishedReader::new(&client, lent.token()).unwrap();
+        for _ in 0..2 {
+            let error = reader.read().await.unwrap_err();
+            assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        }
+        assert_eq!(reader.version(), 0);
+    }
 }

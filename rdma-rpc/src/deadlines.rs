@@ -36,8 +36,11 @@ impl Deadlines {
     /// the connection. Returns [`NO_DEADLINE`] if `limit` is `None` or too long.
     pub(crate) fn after(&self, now: Instant, limit: Option<Duration>) -> u64 {
         let end = |limit| now.saturating_duration_since(self.epoch).checked_add(limit);
-        let micros = |end: Duration| u64::try_from(end.as_micros()).ok();
-        limit.and_then(end).and_then(micros).unwrap_or(NO_DEADLINE)
+        limit.and_then(end).map_or(NO_DEADLINE, |end| {
+            // Arithmetic of 64 bits is faster than that of `Duration::as_micros`.
+            let micros = end.as_secs().saturating_mul(1_000_000);
+            micros.saturating_add(end.subsec_micros().into())
+        })
     }
 
     /// Converts `deadline`, in microseconds since the creation of the connection, to an

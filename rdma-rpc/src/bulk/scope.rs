@@ -18,74 +18,88 @@ thread_local! {
 
 /// A thread's list of the [`Bulk`]s (lent memory) in the value that the thread is encoding or
 /// decoding. The list is open only during the encoding or decoding. Most values contain no bulk, so
-/// opening and closing the list only sets a flag.
+/// opening and closing an empty list only sets a flag.
 struct Scope<T> {
     is_open: Cell<bool>,
+    /// Set if `bulks` may contain bulks, so that an empty list need not be examined.
+    is_used: Cell<bool>,
     /// Bulks of the value of the open scope. Empty while no scope is open.
     bulks: RefCell<T>,
 }
 
-impl<T> Scope<T> {
+impl<T: Default> Scope<T> {
     const fn new(none: T) -> Self {
         Self {
             is_open: Cell::new(false),
+            is_used: Cell::new(false),
             bulks: RefCell::new(none),
         }
     }
-}
 
-/// List of [`Bulk`]s that a [`Scope`] stores: the parts of lent memory in the value that this
-/// thread is encoding or decoding. There is one list type for encoding and one for decoding.
-trait Bulks: Default {
-    fn is_empty(&self) -> bool;
+    /// Calls `change` with the list of the open scope. Returns its result, or `None` if no scope is
+    /// open.
+    fn update<R>(&self, change: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.is_open.get().then(|| {
+            self.is_used.set(true);
+            change(&mut self.bulks.borrow_mut())
+        })
+    }
+
+    /// Returns the list, and leaves an empty list.
+    #[cold]
+    fn take(&self) -> T {
+        self.is_used.set(false);
+        self.bulks.take()
+    }
+
+    /// Restores the list `outer` of a scope in which the closed scope was opened, or leaves an
+    /// empty list.
+    #[cold]
+    fn restore(&self, outer: Option<Box<T>>) {
+        self.is_open.set(outer.is_some());
+        self.is_used.set(outer.is_some());
+        let closed = self.bulks.replace(*outer.unwrap_or_default());
+        drop(closed);
+    }
 }
 
 /// Guard that exists while a thread encodes or decodes one value and lists its [`Bulk`]s in a
 /// [`Scope`]. Dropping the guard closes the list, even if a codec panics. If this value was encoded
 /// inside of another one, the drop restores the list of the other value.
-struct OpenScope<T: Bulks + 'static> {
+struct OpenScope<T: Default + 'static> {
     scope: &'static LocalKey<Scope<T>>,
-    outer: Option<T>,
+    outer: Option<Box<T>>,
 }
 
-impl<T: Bulks> OpenScope<T> {
+impl<T: Default> OpenScope<T> {
     /// Starts to list the [`Bulk`]s of a value that this thread encodes or decodes. `scope` is the
-    /// thread's list for encoding or for decoding. `bulks` is the initial content of the list, such
-    /// as the bulks that are already lent.
-    fn new(scope: &'static LocalKey<Scope<T>>, bulks: T) -> Self {
+    /// thread's list for encoding or for decoding.
+    #[inline]
+    fn new(scope: &'static LocalKey<Scope<T>>) -> Self {
         let outer = scope.with(|scope| {
             let has_outer = scope.is_open.replace(true);
-            if has_outer || !bulks.is_empty() {
-                let outer = scope.bulks.replace(bulks);
-                return has_outer.then_some(outer);
-            }
-            None
+            has_outer.then(|| Box::new(scope.take()))
         });
         Self { scope, outer }
     }
 
     /// Returns the list of the [`Bulk`]s of the value that this thread is encoding or decoding, and
-    /// empties the list in the scope.
-    fn take(&self) -> T {
-        self.scope.with(|scope| {
-            let is_empty = scope.bulks.borrow().is_empty();
-            match is_empty {
-                true => T::default(),
-                false => scope.bulks.take(),
-            }
-        })
+    /// empties the list in the scope. Returns `None` if no bulk was added to the list.
+    #[inline]
+    fn take(&self) -> Option<T> {
+        self.scope
+            .with(|scope| scope.is_used.get().then(|| scope.take()))
     }
 }
 
-impl<T: Bulks> Drop for OpenScope<T> {
+impl<T: Default> Drop for OpenScope<T> {
+    #[inline]
     fn drop(&mut self) {
-        let outer = self.outer.take();
         self.scope.with(|scope| {
-            scope.is_open.set(outer.is_some());
-            let is_empty = scope.bulks.borrow().is_empty();
-            if outer.is_some() || !is_empty {
-                let closed = scope.bulks.replace(outer.unwrap_or_default());
-                drop(closed);
+            if self.outer.is_some() || scope.is_used.get() {
+                scope.restore(self.outer.take());
+            } else {
+                scope.is_open.set(false);
             }
         });
     }
@@ -116,18 +130,6 @@ impl Default for EncodedBulks {
     }
 }
 
-impl Bulks for EncodedBulks {
-    fn is_empty(&self) -> bool {
-        self.lent.is_empty() && self.missing.is_empty()
-    }
-}
-
-impl Bulks for Vec<Bulk> {
-    fn is_empty(&self) -> bool {
-        self.as_slice().is_empty()
-    }
-}
-
 /// Maximum number of [`Bulk`]s (parts of lent memory) in one request or result. Limits the number
 /// of memory regions that both ends must track for one message.
 pub(super) const MAX_BULKS: usize = 1 << 10;
@@ -147,10 +149,13 @@ pub(super) fn encode_in_scope<T>(
     lent: Vec<(Bulk, Token)>,
     encode: impl FnOnce() -> T,
 ) -> (T, Vec<Bulk>) {
-    let missing = Vec::new();
-    let scope = OpenScope::new(&ENCODING, EncodedBulks { lent, missing });
+    let scope = OpenScope::new(&ENCODING);
+    if !lent.is_empty() {
+        ENCODING.with(|scope| scope.update(|bulks| bulks.lent = lent));
+    }
     let encoded = encode();
-    (encoded, scope.take().missing)
+    let missing = scope.take().map(|bulks| bulks.missing);
+    (encoded, missing.unwrap_or_default())
 }
 
 /// Calls `encode`, which encodes a value, to find out whether the value contains a [`Bulk`].
@@ -164,7 +169,7 @@ pub(crate) fn detect_bulks<T>(encode: impl FnOnce() -> T) -> (T, bool) {
 /// Returns whether the value that this thread is encoding contains a [`Bulk`] whose memory was not
 /// lent to the peer yet. The encoded value is then not usable.
 pub(crate) fn is_incomplete() -> bool {
-    ENCODING.with(|scope| !scope.bulks.borrow().missing.is_empty())
+    ENCODING.with(|scope| scope.is_used.get() && !scope.bulks.borrow().missing.is_empty())
 }
 
 /// Returns the token (access permission) that represents `bulk` in the value that this thread is
@@ -172,46 +177,42 @@ pub(crate) fn is_incomplete() -> bool {
 /// empty token. The caller of [`encode_in_scope`] then lends the memory, and encodes the value
 /// again to insert the real token. Fails outside of [`encode_in_scope`].
 pub(super) fn token_of(bulk: &Bulk) -> Result<Token, &'static str> {
-    ENCODING.with(|scope| {
-        if !scope.is_open.get() {
-            return Err(OUTSIDE_OF_CALL);
-        }
-        let bulks = &mut *scope.bulks.borrow_mut();
+    let token = |bulks: &mut EncodedBulks| {
         let is_same = |other: &Bulk| other.is_same(bulk);
         if let Some((_, token)) = bulks.lent.iter().find(|(other, _)| is_same(other)) {
-            return Ok(*token);
+            return *token;
         }
         if !bulks.missing.iter().any(is_same) {
             bulks.missing.push(bulk.clone());
         }
-        Ok(Token::default())
-    })
+        Token::default()
+    };
+    let found = ENCODING.with(|scope| scope.update(token));
+    found.ok_or(OUTSIDE_OF_CALL)
 }
 
 /// Decodes a value with `decode`. Returns the result of `decode`, and clones of the [`Bulk`]s in
 /// the value. The bulks refer to memory of the peer, which this end may not access yet.
 pub(crate) fn decode_in_scope<T>(decode: impl FnOnce() -> T) -> (T, Vec<Bulk>) {
-    let scope = OpenScope::new(&DECODING, Vec::new());
+    let scope = OpenScope::new(&DECODING);
     let decoded = decode();
-    (decoded, scope.take())
+    (decoded, scope.take().unwrap_or_default())
 }
 
 /// Creates the [`Bulk`] for a token in the value that this thread is decoding, and adds it to the
 /// list of the value's bulks. The bulk refers to memory of the peer. Fails outside of
 /// [`decode_in_scope`], or if the value already contains [`MAX_BULKS`] bulks.
 pub(super) fn add_received(token: Token) -> Result<Bulk, &'static str> {
-    DECODING.with(|scope| {
-        if !scope.is_open.get() {
-            return Err(OUTSIDE_OF_CALL);
-        }
-        let received = &mut *scope.bulks.borrow_mut();
+    let add = |received: &mut Vec<Bulk>| {
         let bulk = Bulk::of_peer(PeerBulk::new(token));
         if received.len() >= MAX_BULKS {
             return Err("a value can contain at most 1024 bulks");
         }
         received.push(bulk.clone());
         Ok(bulk)
-    })
+    };
+    let added = DECODING.with(|scope| scope.update(add));
+    added.ok_or(OUTSIDE_OF_CALL)?
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! [`RdmaBuilder`]: the settings of connections and listeners, and their creation.
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +40,20 @@ pub enum CompletionMode {
 /// Default maximum length, in bytes, of a message that is sent in one piece. Long enough for a page
 /// of 4096 bytes and a header of the program's own protocol.
 const MESSAGE_LENGTH: usize = 4096 + 256;
+
+/// Minimum and maximum message length of an end, in bytes: the length of a message that the peer
+/// sends in one piece.
+pub(crate) const MESSAGE_LENGTHS: RangeInclusive<usize> = 64..=1 << 24;
+
+/// Minimum keep-alive time of a connection.
+const MIN_KEEP_ALIVE: Duration = Duration::from_secs(4);
+
+/// Maximum keep-alive time of a connection. The first probe is sent after half of this time, and
+/// Linux accepts at most 32,767 seconds.
+const MAX_KEEP_ALIVE: Duration = Duration::from_secs(2 * 32_767);
+
+/// Maximum of a time limit, about 30 years, so that the end of the limit is a valid time.
+const MAX_TIMEOUT: Duration = Duration::from_secs(1 << 30);
 
 /// Settings of the connections that a builder creates. Each field is described at the method of
 /// [`RdmaBuilder`] that sets the field.
@@ -253,7 +268,7 @@ impl RdmaBuilder {
     /// ([`Self::read_ahead`]).
     #[doc(alias = "max_message_length")]
     pub fn message_length(mut self, bytes: usize) -> Self {
-        self.settings.payload = bytes.clamp(64, 1 << 24);
+        self.settings.payload = bytes.clamp(*MESSAGE_LENGTHS.start(), *MESSAGE_LENGTHS.end());
         self
     }
 
@@ -349,18 +364,18 @@ impl RdmaBuilder {
     /// Sets the time limit for the peer's answer to a request for memory, and for [`Rdma::close`].
     /// The default is 10 s.
     pub fn response_timeout(mut self, limit: Duration) -> Self {
-        self.settings.response_timeout = limit;
+        self.settings.response_timeout = limit.min(MAX_TIMEOUT);
         self
     }
 
     /// Sets the approximate time after which an idle connection detects that the peer's host is
-    /// unreachable. The default is 20 s, the minimum 4 s. The end of the peer's program is detected
-    /// immediately.
+    /// unreachable. The default is 20 s, the minimum 4 s, the maximum 18 hours (65,534 s, the
+    /// system's limit). The end of the peer's program is detected immediately.
     ///
     /// TCP keep-alive probes begin after half of this time and are at least one second apart, so
     /// a time below 8 s can be exceeded by up to 2 s.
     pub fn keep_alive(mut self, limit: Duration) -> Self {
-        self.settings.keep_alive = limit.max(Duration::from_secs(4));
+        self.settings.keep_alive = limit.clamp(MIN_KEEP_ALIVE, MAX_KEEP_ALIVE);
         self
     }
 

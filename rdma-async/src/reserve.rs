@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rdma_core::RemoteMemory;
 use tokio::sync::Notify;
+use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, sleep_until};
 
 use crate::connection::{Connection, EndedAccess, Loan};
@@ -99,7 +100,8 @@ impl Rdma {
         let output = tokio::select! {
             biased;
             output = operation => Some(output),
-            () = state.expired() => None,
+            // The operation may use tokio's whole budget at every poll, and the timer needs budget.
+            () = unconstrained(state.expired()) => None,
         };
         let region = reservation.end().await?;
         Ok(Reserved { region, output })

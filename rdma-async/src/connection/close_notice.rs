@@ -55,9 +55,11 @@ impl Connection {
 
     /// Sends a message without a body, so that the connection ends if the peer does not acknowledge
     /// it. Sends nothing while a request is in flight, because that request also needs an
-    /// acknowledgement. Also sends nothing while messages wait to be sent.
+    /// acknowledgement. Also sends nothing while control messages wait to be sent. Bytes of a
+    /// stream that wait for credits are no reason: nothing else would detect that the peer has
+    /// failed.
     pub(super) fn probe(&self) {
-        if self.has_delivered_all() {
+        if self.outbox.is_empty() && self.sender.lock().is_idle() {
             self.send_control(Kind::Credit);
         }
     }

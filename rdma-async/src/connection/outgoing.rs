@@ -432,7 +432,9 @@ impl Connection {
         // checks for credits and room afterwards, so at least one of the two threads sees the
         // change of the other.
         fence(Ordering::SeqCst);
-        if outgoing.is_empty() {
+        // A writer that holds the lock may add the last piece for which this flush was scheduled,
+        // and schedules no other one.
+        if !includes_open && outgoing.is_empty() {
             return;
         }
         let mut pieces = outgoing.pieces.lock();

@@ -304,10 +304,15 @@ impl<Q: Posted> SendState<Q> {
         if number < self.ended || number >= self.accepted {
             return None;
         }
-        match &mut self.request(number).waker {
+        let request = self.request(number);
+        // A pipeline waits for requests that were submitted without a waiting future.
+        let was_awaited = std::mem::replace(&mut request.is_awaited, true);
+        let replaced = match &mut request.waker {
             Some(known) if known.will_wake(waker) => None,
             other => other.replace(waker.clone()),
-        }
+        };
+        self.awaited += usize::from(!was_awaited);
+        replaced
     }
 
     /// Removes the waker of the request `number`, whose future is dropped. Returns the waker, which

@@ -13,6 +13,7 @@ use rdma_core::{
 };
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
+use tokio::task::coop::consume_budget;
 
 use super::DatagramAddress;
 use crate::error::{Error, Result};
@@ -164,6 +165,8 @@ impl Queues {
         &self,
         mut attempt: impl FnMut(&mut Inner) -> Option<Result<T>>,
     ) -> Result<T> {
+        // Lets other tasks run even if every attempt returns a value immediately.
+        consume_budget().await;
         loop {
             let mut progress = pin!(self.progress.notified());
             // Must register before the poll: another task may handle a completion right after it.

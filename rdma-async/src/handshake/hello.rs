@@ -2,6 +2,7 @@
 
 use rdma_core::Endpoint;
 
+use crate::builder::MESSAGE_LENGTHS;
 use crate::connection::Depths;
 
 /// First bytes of a hello (magic number). An end refuses a peer that sends other bytes, because the
@@ -43,8 +44,8 @@ impl EndLimits {
     }
 
     /// Decodes the limits of the peer. Returns a reason for refusing the peer if it uses another
-    /// protocol or version, or accepts fewer than two data messages, or fewer than two control
-    /// messages, in flight.
+    /// protocol or version, accepts fewer than two data messages, or fewer than two control
+    /// messages, in flight, or has a message length outside of [`MESSAGE_LENGTHS`].
     pub(crate) fn decode(bytes: &[u8; Self::ENCODED_LEN]) -> Result<Self, String> {
         let short = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
         if bytes[..8] != MAGIC {
@@ -63,10 +64,12 @@ impl EndLimits {
         if depths.data < 2 || depths.control < 2 {
             return Err("it accepts too few messages in flight".to_owned());
         }
-        Ok(Self {
-            depths,
-            payload: u32::from_be_bytes(bytes[14..18].try_into().expect("four bytes")),
-        })
+        let payload = u32::from_be_bytes(bytes[14..18].try_into().expect("four bytes"));
+        // A stream allocates memory of this length.
+        if !MESSAGE_LENGTHS.contains(&(payload as usize)) {
+            return Err(format!("it accepts messages of {payload} bytes"));
+        }
+        Ok(Self { depths, payload })
     }
 }
 
@@ -148,6 +151,9 @@ mod tests {
         assert_eq!(spoiled(0, b'x'), "it does not use this protocol");
         assert_eq!(spoiled(9, 1), "it uses version 1, and this end 2");
         assert_eq!(spoiled(11, 0), "it accepts too few messages in flight");
+        // Above the maximum, and below the minimum.
+        assert_eq!(spoiled(14, 1), "it accepts messages of 16781312 bytes");
+        assert_eq!(spoiled(16, 0), "it accepts messages of 0 bytes");
         assert!(spoiled(18 + 26, 0).contains("no such path MTU"));
     }
 }

@@ -110,8 +110,13 @@ impl PublishedReader<'_> {
     pub async fn announced(&mut self) -> Result<&[u8]> {
         let before = self.version();
         loop {
-            self.rdma.receive_write_immediate().await?;
+            // If this future is dropped during the read, the next call reads the value.
+            if !self.has_notification {
+                self.rdma.receive_write_immediate().await?;
+                self.has_notification = true;
+            }
             self.read().await?;
+            self.has_notification = false;
             // The notification may be about a change that an earlier read has found.
             if self.version() != before {
                 return Ok(self.last_value());

@@ -207,6 +207,8 @@ pub struct PublishedReader<'c> {
     /// Range of the last read value within `local`.
     value: Range<usize>,
     version: u64,
+    /// Set while a received notification was not yet followed by a successful read.
+    has_notification: bool,
 }
 
 /// Header of a slot of the published memory, as a reader has read it. Not valid if the owner was
@@ -242,6 +244,7 @@ impl<'c> PublishedReader<'c> {
             capacity: slots / SLOTS,
             value: 0..0,
             version: 0,
+            has_notification: false,
         })
     }
 

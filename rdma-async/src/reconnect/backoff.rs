@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::error::{Error, Result};
 
@@ -90,15 +90,29 @@ impl Pauses {
         self.next = self.backoff.first;
     }
 
+    /// Waits for `future`, and returns its output. Fails with [`Error::Timeout`] at the time limit.
+    pub(super) async fn within_limit<F: Future>(&self, future: F) -> Result<F::Output> {
+        match self.end {
+            None => Ok(future.await),
+            Some(end) => timeout_at(end, future).await.map_err(|_| self.exceeded()),
+        }
+    }
+
+    /// Returns the error for the end of the time limit.
+    fn exceeded(&self) -> Error {
+        Error::Timeout {
+            what: "connecting again",
+            limit: self.backoff.limit.unwrap_or_default(),
+        }
+    }
+
     /// Sleeps for the next pause between two attempts to connect. If the pause would exceed the
     /// time limit, does not sleep and returns an error: `failure`, the error of the last attempt,
     /// or [`Error::Timeout`] if `failure` is `None`.
     pub(super) async fn wait(&mut self, failure: Option<Error>) -> Result<()> {
         let pause = self.next_pause();
         if self.end.is_some_and(|end| Instant::now() + pause > end) {
-            let limit = self.backoff.limit.unwrap_or_default();
-            let what = "connecting again";
-            return Err(failure.unwrap_or(Error::Timeout { what, limit }));
+            return Err(failure.unwrap_or_else(|| self.exceeded()));
         }
         sleep(pause).await;
         Ok(())

@@ -111,14 +111,16 @@ impl<C: Connector> Reconnect<C> {
     ///
     /// # Errors
     ///
-    /// The error of the last attempt if no attempt has succeeded within [`Backoff::limit`].
+    /// The error of the last attempt if no attempt has succeeded within [`Backoff::limit`], or
+    /// [`Error::Timeout`] if only other tasks have attempted to connect.
     /// [`Error::InvalidArgument`] of an attempt is returned immediately.
     pub async fn connection(&self) -> Result<Arc<Rdma>> {
         if let Some(open) = self.next_open() {
             return Ok(open);
         }
-        let _connecting = self.connecting.lock().await;
+        // The limit includes the wait for a task that connects.
         let mut pauses = self.backoff.begin();
+        let _connecting = pauses.within_limit(self.connecting.lock()).await?;
         loop {
             // Another task may have connected meanwhile.
             if let Some(open) = self.next_open() {

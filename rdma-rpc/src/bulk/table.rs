@@ -177,7 +177,7 @@ impl BulkTable {
         is_last: bool,
     ) -> Result<()> {
         let is_answered = !matches!(frame, BulkFrame::Answer { .. });
-        if is_answered && !core.outbox.has_room() && core.outbox.queued() > MAX_UNSENT {
+        if is_answered && !core.outbox.has_room() && core.outbox.queued_in_batches() > MAX_UNSENT {
             return Err(Violation::Bulk.into());
         }
         match frame {

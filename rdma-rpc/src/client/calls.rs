@@ -268,8 +268,8 @@ impl Calls {
     }
 
     /// Frees the slot of the call `id`, the client's entry for a call in progress. Returns `true`
-    /// if the server has not answered and may still be executing the call. The caller must then
-    /// cancel the call at the server.
+    /// if the server has not answered and may still be executing the call, or if the response was
+    /// not decoded. The caller must then cancel the call at the server.
     fn release(&self, id: CallId) -> bool {
         let (was_waiting, left) = {
             let mut slot = self.slots[id.index as usize].lock();
@@ -279,7 +279,11 @@ impl Calls {
             slot.deadline = NO_DEADLINE;
             let left = (slot.waker.take(), std::mem::take(&mut slot.streams));
             (
-                matches!(phase, Phase::Waiting | Phase::Answered(Answer::Expired)),
+                // A response that was not decoded may have lent memory to this end.
+                matches!(
+                    phase,
+                    Phase::Waiting | Phase::Answered(Answer::Expired | Answer::Response { .. })
+                ),
                 left,
             )
         };

@@ -75,6 +75,9 @@ impl Client {
             let called = unary_on(chosen.core(), (method, &numbers), limit, &body, &decode);
             match called.await {
                 Ok(Err(CallError::Rpc(error))) if is_end(&error) => {
+                    // Ends the connection if only the transport has ended so far. Otherwise the
+                    // search would return the same connection again.
+                    chosen.core().fail(error.clone());
                     numbered.set_sent(instance_id);
                     search.pin(&chosen);
                     ended = Some(error);

@@ -42,6 +42,9 @@ impl Outbox {
         };
         self.wait_until(is_queue_short).await;
         let mut state = self.state.lock();
+        if state.link.is_none() {
+            return Err(ended());
+        }
         state.close_batch();
         state.queued += batch.len();
         state.queue.push_back(*batch);
@@ -61,10 +64,7 @@ impl<C: Deref<Target = Core>> CountedFrame<C> {
         let outbox = &core.outbox;
         let mut state = outbox.state.lock();
         state.long += len;
-        // After the end of the connection there must be room, so that no task waits.
-        if state.link.is_some() {
-            outbox.update_full(&state);
-        }
+        outbox.update_full(&state);
         drop(state);
         Self { core, len }
     }
@@ -75,8 +75,6 @@ impl<C: Deref<Target = Core>> Drop for CountedFrame<C> {
         let outbox = &self.core.outbox;
         let mut state = outbox.state.lock();
         state.long -= self.len;
-        if state.link.is_some() {
-            outbox.update_full(&state);
-        }
+        outbox.update_full(&state);
     }
 }

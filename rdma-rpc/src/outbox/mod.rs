@@ -275,9 +275,10 @@ impl Outbox {
 
     /// Sets `is_full` if too many bytes wait to be sent, and otherwise clears it. New calls and
     /// stream items wait while this flag is set. Wakes them when the flag is cleared. `state` is
-    /// the locked state of this outbox.
+    /// the locked state of this outbox. After the end of the connection the flag stays clear, so
+    /// that no task waits.
     fn update_full(&self, state: &State) {
-        let is_full = state.queued > MAX_QUEUED || state.long > MAX_LONG;
+        let is_full = state.link.is_some() && (state.queued > MAX_QUEUED || state.long > MAX_LONG);
         if self.is_full.swap(is_full, Ordering::AcqRel) && !is_full {
             self.drained.notify_waiters();
         }
@@ -304,9 +305,12 @@ impl Outbox {
         !self.is_full.load(Ordering::Acquire)
     }
 
-    /// Returns the number of bytes of the complete batches that wait to be sent.
-    pub(crate) fn queued(&self) -> usize {
-        self.state.lock().queued
+    /// Returns the number of bytes of the complete batches that wait to be sent. Does not count
+    /// messages with a single long frame beyond the maximum length of a batch.
+    pub(crate) fn queued_in_batches(&self) -> usize {
+        let state = self.state.lock();
+        let lens = state.queue.iter().map(Batch::len);
+        lens.map(|len| len.min(MAX_BATCH_LEN)).sum()
     }
 
     /// Waits until there is room for the frames of further calls, or the connection has ended.
@@ -392,9 +396,11 @@ impl OpenBatch<'_> {
             if let Some(len) = push(batch).map_err(AppendError::Codec)? {
                 if batch.frames() >= EARLY_SEND_FRAMES {
                     state.close_batch();
-                    self.outbox
-                        .send_queue(state)
-                        .map_err(AppendError::Transport)?;
+                    // The frame was appended. After an error the flusher tries again, and ends the
+                    // connection if that fails, too.
+                    if self.outbox.send_queue(state).is_err() {
+                        self.outbox.notify_flusher(state);
+                    }
                 } else if send_at == SendAt::TurnEnd {
                     self.outbox.notify_flusher(state);
                 }

@@ -387,7 +387,11 @@ where
         }
         // The slot must be free before the response is sent, because the client may then use the
         // slot again.
-        ServerConnection::of(core).slots.end(id);
+        if !ServerConnection::of(core).slots.end(id) {
+            // The caller has cancelled the call, or got a status when its deadline passed. The
+            // caller would ignore the response, and not release the memory of its bulks.
+            return None;
+        }
         let items = streams.outgoing.as_ref().map(|outgoing| outgoing.sent());
         let header = |codec, is_error| Header::Response {
             id,

@@ -193,16 +193,18 @@ impl Slots {
         })
     }
 
-    /// Ends the call `id`, whose handler has finished, so that its slot is free. Does nothing if
-    /// the call has already ended.
-    pub(super) fn end(&self, id: CallId) {
+    /// Ends the call `id`, whose handler has finished, so that its slot is free. Does nothing, and
+    /// returns `false`, if the call has already ended.
+    pub(super) fn end(&self, id: CallId) -> bool {
         let ended = self
             .slot(id)
             .ok()
             .and_then(|slot| slot.lock().take(id.generation));
+        let has_ended = ended.is_some();
         if let Some(ended) = ended {
             ended.end(&Error::Cancelled);
         }
+        has_ended
     }
 
     /// Stores `results`, the caller's permissions to access the [`Bulk`](crate::Bulk)s in the
@@ -315,10 +317,11 @@ mod tests {
         assert!(slots.is_running(id(1, 5)));
         assert!(!slots.is_running(id(1, 4)) && !slots.is_running(id(0, 5)));
         assert_eq!(begin(&slots, id(1, 5)), Err(Violation::Repeated));
-        slots.end(id(1, 4));
+        assert!(!slots.end(id(1, 4)));
         assert!(slots.is_running(id(1, 5)));
-        slots.end(id(1, 5));
+        assert!(slots.end(id(1, 5)));
         assert!(!slots.is_running(id(1, 5)));
+        assert!(!slots.end(id(1, 5)), "the call has already ended");
     }
 
     #[test]

@@ -97,13 +97,14 @@ impl<'a> Markers<'a> {
     }
 
     fn post(&mut self, post: impl FnOnce(u64) -> i32) -> Result<bool, i32> {
-        match post(self.id) {
-            0 => {
-                self.id += 1;
-                self.count += 1;
-                self.posted = Some(Instant::now());
-                Ok(true)
-            }
+        let returned = post(self.id);
+        if returned == 0 {
+            self.id += 1;
+            self.count += 1;
+            self.posted = Some(Instant::now());
+            return Ok(true);
+        }
+        match positive(returned).0 {
             // The work queue is full until the flushed requests have been polled.
             libc::ENOMEM => Ok(false),
             errno => Err(errno),
@@ -130,8 +131,12 @@ impl QueuePairHandle {
             _ => None,
         };
         let [sent, received] = self.completions();
-        let sends = self.kind().has_send_queue();
-        let receives = self.kind().has_receive_queue() && self.shared_receive_queue().is_none();
+        // A queue without entries is always full, and has nothing to flush.
+        let sizes = self.granted();
+        let sends = self.kind().has_send_queue() && sizes.send_requests > 0;
+        let receives = self.kind().has_receive_queue()
+            && self.shared_receive_queue().is_none()
+            && sizes.receive_requests > 0;
         let mut sends = sends.then(|| Markers::new(sent));
         let mut receives = receives.then(|| Markers::new(received));
         let outcome = loop {

@@ -418,8 +418,50 @@ impl Drop for IterationRight<'_> {
             Vec::new()
         };
         self.extension.holder.store(0, Ordering::Release);
-        for work in run_after_poll {
+        DeferredClosures(run_after_poll.into_iter()).run();
+    }
+}
+
+/// Closures that are to run after a poll, such as the destruction of queue pairs. If one panics,
+/// because the program's memory panics when it is dropped, the drop of this value runs the others:
+/// a closure that is dropped instead would free the memory of an object that still exists.
+struct DeferredClosures<I: Iterator<Item = Box<dyn FnOnce() + Send>>>(I);
+
+impl<I: Iterator<Item = Box<dyn FnOnce() + Send>>> DeferredClosures<I> {
+    fn run(&mut self) {
+        for work in self.0.by_ref() {
             work();
         }
+    }
+}
+
+impl<I: Iterator<Item = Box<dyn FnOnce() + Send>>> Drop for DeferredClosures<I> {
+    fn drop(&mut self) {
+        self.run();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    #[test]
+    fn a_closure_that_panics_does_not_keep_the_others_from_running() {
+        let count = Arc::new(AtomicU32::new(0));
+        let counting = Arc::clone(&count);
+        let closures: [Box<dyn FnOnce() + Send>; 2] = [
+            Box::new(|| panic!("asked to")),
+            Box::new(move || {
+                counting.fetch_add(1, Ordering::Relaxed);
+            }),
+        ];
+        let run = AssertUnwindSafe(|| DeferredClosures(closures.into_iter()).run());
+        let outcome = catch_unwind(run);
+        assert!(outcome.is_err());
+        assert_eq!(count.load(Ordering::Relaxed), 1);
     }
 }

@@ -177,21 +177,17 @@ impl ScopeRequests {
     fn await_progress(&self, timeout: Duration, is_over: &impl Fn() -> bool) -> Result<()> {
         let mut since = None;
         let mut idle = 0_u32;
-        let mut failed = None;
         while !is_over() {
-            match self.poll() {
-                Ok(0) => {}
-                Ok(_) => {
-                    since = None;
-                    idle = 0;
-                    continue;
-                }
-                Err(error) => failed = Some(error),
+            let polled = self.poll();
+            if polled.as_ref().is_ok_and(|&ended| ended > 0) {
+                since = None;
+                idle = 0;
+                continue;
             }
             idle = idle.saturating_add(1);
             let waited = since.get_or_insert_with(Instant::now).elapsed();
             if waited >= timeout {
-                return Err(failed.unwrap_or_else(|| self.timed_out()));
+                return Err(polled.err().unwrap_or_else(|| self.timed_out()));
             }
             pause(idle, waited);
         }
@@ -225,7 +221,13 @@ impl ScopeRequests {
 
     fn poll_queue(&self, queue: &CompletionQueueHandle) -> Result<usize> {
         let mut room = [WorkCompletion::default(); 16];
-        let found = queue.poll_for(&mut room, |id| self.slots.is_in_flight(id))?;
+        let found = match queue.poll_for(&mut room, |id| self.slots.is_in_flight(id)) {
+            Ok(found) => found,
+            // Another thread is iterating over the entries of the extended queue, and puts the
+            // completions of this scope into its inbox.
+            Err(Error::InUse { .. }) => return Ok(0),
+            Err(error) => return Err(error),
+        };
         for completion in &room[..found] {
             self.complete(completion);
         }

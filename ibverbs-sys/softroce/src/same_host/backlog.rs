@@ -126,7 +126,10 @@ impl Link {
         let mut waiting = self.backlog.waiting.lock();
         self.backlog.is_waiting.store(true, Ordering::Release);
         waiting.kept.push_back((tag, what));
-        self.send_delayed(&mut waiting);
+        if self.send_delayed(&mut waiting) {
+            let is_waiting = !waiting.queue_pairs.is_empty();
+            self.backlog.is_waiting.store(is_waiting, Ordering::Release);
+        }
     }
 
     /// Returns whether the caller must call [`resume`](Self::resume): queue pairs or packets wait
@@ -156,24 +159,33 @@ impl Link {
         queue_pairs.into_iter().for_each(go_on);
     }
 
-    /// Sends the packets that wait for space. Returns whether all were sent and there is space for
-    /// another one; otherwise the peer will wake this process when it has freed space. After the
-    /// link (shared memory) has ended, drops the packets and returns `true`.
+    /// Sends the packets that wait for space, and wakes the peer for them. Returns whether all were
+    /// sent and there is space for another one; otherwise the peer will wake this process when it
+    /// has freed space. After the link (shared memory) has ended, drops the packets and returns
+    /// `true`.
     fn send_delayed(&self, waiting: &mut Waiting) -> bool {
-        while !self.is_dead() {
+        let before = waiting.kept.len();
+        let has_space = loop {
+            if self.is_dead() {
+                // Messages without an acknowledgement are sent again by another path.
+                waiting.kept.clear();
+                return true;
+            }
             let Some((tag, kept)) = waiting.kept.front() else {
-                return self.sender().request_space(MAX_MESSAGE_CHUNKS);
+                break self.sender().request_space(MAX_MESSAGE_CHUNKS);
             };
             let sent = self.send(*tag, kept.annotation, &kept.bytes);
             if sent != Err(SendError::Full) {
                 waiting.kept.pop_front();
             } else if !self.sender().request_space(MAX_MESSAGE_CHUNKS) {
-                return false;
+                break false;
             }
+        };
+        if waiting.kept.len() < before {
+            // The callers may send nothing else.
+            self.flush();
         }
-        // The link has ended. Messages without an acknowledgement are sent again by another path.
-        waiting.kept.clear();
-        true
+        has_space
     }
 }
 

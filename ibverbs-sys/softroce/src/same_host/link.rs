@@ -481,7 +481,8 @@ impl Link {
     /// this call.
     pub(crate) fn flush(&self) {
         if self.must_wake.load(Ordering::Relaxed) {
-            self.must_wake.store(false, Ordering::Relaxed);
+            // The messages of the thread that deferred the wakeup are visible from here on.
+            self.must_wake.swap(false, Ordering::AcqRel);
         }
         let Some(sleeper) = SleepWord(&self.side.peer_sleep.0).take_sleeper() else {
             return;
@@ -503,7 +504,7 @@ impl Link {
     /// Defers the wakeup of the peer to a later [`flush`](Self::flush), because another message
     /// that wakes the peer may follow soon.
     pub(crate) fn flush_later(&self) {
-        self.must_wake.store(true, Ordering::Relaxed);
+        self.must_wake.store(true, Ordering::Release);
     }
 
     /// Returns whether a wakeup of the peer was deferred, because another message might follow. If
@@ -647,7 +648,8 @@ impl Link {
 
     /// Returns a mapping of the peer's shared file that contains the `length` bytes at `offset` of
     /// `place`, and the offset of these bytes in the mapping. Maps the surrounding part of the file
-    /// if necessary. Returns `None` if this is impossible, or if [`MAX_MAPS`] is reached.
+    /// if necessary, and removes another mapping if there are [`MAX_MAPS`]. Returns `None` if the
+    /// file cannot be mapped.
     pub(super) fn map(
         &self,
         place: &FilePlace,
@@ -673,7 +675,10 @@ impl Link {
             return Some(found);
         }
         if maps.len() >= MAX_MAPS {
-            return None;
+            // The peer may have freed the memory of a mapping that no thread uses. Otherwise the
+            // users of the removed mapping keep it.
+            let unused = maps.iter().position(|(_, map)| Arc::strong_count(map) == 1);
+            maps.remove(unused.unwrap_or(0));
         }
         let segment = place.segment.clone();
         let map = Map::of(self.peer.arena.as_fd(), segment.clone(), Rights::Write).ok()?;

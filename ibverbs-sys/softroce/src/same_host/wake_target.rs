@@ -95,7 +95,9 @@ impl HostPeers {
             }
             link.fall_asleep(Sleeper::Channel(wake_eventfd.number()));
         }
-        if is_first {
+        // If the engine has ended two intervals meanwhile, it no longer checks for messages.
+        let has_ended = wake_target.armed.arm();
+        if is_first || has_ended {
             self.wake_engine();
         }
     }

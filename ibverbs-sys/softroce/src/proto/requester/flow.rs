@@ -125,7 +125,7 @@ impl Flow {
     ) {
         self.next = sequence.next();
         self.packets_end = Some(self.next);
-        self.unconfirmed += 1;
+        self.unconfirmed = self.unconfirmed.saturating_add(1);
         let every = if self.sends_receipts() {
             window / 2
         } else {

@@ -339,7 +339,11 @@ impl Requester {
             return Ok(None);
         }
 
-        self.unasked = if acknowledge { 0 } else { self.unasked + 1 };
+        self.unasked = if acknowledge {
+            0
+        } else {
+            self.unasked.saturating_add(1)
+        };
         self.cursor.packet += covers;
         if self.cursor.packet == packets {
             self.cursor = self.after(self.cursor.entry);
@@ -367,7 +371,7 @@ impl Requester {
     /// packet fills the window (limit on packets in flight). The packet occupies `covers` sequence
     /// numbers, after `unacknowledged` numbers without an acknowledgement.
     fn requests_ack(&self, unacknowledged: u32, covers: u32) -> bool {
-        self.unasked + 1 >= self.window.acknowledge_every()
+        self.unasked.saturating_add(1) >= self.window.acknowledge_every()
             || unacknowledged + covers >= self.window.size()
     }
 

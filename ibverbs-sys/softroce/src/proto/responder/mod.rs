@@ -254,7 +254,10 @@ impl Responder {
         let bth = &packet.header.bth;
         let distance = Sequence::new(bth.sequence).distance(self.expected);
         let is_kind = bth.opcode.is_send() || bth.opcode.is_write();
-        if !is_kind || self.is_refused || distance as u32 >= endpoint.attributes.max_kept {
+        // A packet above the path MTU is refused when it arrives again in order.
+        let is_long = packet.payload.len() > endpoint.mtu() as usize;
+        let is_far = distance as u32 >= endpoint.attributes.max_kept;
+        if !is_kind || is_long || is_far || self.is_refused {
             return;
         }
         let opens_gap = self.kept.insert(self.expected, packet);
@@ -309,7 +312,7 @@ impl Responder {
             reth.length,
             AccessFlags::REMOTE_READ,
         )?;
-        self.message_sequence += 1;
+        self.message_sequence = self.message_sequence.wrapping_add(1);
         let remote = Remote {
             address: reth.address,
             key: reth.key,
@@ -351,7 +354,7 @@ impl Responder {
         } else {
             host.fetch_add(request.key, request.address, request.swap_or_add)?
         };
-        self.message_sequence += 1;
+        self.message_sequence = self.message_sequence.wrapping_add(1);
         let fetch = Fetch::Atomic { original };
         let resource = Resource::new(sequence, fetch, self.message_sequence);
         self.resources.push(resource, capacity);
@@ -419,7 +422,7 @@ impl Responder {
     /// Schedules the response to an executed atomic write or flush, which has no data. `sequence`
     /// is the number of the request's packet; the next packet is expected then.
     fn answer_empty(&mut self, sequence: Sequence, endpoint: &Endpoint) {
-        self.message_sequence += 1;
+        self.message_sequence = self.message_sequence.wrapping_add(1);
         let resource = Resource::new(sequence, Fetch::Empty, self.message_sequence);
         let capacity = usize::from(endpoint.attributes.max_accepted);
         self.resources.push(resource, capacity);

@@ -66,6 +66,16 @@ fn packets_after_a_gap_are_executed_in_order_once_the_gap_is_filled() {
 }
 
 #[test]
+fn packets_above_the_path_mtu_are_not_kept() {
+    let mut node = keeping(64);
+    receive_sends(&mut node, [0]);
+    node.receive_made(made(O::SendOnly, 2), &[2; 1 << 13]);
+    receive_sends(&mut node, [1]);
+    // The packet is refused when it arrives again in order.
+    assert_eq!(completed(&node), [0, 1]);
+}
+
+#[test]
 fn each_of_several_gaps_is_requested_in_turn() {
     let mut node = keeping(64);
     receive_sends(&mut node, [1, 3, 40]);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::context::{HasUsage, Refusal, Usage};
 
 /// A block of device memory (`ibv_dm`), allocated by `ibv_alloc_dm` in the memory of this process.
-/// Its address is a multiple of [`ALIGNMENT`](Self::ALIGNMENT), the size of a page.
+/// The address of the memory is a multiple of [`ALIGNMENT`](Self::ALIGNMENT), the size of a page.
 pub struct DeviceMemory {
     pages: Box<[Page]>,
     length: u64,

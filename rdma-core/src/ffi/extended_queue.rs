@@ -5,11 +5,11 @@
 //! right.
 
 use std::marker::PhantomData;
-use std::mem;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::{mem, vec};
 
 use ibverbs_sys as sys;
 use parking_lot::Mutex;
@@ -425,9 +425,9 @@ impl Drop for IterationRight<'_> {
 /// Closures that are to run after a poll, such as the destruction of queue pairs. If one panics,
 /// because the program's memory panics when it is dropped, the drop of this value runs the others:
 /// a closure that is dropped instead would free the memory of an object that still exists.
-struct DeferredClosures<I: Iterator<Item = Box<dyn FnOnce() + Send>>>(I);
+struct DeferredClosures(vec::IntoIter<Box<dyn FnOnce() + Send>>);
 
-impl<I: Iterator<Item = Box<dyn FnOnce() + Send>>> DeferredClosures<I> {
+impl DeferredClosures {
     fn run(&mut self) {
         for work in self.0.by_ref() {
             work();
@@ -435,7 +435,7 @@ impl<I: Iterator<Item = Box<dyn FnOnce() + Send>>> DeferredClosures<I> {
     }
 }
 
-impl<I: Iterator<Item = Box<dyn FnOnce() + Send>>> Drop for DeferredClosures<I> {
+impl Drop for DeferredClosures {
     fn drop(&mut self) {
         self.run();
     }
@@ -453,7 +453,7 @@ mod tests {
     fn a_closure_that_panics_does_not_keep_the_others_from_running() {
         let count = Arc::new(AtomicU32::new(0));
         let counting = Arc::clone(&count);
-        let closures: [Box<dyn FnOnce() + Send>; 2] = [
+        let closures: Vec<Box<dyn FnOnce() + Send>> = vec![
             Box::new(|| panic!("asked to")),
             Box::new(move || {
                 counting.fetch_add(1, Ordering::Relaxed);

@@ -89,10 +89,7 @@ impl Link {
         }
         let backlog = &self.backlog;
         let mut waiting = backlog.waiting.lock();
-        backlog.is_waiting.store(true, Ordering::Release);
-        if self.send_delayed(&mut waiting) {
-            let is_waiting = !waiting.queue_pairs.is_empty();
-            backlog.is_waiting.store(is_waiting, Ordering::Release);
+        if self.send_or_wait(&mut waiting) {
             return true;
         }
         waiting.enter(queue_pair);
@@ -124,12 +121,20 @@ impl Link {
     /// [`resume`](Self::resume) can send it. `tag` identifies the packet's GIDs for the peer.
     pub(crate) fn delay_packet(&self, tag: u16, what: DelayedPacket) {
         let mut waiting = self.backlog.waiting.lock();
-        self.backlog.is_waiting.store(true, Ordering::Release);
         waiting.kept.push_back((tag, what));
-        if self.send_delayed(&mut waiting) {
-            let is_waiting = !waiting.queue_pairs.is_empty();
-            self.backlog.is_waiting.store(is_waiting, Ordering::Release);
+        self.send_or_wait(&mut waiting);
+    }
+
+    /// Sends the packets that wait for space like [`Self::send_delayed`], and records whether a
+    /// packet or queue pair still waits.
+    fn send_or_wait(&self, waiting: &mut Waiting) -> bool {
+        let is_waiting = &self.backlog.is_waiting;
+        is_waiting.store(true, Ordering::Release);
+        let has_space = self.send_delayed(waiting);
+        if has_space {
+            is_waiting.store(!waiting.queue_pairs.is_empty(), Ordering::Release);
         }
+        has_space
     }
 
     /// Returns whether the caller must call [`resume`](Self::resume): queue pairs or packets wait

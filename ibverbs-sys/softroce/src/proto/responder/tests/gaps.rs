@@ -70,8 +70,13 @@ fn packets_above_the_path_mtu_are_not_kept() {
     let mut node = keeping(64);
     receive_sends(&mut node, [0]);
     node.receive_made(made(O::SendOnly, 2), &[2; 1 << 13]);
+    // No gap report: only the NAK of a peer that keeps nothing.
+    let packets = node.transmit_all(Time::default());
+    assert_eq!(packets.len(), 1);
+    assert_eq!(answer(&packets[0]), refusal(1, Nak::SequenceError));
+    // The packet is refused only when it arrives again in order.
     receive_sends(&mut node, [1]);
-    // The packet is refused when it arrives again in order.
+    assert_eq!(answers(&mut node), [(O::Acknowledge, 1, ACK)]);
     assert_eq!(completed(&node), [0, 1]);
 }
 

@@ -3,16 +3,16 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// The version of the headers that the bindings were generated from. It is also the oldest version
-/// that the shim can be built with.
+/// The version of the headers that the bindings were generated from, which is also the oldest
+/// version that the shim can be built with.
 pub(crate) const RECORDED: &str = include_str!("../shim/HEADERS").trim_ascii();
 
 /// The environment variable with the root of another installation, such as MOFED's or DOCA's, whose
 /// headers and libraries are used instead of the installation that pkg-config finds.
 const PREFIX: &str = "IBVERBS_SYS_PREFIX";
 
-/// A function that was added in version [`RECORDED`]. Its declaration shows that headers without a
-/// known version are recent enough.
+/// A function that was added in version [`RECORDED`]. The declaration of the function shows that
+/// headers without a known version are recent enough.
 const NEWEST_BOUND: &str = "ibv_wr_atomic_write";
 
 const LIBRARIES: [&str; 2] = ["ibverbs", "rdmacm"];

@@ -27,7 +27,7 @@ pub(super) fn bindings(headers: &Headers) -> Result<String, String> {
                 .iter()
                 .map(|dir| format!("-I{}", dir.display())),
         )
-        // A static inline function has no symbol to bind. Its shim has a symbol.
+        // A static inline function has no symbol to bind, but its shim has one.
         .clang_args(["-D_GNU_SOURCE", "-Dstatic=", "-Dinline="])
         .parse_callbacks(Box::new(Names))
         .rust_target(bindgen::RustTarget::stable(88, 0).map_err(|error| error.to_string())?)

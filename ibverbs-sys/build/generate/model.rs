@@ -33,8 +33,8 @@ pub(super) struct Record {
 pub(super) struct Model {
     pub(super) functions: Vec<Function>,
     pub(super) records: BTreeMap<String, Record>,
-    /// The integer type in each enumeration, by the name of the enumeration. Its size is always
-    /// four bytes.
+    /// The integer type in each enumeration, by the name of the enumeration. The size of the type
+    /// is always four bytes.
     pub(super) enums: BTreeMap<String, Type>,
     pub(super) types: BTreeMap<String, Type>,
     /// Names and values of enumerators and integer macros, in the order of the headers.

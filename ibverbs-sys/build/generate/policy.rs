@@ -91,9 +91,9 @@ pub(crate) const COPIED: [&str; 25] = [
     "rdma_cm_join_mc_attr_ex",
 ];
 
-/// Structs that the library allocates and returns pointers to. They may grow at their end, but the
-/// fields that are bound keep their offsets. Structs that other structs begin or end with, `ibv_qp`
-/// and `ibv_context`, are not in this list.
+/// Structs that the library allocates and returns pointers to. The structs may grow at their end,
+/// but the fields that are bound keep their offsets. Structs that other structs begin or end with,
+/// `ibv_qp` and `ibv_context`, are not in this list.
 pub(crate) const HANDLES: [&str; 20] = [
     "ibv_ah",
     "ibv_comp_channel",
@@ -120,8 +120,8 @@ pub(crate) const HANDLES: [&str; 20] = [
 /// The struct that grows at its front: its fields keep their distance from the end.
 pub(crate) const GROWS_AT_FRONT: &str = "verbs_context";
 
-/// Patterns for the names of enumerations whose values are combined by `|`. Their Rust types get
-/// the bit operators.
+/// Patterns for the names of enumerations whose values are combined by `|`. The Rust types of these
+/// enumerations get the bit operators.
 pub(crate) const FLAGS: [&str; 10] = [
     "ibv_.*_flags2?",
     "ibv_.*_mask",

@@ -162,7 +162,7 @@ mod tests {
         drop(first);
         assert!(!occupied.have_ended(lanes));
         drop(second);
-        // Later accesses use the same lanes again. They must not count as the earlier ones.
+        // Later accesses use the same lanes again, but must not count as the earlier ones.
         let _later = (lanes.enter(1), lanes.enter(2));
         assert!(occupied.have_ended(lanes));
         assert!(!lanes.occupied().have_ended(lanes));

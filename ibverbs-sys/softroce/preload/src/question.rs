@@ -150,8 +150,8 @@ fn absolute_path<'a>(
     Some(&buffer[..end])
 }
 
-/// The kind of file that a path of softroce's device names. It determines the path that replaces
-/// this path.
+/// The kind of file that a path of softroce's device names. The kind determines the path that
+/// replaces this path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DevicePath {
     /// The device's node in `/dev/infiniband`.

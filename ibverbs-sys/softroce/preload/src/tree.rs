@@ -344,8 +344,8 @@ fn remove_left_over(base: &Path) {
 
 /// Removes a directory and its content. Entries that cannot be removed stay.
 fn remove(root: &Path) {
-    // The standard library calls functions of the C library that this library replaces. Their paths
-    // are not those of the device.
+    // The standard library calls functions of the C library that this library replaces. The paths
+    // in these calls are not those of the device.
     let _ = std::fs::remove_dir_all(root);
 }
 

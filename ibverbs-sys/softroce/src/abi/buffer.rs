@@ -36,7 +36,7 @@ struct Buffer {
 static BUFFERS: PerProcess<Mutex<BTreeMap<usize, Buffer>>> = PerProcess::new(Mutex::default);
 
 /// In a child of `fork`, discards the buffers that the parent process allocated by `ibv_alloc_buf`.
-/// Their memory is not freed, because it is not mapped in the child.
+/// The memory of these buffers is not freed, because it is not mapped in the child.
 pub(super) fn reset_in_child() {
     BUFFERS.reset_in_child();
 }

@@ -70,8 +70,8 @@ impl DeviceList {
     /// returned to the program (`own`).
     fn free_real(self) {
         let real = ptr::with_exposed_provenance_mut(self.real);
-        // SAFETY: the list was returned by the real library. Its entry was removed by the caller or
-        // never added, so nothing frees the list again.
+        // SAFETY: the list was returned by the real library. The entry of the list was removed by
+        // the caller or never added, so nothing frees the list again.
         unsafe { call!(ibv_free_device_list(real)) };
     }
 }
@@ -210,7 +210,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) ->
 
 /// The C object of the softroce device: an `ibv_device`, followed by zeroes. Libraries of other
 /// drivers read private data behind the `ibv_device`, for example to check whether the device is
-/// theirs. They find zeroes, and so reject the softroce device.
+/// theirs. These libraries find zeroes, and so reject the softroce device.
 #[repr(C)]
 struct DeviceObject {
     public: ibv_device,
@@ -227,7 +227,7 @@ unsafe impl Sync for StaticDevice {}
 static DEVICE: StaticDevice = StaticDevice(UnsafeCell::new(UNINITIALIZED_DEVICE));
 static PARENT_DEVICE: StaticDevice = StaticDevice(UnsafeCell::new(UNINITIALIZED_DEVICE));
 
-/// Initial value of the device's C object. Its names are set later ([`name_device`]).
+/// Initial value of the device's C object. The names in the object are set later ([`name_device`]).
 const UNINITIALIZED_DEVICE: DeviceObject = DeviceObject {
     public: ibv_device {
         _ops: _ibv_device_ops {

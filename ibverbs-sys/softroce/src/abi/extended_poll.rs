@@ -23,9 +23,9 @@ pub(super) struct Iteration {
     entry: UnsafeCell<Option<Entry>>,
 }
 
-// SAFETY: only the thread that is between start and end of an iteration uses the entry. It holds
-// the lock, or the program has guaranteed by IBV_CREATE_CQ_ATTR_SINGLE_THREADED that there is no
-// other thread.
+// SAFETY: only the thread that is between start and end of an iteration uses the entry. This thread
+// holds the lock, or the program has guaranteed by IBV_CREATE_CQ_ATTR_SINGLE_THREADED that there is
+// no other thread.
 unsafe impl Sync for Iteration {}
 
 impl Iteration {

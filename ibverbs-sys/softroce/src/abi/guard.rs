@@ -47,7 +47,7 @@ pub(crate) fn fail<T>(errno: c_int) -> *mut T {
 /// result of `failed` for the error number `EIO`.
 pub(crate) fn catch_panic<T>(failed: impl FnOnce(c_int) -> T, body: impl FnOnce() -> T) -> T {
     // State that a panic has left inconsistent is not used any more: the device reports a fatal
-    // error and fails all verbs. Its locks are released.
+    // error and fails all verbs. The locks of the device are released.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(answer) => answer,
         Err(panic) => {

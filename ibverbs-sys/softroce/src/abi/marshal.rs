@@ -1,5 +1,6 @@
 //! Functions of the public ABI that use no object: conversions of kernel structures, `fork`
-//! support, and reading of sysfs. They call the real library, and do nothing if there is none.
+//! support, and reading of sysfs. The functions call the real library, and do nothing if there is
+//! none.
 
 use std::ffi::c_void;
 

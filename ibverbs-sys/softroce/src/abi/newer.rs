@@ -1,7 +1,8 @@
 //! Functions of newer versions of libibverbs that this device does not support: completion
-//! counters, DMA handles, and registration and queries with extended attributes. They exist for the
-//! objects of other devices, which the real library serves if it has the function. The real library
-//! must not get an object of this device, because it reads private parts of the object's context.
+//! counters, DMA handles, and registration and queries with extended attributes. The functions
+//! exist for the objects of other devices, which the real library serves if it has the function.
+//! The real library must not get an object of this device, because it reads private parts of the
+//! object's context.
 
 use ibverbs_sys::{ibv_context, ibv_dm, ibv_mr, ibv_pd, ibv_qp};
 use libc::{c_int, c_void, size_t};

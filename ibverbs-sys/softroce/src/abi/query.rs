@@ -152,7 +152,8 @@ const VENDOR_PART_ID: u32 = 1;
 const HARDWARE_VERSION: u32 = 1;
 
 fn device_attributes() -> ibv_device_attr_ex {
-    // SAFETY: the structure is plain data, for which zeroes are valid. Its padding is zeroed, too.
+    // SAFETY: the structure is plain data, for which zeroes are valid. The padding of the structure
+    // is zeroed, too.
     let mut attributes: ibv_device_attr_ex = unsafe { mem::zeroed() };
     let original = &mut attributes.orig_attr;
     write_text(&mut original.fw_ver, env!("CARGO_PKG_VERSION"));
@@ -252,7 +253,8 @@ const ODP_SUPPORT_FLUSH: u32 = 1 << 6;
 const ODP_SUPPORT_ATOMIC_WRITE: u32 = 1 << 7;
 
 fn port_attributes(nic: &Nic) -> ibv_port_attr {
-    // SAFETY: the structure is plain data, for which zeroes are valid. Its padding is zeroed, too.
+    // SAFETY: the structure is plain data, for which zeroes are valid. The padding of the structure
+    // is zeroed, too.
     let mut attributes: ibv_port_attr = unsafe { mem::zeroed() };
     let up = nic.link_is_up();
     attributes.state = if up {

@@ -209,8 +209,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             }
         }
         if queue_pair.release(&handle.element) {
-            // The completion of a received message may be all that the program waited for. Its
-            // acknowledgement is sent now, or the peer would never get it.
+            // The completion of a received message may be all that the program waited for. The
+            // acknowledgement of the message is sent now, or the peer would never get it.
             nic.transmit_last(queue_pair);
             nic.queue_pairs.remove(queue_pair.number());
             queue_pair.close();
@@ -564,7 +564,7 @@ const _: () = {
     assert!(mem::offset_of!(ibv_xrcd, context) == 0);
 };
 
-/// Creates the [`Handle`] of a new queue pair. It contains a reference to the open device
+/// Creates the [`Handle`] of a new queue pair. The handle contains a reference to the open device
 /// `context`, and a new record ([`Element`]) of the asynchronous events of the queue pair.
 ///
 /// # Safety
@@ -636,8 +636,8 @@ const COMMON_LEN: usize = mem::offset_of!(ibv_qp_attr, rate_limit);
 /// `from` must point to attributes.
 unsafe fn attributes(from: *const ibv_qp_attr) -> ibv_qp_attr {
     let mut values = ibv_qp_attr::default();
-    // SAFETY: the caller guarantees valid attributes. They are integers, for which any bytes are
-    // valid.
+    // SAFETY: the caller guarantees valid attributes. The attributes are integers, for which any
+    // bytes are valid.
     unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut values).cast(), COMMON_LEN) };
     values
 }

@@ -63,8 +63,8 @@ pub(super) fn vendor_error(entry: &Entry) -> u32 {
     }
 }
 
-/// Returns the flags of a work completion (`ibv_wc_flags`) for the entry of a completion queue.
-/// They state whether the completion has a network header, immediate data or an invalidated key.
+/// Returns the flags of a work completion (`ibv_wc_flags`) for the entry of a completion queue. The
+/// flags state whether the completion has a network header, immediate data or an invalidated key.
 pub(super) fn flags(entry: &Entry) -> c_uint {
     let completion = &entry.completion;
     let flag = |is_set: bool, flag: ibv_wc_flags| if is_set { flag.0 } else { 0 };

@@ -42,7 +42,8 @@ impl WakeEventfds {
     /// these descriptors open.
     pub(crate) const COUNT: usize = 2;
 
-    /// Opens all wakeup descriptors (eventfds) of a NIC. None of them is assigned to a channel yet.
+    /// Opens all wakeup descriptors (eventfds) of a NIC, none of which is assigned to a channel
+    /// yet.
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
         let slot = |_| {

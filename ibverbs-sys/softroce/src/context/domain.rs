@@ -16,8 +16,8 @@ impl DomainId {
     }
 
     /// Returns the identifier of the protection domain as an integer. Peer processes read this
-    /// integer with each published memory region. They access the region only for queue pairs of
-    /// the same domain.
+    /// integer with each published memory region, and access the region only for queue pairs of the
+    /// same domain.
     pub const fn number(self) -> u64 {
         self.0
     }

@@ -8,13 +8,13 @@
 //!
 //! Waking a thread costs the sender of a packet microseconds. So while a thread polls, packets do
 //! not wake the engine: it does not watch the sockets, and checks at intervals whether the thread
-//! still polls ([`pacing`]). It watches the sockets again immediately when a program arms a
+//! still polls ([`pacing`]). The engine watches the sockets again immediately when a program arms a
 //! completion queue in order to sleep, and otherwise when an interval shows that no thread polls
 //! any more.
 //!
 //! # No wakeup is lost
 //! - Packets: while the engine watches the sockets, each packet wakes it, or ends its next sleep if
-//!   it is awake ([`watch`]). It receives until the sockets are empty. If another thread is
+//!   it is awake ([`watch`]). The engine receives until the sockets are empty. If another thread is
 //!   receiving, the engine sets a flag and tries once more. The other thread checks the flag after
 //!   it has released the lock, and receives again if the flag is set. So one of the two threads
 //!   sees the packet. While the engine does not watch the sockets, it sleeps for one interval at

@@ -155,7 +155,7 @@ mod tests {
                 .filter(|packet_faults| what(packet_faults))
                 .count()
         };
-        // The seed is fixed, so these numbers are the same in each run. They are within nine
+        // The seed is fixed, so these numbers are the same in each run. The numbers are within nine
         // standard deviations of the mean.
         assert!((730..1270).contains(&count(|packet_faults| packet_faults.lost)));
         assert_eq!(count(|packet_faults| packet_faults.doubled), 10_000);

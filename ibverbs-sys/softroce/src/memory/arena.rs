@@ -71,8 +71,8 @@ pub struct ArenaLocation {
     /// Number of bytes at this location.
     pub length: u64,
     /// Range in the file of the segment that contains the bytes. A peer should map the segment as a
-    /// whole, as this process does. The segment may also contain other blocks. Its start and end
-    /// are multiples of 2 MiB.
+    /// whole, as this process does. The segment may also contain other blocks. The start and end of
+    /// the segment are multiples of 2 MiB.
     pub segment: Range<u64>,
 }
 

@@ -44,9 +44,9 @@ pub(super) enum Batching {
     /// No other packet, because the packet goes to a multicast group, whose members need not
     /// support bursts.
     None,
-    /// All packets of the same route. Their ICRC does not depend on the identification: it covers
-    /// an IPv6 header, or the packets stay on this host, where bursts are not split and both sides
-    /// assume 0.
+    /// All packets of the same route. The ICRC of the packets does not depend on the
+    /// identification: it covers an IPv6 header, or the packets stay on this host, where bursts are
+    /// not split and both sides assume 0.
     Any,
     /// All packets of the same route, after a [trial](super::trial) has succeeded. The receiver may
     /// see the identification, so the ICRC must cover the index of the packet in the burst.

@@ -63,8 +63,8 @@ pub(super) fn deliver(
         host.count(Counter::ReceiveDropped, 1);
         return Ok(());
     };
-    // The payload is stored after 40 bytes for the GRH. They are always filled, because every
-    // RoCEv2 packet has a GRH or an IPv4 header.
+    // The payload is stored after 40 bytes for the GRH. These bytes are always filled, because
+    // every RoCEv2 packet has a GRH or an IPv4 header.
     let before = route.len() as u32;
     let total = before + length;
     let scattered = if u64::from(total) > receive.length {

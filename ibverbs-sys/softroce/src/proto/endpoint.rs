@@ -50,9 +50,10 @@ impl Endpoint {
     }
 
     /// Returns whether a packet is addressed to this queue pair (IBTA 9.6.1.1). The packet must
-    /// contain the number of the queue pair or, for datagrams, the number of multicast groups. Its
-    /// opcode must belong to the transport service of the queue pair, or be one of the manufacturer
-    /// opcodes for this service. An XRC queue pair accepts only requests or only responses.
+    /// contain the number of the queue pair or, for datagrams, the number of multicast groups. The
+    /// opcode of the packet must belong to the transport service of the queue pair, or be one of
+    /// the manufacturer opcodes for this service. An XRC queue pair accepts only requests or only
+    /// responses.
     pub(super) fn is_addressed(&self, packet: &Packet<'_>) -> bool {
         let bth = &packet.header.bth;
         let datagram = self.service == Service::UnreliableDatagram;

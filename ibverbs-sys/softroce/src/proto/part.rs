@@ -56,8 +56,8 @@ pub struct Upcoming {
     pub awaits_receipt: bool,
 }
 
-/// A range of a message that is transferred without packets. Its beginning and end are packet
-/// boundaries of the message.
+/// A range of a message that is transferred without packets. The beginning and end of the range are
+/// packet boundaries of the message.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
     /// Send request that the part belongs to.
@@ -81,8 +81,8 @@ pub struct Part<'a> {
     pub queue_key: u32,
 }
 
-/// Result of an attempt to transfer a part of a message without packets. It determines how the
-/// sender continues.
+/// Result of an attempt to transfer a part of a message without packets. The result determines how
+/// the sender continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartOutcome {
     /// The part was executed at the peer, and counts as acknowledged.
@@ -645,8 +645,8 @@ pub struct UnqueuedMessage {
 pub enum TransmitUrgency {
     /// Nothing must be transmitted.
     Nothing,
-    /// Only an acknowledgement must be transmitted. It may be delayed to be sent together with a
-    /// message of the program.
+    /// Only an acknowledgement must be transmitted. The acknowledgement may be delayed to be sent
+    /// together with a message of the program.
     Acknowledgement,
     /// A message, a packet or a NAK must be transmitted now.
     Urgent,

@@ -447,8 +447,8 @@ impl QueuePair {
         self.enter_error(host);
     }
 
-    /// Moves the queue pair to the error state. Its send requests, and the receives of its own
-    /// receive queue, complete with the status "flushed".
+    /// Moves the queue pair to the error state. The send requests of the queue pair, and the
+    /// receives of its own receive queue, complete with the status "flushed".
     pub(super) fn enter_error(&mut self, host: &mut impl Host) {
         let before = self.endpoint.state;
         host.fails();

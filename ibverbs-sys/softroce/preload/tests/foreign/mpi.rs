@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::program::Running;
 
-/// Variables that allow `mpirun` to run as root. They do not change what it does.
+/// Variables that allow `mpirun` to run as root. The variables do not change what `mpirun` does.
 const AS_ROOT: [(&str, &str); 2] = [
     ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
     ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),

@@ -124,8 +124,8 @@ impl Filter {
         self.set_target(plain);
     }
 
-    /// Adds the last instructions of the packet filter. They pass packets that one of `peers` has
-    /// sent, and drop all others.
+    /// Adds the last instructions of the packet filter. The instructions pass packets that one of
+    /// `peers` has sent, and drop all others.
     fn pass_if_from(&mut self, peers: &[SocketAddrV4]) {
         self.load(BPF_H, SOURCE_PORT);
         self.push(BPF_MISC | BPF_TAX, 0);

@@ -53,9 +53,9 @@ const SEND_BUFFER_SIZE: usize = 1 << 20;
 /// Hop limit of packets for which the sender requests no hop limit: the usual default of Linux.
 const DEFAULT_HOP_LIMIT: u32 = 64;
 
-/// A bound, unconnected UDP socket. Its IPv4 packets have identification 0 and are not fragmented,
-/// as the ICRC of sent packets assumes. Linux does so if path MTU discovery is enabled and the
-/// socket is not connected.
+/// A bound, unconnected UDP socket. The IPv4 packets of the socket have identification 0 and are
+/// not fragmented, as the ICRC of sent packets assumes. Linux does so if path MTU discovery is
+/// enabled and the socket is not connected.
 #[derive(Debug)]
 pub(crate) struct Socket {
     socket: Descriptor,
@@ -375,9 +375,9 @@ impl Socket {
     /// Receives one message into the first header of a ring with `recvmsg`, which is cheaper than
     /// `recvmmsg`. Returns the number of messages: 1, or -1 after an error.
     fn receive_one(&self, header: *mut mmsghdr) -> c_int {
-        // SAFETY: `header` is the first header of a ring that the caller has borrowed mutably. It
-        // points to a name, control messages and a buffer in the ring's allocation, with their
-        // lengths.
+        // SAFETY: `header` is the first header of a ring that the caller has borrowed mutably. The
+        // header points to a name, control messages and a buffer in the ring's allocation, with
+        // their lengths.
         unsafe {
             let socket = self.socket.as_raw_fd();
             let length = libc::recvmsg(socket, &raw mut (*header).msg_hdr, libc::MSG_DONTWAIT);

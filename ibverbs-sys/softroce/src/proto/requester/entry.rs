@@ -33,7 +33,7 @@ pub(super) enum Progress {
     /// The request has completed without the peer: a local operation, or a datagram that is too
     /// long to be sent.
     Done,
-    /// The request has failed. It completes once all earlier requests have completed.
+    /// The request has failed, and completes once all earlier requests have completed.
     Failed(CompletionStatus),
 }
 

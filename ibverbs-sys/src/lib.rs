@@ -21,10 +21,10 @@
 //! Many verbs are not symbols of a library. [`ibv_post_send`] and [`ibv_poll_cq`] are inline
 //! functions; [`ibv_query_port`] and [`ibv_reg_mr`] are macros. The symbols with the names of these
 //! macros exist only for old binaries: the symbol `ibv_query_port` fills only the first fields of
-//! an [`ibv_port_attr`]. Therefore this crate binds no function directly. It binds each function to
-//! a C function of the shim, whose name is `rs_` followed by the C name. The shim is a C file that
-//! is compiled with this crate, against the installed headers, and is always optimised. Its
-//! functions call what a C program would call.
+//! an [`ibv_port_attr`]. Therefore this crate binds no function directly, but binds each function
+//! to a C function of the shim, whose name is `rs_` followed by the C name. The shim is a C file
+//! that is compiled with this crate, against the installed headers, and is always optimised. The
+//! functions of the shim call what a C program would call.
 //!
 //! # Newer headers
 //! The bindings were generated from the headers of rdma-core 44.0. The crate builds with the

@@ -1,5 +1,5 @@
-//! Verbs that are newer than the headers from which the bindings were generated. Their shim,
-//! `shim/newer.c`, looks up each verb in the library at the first call of that verb.
+//! Verbs that are newer than the headers from which the bindings were generated. The shim of these
+//! verbs, `shim/newer.c`, looks up each verb in the library at the first call of that verb.
 
 use core::ffi::{c_int, c_void};
 use core::marker::{PhantomData, PhantomPinned};

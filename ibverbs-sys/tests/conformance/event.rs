@@ -73,7 +73,7 @@ fn invalid_request_raises_a_request_error(device: &Device) {
 
 fn receive_that_fails_raises_nothing_at_the_sender(device: &Device) {
     // The receive completes with an error, so the device may or may not raise an event for the
-    // receiver. It must raise none for the sender.
+    // receiver, but must raise none for the sender.
     let pair = Pair::rc(device);
     pair.b.receive(2, 0, 4);
     pair.a.qp.post(pair.a.send(0, 8));

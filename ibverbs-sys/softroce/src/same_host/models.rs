@@ -45,8 +45,9 @@ const ACCEPTED: u16 = 2;
 /// discarded the copy.
 const DECLINED: u16 = 3;
 
-/// Memory that both simulated processes can access. It contains the records and the payload of the
-/// sender, and words (`lanes`) that show the sender if a copy by the receiver is in progress.
+/// Memory that both simulated processes can access. The memory contains the records and the payload
+/// of the sender, and words (`lanes`) that show the sender if a copy by the receiver is in
+/// progress.
 struct SharedMemory {
     records: RecordArray<Vec<Record>>,
     lanes: Vec<Line>,

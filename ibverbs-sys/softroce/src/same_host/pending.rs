@@ -154,8 +154,8 @@ impl Handshakes {
     /// Returns whether a handshake has ended.
     ///
     /// Calls `receive` for each handshake that may have an unread message. `receive` reads the
-    /// message, and returns whether the handshake is still pending. Its first argument is this
-    /// object, which then lists only the handshakes that were continued before.
+    /// message, and returns whether the handshake is still pending. The first argument of `receive`
+    /// is this object, which then lists only the handshakes that were continued before.
     pub(super) fn advance(
         &mut self,
         now: Instant,

@@ -97,8 +97,8 @@ fn process(number: Pid, socket: Descriptor) -> Process {
     }
 }
 
-/// Returns the description of a simulated peer that has the address `address`. Its tables, memory
-/// and eventfds are created in this process.
+/// Returns the description of a simulated peer that has the address `address`. The tables, memory
+/// and eventfds of the peer are created in this process.
 fn peer(address: SocketAddr) -> io::Result<Peer> {
     let own = own_resources(address)?;
     let channels = (0..WakeEventfds::COUNT).map(|_| wake_eventfd());

@@ -50,8 +50,8 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// Simulated time in which the bytes that the connections transfer are counted.
 const MEASURED: Duration = Duration::from_millis(100);
 
-/// Transmission rate of the access link of each node, in bits per second. It is higher than the
-/// rate of the shared link, so even a single connection can fill the queue of the shared link.
+/// Transmission rate of the access link of each node, in bits per second. This rate is higher than
+/// the rate of the shared link, so even a single connection can fill the queue of the shared link.
 const ACCESS: u64 = 25_000_000_000;
 
 /// Index of the simulated node whose network link all senders share: the first sender.

@@ -379,8 +379,8 @@ impl Scenario<'_> {
     }
 }
 
-/// Queue key of all datagram queue pairs. Its top bit is 0, because a set top bit in a request
-/// selects the queue pair's own key.
+/// Queue key of all datagram queue pairs. The top bit of the key is 0, because a set top bit in a
+/// request selects the queue pair's own key.
 pub(super) const QUEUE_KEY: u32 = 0x1234_5678;
 
 /// Returns the immediate data of the message with the ID `id`, which is derived from the ID, so

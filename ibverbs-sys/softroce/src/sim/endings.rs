@@ -16,9 +16,9 @@ use super::schedule::Ending;
 /// Memory key that is never valid, neither as a local nor as a remote key.
 const NO_KEY: u32 = 0xdead_be00;
 
-/// Interval at which a simulated requester checks whether its earlier requests have completed. It
-/// waits for them before a request that tests missing or unusable receives, because they need
-/// receives, too.
+/// Interval at which a simulated requester checks whether its earlier requests have completed. The
+/// requester waits for them before a request that tests missing or unusable receives, because they
+/// need receives, too.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Scenario<'_> {

@@ -50,7 +50,7 @@ struct Window {
     queue_pair: u32,
 }
 
-/// Index of the first region or window. It is not 0, so that zero is never a valid key.
+/// Index of the first region or window. The index is not 0, so that zero is never a valid key.
 const FIRST_INDEX: usize = 1;
 
 impl Memory {

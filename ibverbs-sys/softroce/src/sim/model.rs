@@ -95,8 +95,8 @@ impl Scenario<'_> {
     /// failure is an error.
     fn check_failure(&mut self, r: usize, completion: &Completion) -> Result<(), String> {
         let status = completion.status;
-        // All earlier requests succeeded. Their effects are checked before the requester counts as
-        // failed.
+        // All earlier requests succeeded, and their effects are checked before the requester counts
+        // as failed.
         while let Some(first) = self.requesters[r].posted.front() {
             if first.id == completion.id || first.signaled {
                 break;

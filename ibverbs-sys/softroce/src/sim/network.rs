@@ -18,7 +18,7 @@ pub struct Conditions {
     pub corrupt: u32,
     /// Delay of each packet, in addition to its transmission time.
     pub latency: Duration,
-    /// Maximum additional delay of a packet. It does not change the order of packets.
+    /// Maximum additional delay of a packet. The delay does not change the order of packets.
     pub jitter: Duration,
     /// Maximum additional delay of an overtaken packet, or of the second arrival of a duplicated
     /// packet.
@@ -100,7 +100,7 @@ pub(crate) struct Load {
     pub(crate) waited: Duration,
 }
 
-/// The network that connects the simulated nodes. It delays packets, and determines their [`Fate`].
+/// The network that connects the simulated nodes, delays packets, and determines their [`Fate`].
 #[derive(Debug)]
 pub(crate) struct Network {
     faults: Faults,
@@ -226,7 +226,7 @@ impl Network {
 }
 
 /// Number of bytes that Ethernet transmits in addition to an IP packet: preamble, MAC header, frame
-/// check sequence, and inter-packet gap. They count for the transmission time of a packet.
+/// check sequence, and inter-packet gap. These bytes count for the transmission time of a packet.
 const ETHERNET_OVERHEAD: u64 = 38;
 
 /// Returns the time that a packet of `bytes` bytes takes on a link of `bandwidth` bits per second.

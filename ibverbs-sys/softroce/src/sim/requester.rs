@@ -152,8 +152,8 @@ pub(crate) struct PeerWindow {
     pub(crate) range: Range<usize>,
 }
 
-/// Expected state of a memory window in a simulation. It determines the requests that may use the
-/// window.
+/// Expected state of a memory window in a simulation. The state determines the requests that may
+/// use the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WindowState {
     /// The peer may bind the window.

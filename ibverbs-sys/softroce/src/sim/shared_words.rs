@@ -198,8 +198,8 @@ impl Swapped {
             } else if value == end && done == self.done.len() {
                 break;
             } else {
-                // A failed swap was executed before it failed. Its new value is either the final
-                // value or the compared value of another swap.
+                // A failed swap was executed before it failed. The new value of the swap is either
+                // the final value or the compared value of another swap.
                 let all = self.maybe.get(&value).map_or(&[][..], Vec::as_slice);
                 let leads_on = |next: &&u64| {
                     **next == end || self.done.contains_key(next) || self.maybe.contains_key(next)

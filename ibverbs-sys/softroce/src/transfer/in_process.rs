@@ -2,7 +2,7 @@
 //! sender's thread copies the bytes and updates the state of both queue pairs.
 //!
 //! If the peer does not expect the part, or the request is not allowed, the part is sent as
-//! packets. Their responses report the reason.
+//! packets, whose responses report the reason.
 
 use std::ops::Range;
 

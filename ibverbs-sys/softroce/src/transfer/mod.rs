@@ -10,7 +10,7 @@
 //! | `ring_message` | ring slots to another process: messages, descriptors of messages, and acknowledgements |
 //! | `volume` | amounts of messages and bytes, for the counters |
 //!
-//! This module works on the [transport](crate::proto) and its [host](crate::proto::Host). It uses
+//! This module works on the [transport](crate::proto) and its [host](crate::proto::Host), and uses
 //! no queue pair objects, locks or shared memory, so tests and the simulation run the same code.
 #![forbid(unsafe_code)]
 

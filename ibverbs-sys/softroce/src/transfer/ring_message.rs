@@ -20,8 +20,8 @@ use crate::proto::{
 };
 
 /// A short message without packet headers, from a queue pair of a reliable or unreliable connection
-/// to its peer in another process of the host. It is the content of a slot (one cache line of the
-/// shared ring), and contains an acknowledgement, a message, or both.
+/// to its peer in another process of the host. The ring message is the content of a slot (one cache
+/// line of the shared ring), and contains an acknowledgement, a message, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RingMessage<'a> {
     /// Number of the destination queue pair.
@@ -131,8 +131,8 @@ pub(crate) enum Polled {
     Sent,
     /// The shared ring of the peer process is full.
     Full,
-    /// The next message, or its next part, waits for an acknowledgement of the peer. It must not be
-    /// sent as packets.
+    /// The next message, or its next part, waits for an acknowledgement of the peer, and must not
+    /// be sent as packets.
     Waiting,
     /// The queue pair has no message or acknowledgement to send through the shared ring now.
     Nothing,

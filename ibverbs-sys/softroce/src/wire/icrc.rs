@@ -22,8 +22,8 @@ const SEED: u32 = 0x2144_df1c;
 const MASKED_BYTES: usize = 12;
 
 /// Intermediate ICRC over the headers before the BTH, from which [`finish`](Self::finish) computes
-/// the ICRC of a packet. It is the same for all packets with the same path and length, so a caller
-/// can keep it for them.
+/// the ICRC of a packet. This intermediate ICRC is the same for all packets with the same path and
+/// length, so a caller can keep it for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartialIcrc(u32);
 
@@ -344,7 +344,8 @@ mod tests {
     }
 
     /// A recorded packet with a known ICRC, for the tests: a congestion notification that a
-    /// ConnectX-4 Lx sent. Its BECN bit is set, and its IP header has the identification 0x718c.
+    /// ConnectX-4 Lx sent. The BECN bit of the packet is set, and its IP header has the
+    /// identification 0x718c.
     const CONNECT_X: &str = "45c2003c 718c4000 40119161 0a001101 0a001201 000012b7 00280000
         8100ffff 40000118 00000000 00000000 00000000 00000000 00000000 82fd002a";
 
@@ -354,8 +355,8 @@ mod tests {
     const UC_SEND: &str = "45010040 04784000 4011b4d5 c0a80007 c0a80007 c00012b7 002caca2
         2460ffff 000000d3 00cf1710 4630818b e28935d9 0e9a9550 5401be88 5e500000 78f353f3";
 
-    /// Packet over IPv6, the last packet of a send. Its ICRC (invariant CRC) was calculated with
-    /// scapy, and is the expected value in the test.
+    /// Packet over IPv6, the last packet of a send. The ICRC (invariant CRC) of the packet was
+    /// calculated with scapy, and is the expected value in the test.
     const IPV6_SEND: &str = "62b12345 00201121 fd000000 00000000 00000000 00000001
         fd000000 00000000 00000000 00000002 c82212b7 00200000
         0240ffff 00000011 80123456 736f6674 726f6365 173dcb2d";

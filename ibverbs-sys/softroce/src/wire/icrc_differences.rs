@@ -29,8 +29,8 @@ struct LengthDifferences {
     /// For each bit of the identification, the difference of the ICRC if only this bit is set.
     of_bits: [u32; 16],
     /// The differences of `of_bits`, combined so that each combination has a bit that no other has:
-    /// this bit, and the combination. They show quickly whether a difference can be combined from
-    /// `of_bits`.
+    /// this bit, and the combination. The combinations show quickly whether a difference can be
+    /// combined from `of_bits`.
     reduced: [(u32, u32); 16],
 }
 

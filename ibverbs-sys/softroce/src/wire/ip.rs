@@ -1,9 +1,9 @@
 //! IP and UDP headers of a packet, as Linux sends them from an unconnected UDP socket that forbids
 //! fragmentation: no IPv4 options, identification 0, and the don't-fragment bit.
 //!
-//! A socket neither accepts nor reports these headers. They are built for other purposes: the ICRC
-//! covers them, the receiver of a datagram gets them, captures contain them, and packets between
-//! IPv6 GIDs carry them before the BTH.
+//! A socket neither accepts nor reports these headers. The headers are built for other purposes:
+//! the ICRC covers them, the receiver of a datagram gets them, captures contain them, and packets
+//! between IPv6 GIDs carry them before the BTH.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -2,8 +2,8 @@ use super::Packet;
 use super::header::BASE;
 
 /// Received packets that are handled in one step: a single packet, or several packets from the
-/// middle of a message that have the same length. Their headers differ only in the sequence number
-/// and the acknowledgement request.
+/// middle of a message that have the same length. The headers of the packets differ only in the
+/// sequence number and the acknowledgement request.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
     first: Packet<'a>,

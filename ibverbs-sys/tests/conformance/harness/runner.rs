@@ -56,7 +56,7 @@ pub(crate) fn run(cases: &[Case], arguments: &Arguments) -> ExitCode {
         if let Verdict::Failed(problem) = verdict {
             failures.push((&case.name, problem));
         }
-        // What failed may have left something behind.
+        // A failed case may have left something behind.
         if failed || arguments.isolate {
             drop(worker.take());
         }
@@ -151,7 +151,7 @@ impl Worker {
         if let Some(stdout) = child.stdout.take() {
             thread::spawn(move || {
                 for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                    // What a library prints is passed on.
+                    // The output of a library is passed on.
                     match line.split_once('\u{1e}') {
                         Some((_, answer)) if sender.send(answer.to_owned()).is_ok() => {}
                         Some(_) => break,
@@ -205,7 +205,7 @@ impl Worker {
                     Err(error) => return error.to_string(),
                 }
             }
-            // It may be gone by now; try_wait tells.
+            // The process may be gone by now; try_wait tells.
             let _ = self.child.kill();
         }
         "it cannot be killed".to_owned()

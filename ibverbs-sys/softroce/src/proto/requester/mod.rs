@@ -116,7 +116,7 @@ struct Cursor {
 }
 
 impl Requester {
-    /// Creates a requester, the sending half of a queue pair. Its first packet gets the sequence
+    /// Creates a requester, the sending half of a queue pair. The first packet gets the sequence
     /// number `sequence`.
     pub(super) fn new(sequence: Sequence, attributes: &Attributes) -> Self {
         let window = Window::new(attributes.window, attributes.max_window);

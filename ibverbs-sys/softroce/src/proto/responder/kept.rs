@@ -4,8 +4,8 @@ use crate::proto::Sequence;
 use crate::wire::{Header, Packet};
 
 /// Sends and writes that have arrived after a gap in the sequence numbers, in the order of their
-/// numbers. They are executed when the missing packets have arrived, so that the peer need not send
-/// them again. The caller limits their number.
+/// numbers. The packets are executed when the missing packets have arrived, so that the peer need
+/// not send them again. The caller limits their number.
 #[derive(Debug, Default)]
 pub(super) struct KeptPackets {
     packets: VecDeque<KeptPacket>,

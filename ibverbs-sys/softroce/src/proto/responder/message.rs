@@ -132,7 +132,7 @@ impl Message {
     }
 
     /// Receives the packets of `run`, which have equal lengths and consecutive numbers, in one
-    /// step. They must all be valid middle packets of the send or write in progress. If not,
+    /// step. The packets must all be valid middle packets of the send or write in progress. If not,
     /// returns `false` and does nothing; the caller must then [receive](Self::accept) them one by
     /// one.
     pub(super) fn accept_run(

@@ -198,8 +198,8 @@ impl Responder {
     }
 
     /// Receives all packets of `run`, which have equal lengths and consecutive numbers, in one
-    /// step. They must be the next expected packets, and neither the first nor the last of their
-    /// message. Otherwise returns `false` and does nothing.
+    /// step. The packets must be the next expected ones, and neither the first nor the last of
+    /// their message. Otherwise returns `false` and does nothing.
     pub(super) fn receive_run(
         &mut self,
         endpoint: &Endpoint,

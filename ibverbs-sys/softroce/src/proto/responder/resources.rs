@@ -49,8 +49,8 @@ pub(super) struct ResponsePacket {
     pub(super) is_repeat: bool,
 }
 
-/// The newest reads and atomics of the peer, oldest first. They are stored because the peer may ask
-/// for a response again. At most as many are stored as the peer may have outstanding
+/// The newest reads and atomics of the peer, oldest first, which are stored because the peer may
+/// ask for a response again. At most as many are stored as the peer may have outstanding
 /// (`max_dest_rd_atomic`).
 #[derive(Debug, Default)]
 pub(super) struct Resources {

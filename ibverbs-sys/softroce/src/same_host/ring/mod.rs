@@ -14,8 +14,8 @@
 //!
 //! Neither side trusts the other. The consumer copies each word once and then checks the copy; an
 //! impossible count is a protocol violation ([`Violation`]). A producer that ends between claim and
-//! publication leaves a slot that is never published. Its process has then ended, and with it the
-//! ring.
+//! publication leaves a slot that is never published. The process of the producer has then ended,
+//! and with it the ring.
 #![forbid(unsafe_code)]
 
 use std::ops::Deref;
@@ -141,7 +141,7 @@ where
     }
 
     /// Returns the memory for the payload of a message: `count` cache lines of the ring buffer,
-    /// beginning with number `from`. They may wrap around the end of the buffer.
+    /// beginning with number `from`. The cache lines may wrap around the end of the buffer.
     fn room(&self, from: u32, count: u16) -> MessageChunks<'_> {
         let (start, count) = (
             from as usize & (self.chunks.len() - 1),

@@ -112,7 +112,7 @@ struct Scheduled {
 }
 
 /// Kind of a simulated event, with its parameters. `Ord` is needed only because events are kept in
-/// a heap. It never decides the order: events at the same time have different numbers, which are
+/// a heap, and never decides the order: events at the same time have different numbers, which are
 /// compared first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum EventKind {

@@ -17,7 +17,7 @@ use crate::wire::Packet;
 /// pair gets when it handles a [`RingMessage`], because only the coarse clock is read then.
 const COARSE_CLOCK_ERROR: Duration = Duration::from_millis(12);
 
-/// Number of bytes that the simulated network adds to the length of each [`RingMessage`]. They
+/// Number of bytes that the simulated network adds to the length of each [`RingMessage`]. The bytes
 /// stand for packet headers, which such a message does not have.
 const COUNTED_HEADER_BYTES: usize = 40;
 

@@ -239,7 +239,7 @@ fn an_atomic_write_is_done_once_and_answered_without_data() {
     assert_eq!(node.machine.bytes(key)[8..], [7; 8]);
     node.receive_made(addressed(O::WriteOnly, 1, remote, 8), &[9; 8]);
     assert_eq!(answers(&mut node), [(O::Acknowledge, 1, ACK)]);
-    // Its response was lost; the later write stays.
+    // The response of the atomic write was lost; the later write stays.
     node.receive_made(write, &[7; 8]);
     assert_eq!(answers(&mut node), [(O::ReadResponseOnly, 0, ACK)]);
     assert_eq!(node.machine.bytes(key)[8..], [9; 8]);

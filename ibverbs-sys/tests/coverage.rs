@@ -57,7 +57,7 @@ fn compare(found: &BTreeSet<String>, what: &str) {
             "{what} neither bound nor in shim/EXCLUDED: {unknown:?}"
         );
     } else {
-        // What came after the recorded release is not bound yet.
+        // Names that came after the recorded release are not bound yet.
         println!(
             "{what} of rdma-core {} not bound: {unknown:?}",
             env!("IBVERBS_SYS_VERSION")

@@ -1,7 +1,7 @@
-//! Structs that grow: the shim between bindings and headers of different ages. Its C sources are
-//! compiled with the installed headers, with headers whose structs have grown, and with bindings
-//! whose structs have; `growth/driver.c` calls them in front of a library of its own. Needs no
-//! device.
+//! Structs that grow: the shim between bindings and headers of different ages. The C sources of the
+//! shim are compiled with the installed headers, with headers whose structs have grown, and with
+//! bindings whose structs have; `growth/driver.c` calls them in front of a library of its own.
+//! Needs no device.
 
 mod common;
 /// Policy of the generator.

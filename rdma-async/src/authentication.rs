@@ -118,10 +118,10 @@ impl Transcript {
         self.peer
     }
 
-    /// Returns the bytes from which an end computes its token, the proof that it may connect. They
-    /// contain the role of that end, the nonces of both ends, and the messages that the ends have
-    /// exchanged. With the connection manager, they also contain the IP addresses and the queue
-    /// pairs of both ends. The bytes are equal at both ends.
+    /// Returns the bytes from which an end computes its token, the proof that it may connect. The
+    /// bytes contain the role of that end, the nonces of both ends, and the messages that the ends
+    /// have exchanged. With the connection manager, they also contain the IP addresses and the
+    /// queue pairs of both ends. The bytes are equal at both ends.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }

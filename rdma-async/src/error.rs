@@ -181,8 +181,8 @@ impl Error {
     }
 
     /// Converts this error, which has ended the connection, to the error of an operation that was
-    /// posted to the device. Its [`execution`](Self::execution) becomes unknown: the peer's device
-    /// may or may not have performed the operation.
+    /// posted to the device. The [`execution`](Self::execution) of the error becomes unknown: the
+    /// peer's device may or may not have performed the operation.
     pub(crate) fn of_posted(self) -> Self {
         let execution = Execution::Unknown;
         match self {

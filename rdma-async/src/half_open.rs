@@ -24,9 +24,10 @@ const MIN_HANDSHAKE_TIME: Duration = Duration::from_millis(100);
 /// last messages.
 const MIN_PROVED_HANDSHAKE_TIME: Duration = Duration::from_millis(500);
 
-/// Handshakes that a listener is performing, each in a task. Their number is limited. At the limit,
-/// if another peer waits, the oldest handshake ends whose peer has not proved that it may connect,
-/// or else the oldest handshake. Peers that connect and send nothing thus do not block other peers.
+/// Handshakes that a listener is performing, each in a task. The number of handshakes is limited.
+/// At the limit, if another peer waits, the oldest handshake ends whose peer has not proved that it
+/// may connect, or else the oldest handshake. Peers that connect and send nothing thus do not block
+/// other peers.
 #[derive(Debug)]
 pub(crate) struct HalfOpen {
     /// Tasks of the handshakes. The outcome is `None` if the listener has ended the handshake.

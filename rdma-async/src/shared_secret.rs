@@ -63,8 +63,8 @@ impl SharedSecret {
         Ok(Self { keyed })
     }
 
-    /// Returns the HMAC (hash with the secret as the key) of the transcript of a handshake. Its
-    /// value is the token that an end sends.
+    /// Returns the HMAC (hash with the secret as the key) of the transcript of a handshake. The
+    /// value of the HMAC is the token that an end sends.
     fn mac(&self, transcript: &Transcript) -> Hmac<Sha256> {
         let mut keyed = self.keyed.clone();
         keyed.update(transcript.as_bytes());

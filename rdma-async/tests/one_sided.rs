@@ -171,7 +171,7 @@ fn operations_beyond_the_queue_depth_wait_and_complete() {
         let remote = client.request_remote_mr(layout(8 * COUNT)).await.unwrap();
         let token = remote.token();
         let client = Arc::new(client);
-        // Atomics, as concurrent futures of one task. They also need slots for their results.
+        // Atomics, which also need slots for their results, as concurrent futures of one task.
         let adds = (0..COUNT).map(|at| {
             let client = Arc::clone(&client);
             async move {

@@ -67,8 +67,8 @@ fn concurrent() -> u64 {
 }
 
 /// Starts the first process on the address, the server, the persistent client, and all short-lived
-/// processes. Kills the short-lived processes, and the first process after half of them. None is
-/// killed before as many as may run at the same time are connected.
+/// processes. Kills the short-lived processes, and the first process after half of them. No process
+/// is killed before as many as may run at the same time are connected.
 fn supervise(processes: u64) {
     let seed = variable("SEED", 1);
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

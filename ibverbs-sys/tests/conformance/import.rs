@@ -154,7 +154,7 @@ fn a_domain_that_its_import_freed_does_not_exist(device: &Device) {
     let other = unsafe { ibv_import_pd(import.0, handle) }.succeeds("ibv_import_pd");
     unsafe { ibv_dealloc_pd(other) }.succeeds("ibv_dealloc_pd of the import");
     unsafe { ibv_import_pd(import.0, handle) }.refuses("ibv_import_pd of a freed domain");
-    // What is left is the C object.
+    // Only the C object is left.
     unsafe { ibv_unimport_pd(pd) };
 }
 

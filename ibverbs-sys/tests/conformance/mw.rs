@@ -139,7 +139,7 @@ impl Ground {
         let done = self.pair.b.cq.expect(50, status);
         if status == Status::IBV_WC_SUCCESS {
             equal("the opcode", done.opcode, ibv_wc_opcode::IBV_WC_BIND_MW);
-            // What a program keeps of the bind.
+            // A program keeps the key of the bind.
             unsafe { (*mw.raw).rkey = key };
         }
         key

@@ -525,8 +525,8 @@ fn a_draining_send_queue_finishes_started_requests(device: &Device) {
     let mut plan = Plan::new(Service::IBV_QPT_RC);
     plan.mtu = Some(ibv_mtu::IBV_MTU_256);
     let pair = Pair::new(device, &plan);
-    // Its end waits for a receive; it has begun when its first bytes are there. A device may keep
-    // the bytes of a shorter write until there is a receive.
+    // The end of the write waits for a receive; the write has begun when its first bytes are there.
+    // A device may keep the bytes of a shorter write until there is a receive.
     pair.a.mr.set_u64(0, 1);
     let write = pair.a.write(&pair.b, 0, 40 << 10);
     pair.a.qp.post(write.immediate(0));

@@ -83,8 +83,8 @@ struct Lingering {
 
 impl Lingering {
     /// Extends the deadline of a dropped stream if the peer has received bytes since the last call.
-    /// As after the close of a TCP socket, bytes that were written are still delivered. They are
-    /// lost if the peer receives no byte for [`RdmaBuilder::response_timeout`].
+    /// As after the close of a TCP socket, bytes that were written are still delivered, unless the
+    /// peer receives no byte for [`RdmaBuilder::response_timeout`].
     ///
     /// [`RdmaBuilder::response_timeout`]: crate::RdmaBuilder::response_timeout
     fn extend_while_read(&mut self) {

@@ -213,8 +213,9 @@ impl Windows {
     }
 
     /// Ends the peer's access to the regions whose futures were dropped while a request was binding
-    /// or invalidating the memory window. Their memory returns to its pool. Returns `true` if such
-    /// a request is still in flight: its region is kept, and a later call must end the access.
+    /// or invalidating the memory window. The memory of the regions returns to its pool. Returns
+    /// `true` if such a request is still in flight: its region is kept, and a later call must end
+    /// the access.
     pub(super) fn end_abandoned(&self) -> bool {
         let abandoned = mem::take(&mut *self.abandoned.lock());
         for region in abandoned {

@@ -2,8 +2,8 @@
 //!
 //! The connecting end first sends a [`Hello`], and the accepting end replies with its own. Both
 //! ends then connect their queue pairs and send [`READY`]. An end that has received `READY` may
-//! send messages. The TCP connection stays open without further data. Its close notifies the peer
-//! of the close of the RDMA connection.
+//! send messages. The TCP connection stays open without further data, and its close notifies the
+//! peer of the close of the RDMA connection.
 //!
 //! An accepting end with an [`Authenticator`](crate::Authenticator) replies to the first hello with
 //! a challenge instead, and sends its own hello only after the peer is

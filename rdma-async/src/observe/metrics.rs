@@ -38,8 +38,8 @@ struct OperationMetrics {
 }
 
 impl Metrics {
-    /// Creates the metrics of the device with the name `device`. They are recorded by the recorder
-    /// that is installed at this time.
+    /// Creates the metrics of the device with the name `device`. The recorder that is installed at
+    /// this time records the metrics.
     pub(crate) fn of(device: &str) -> Self {
         describe();
         let device = SharedString::from(device.to_owned());

@@ -55,7 +55,7 @@ macro_rules! observed_arrival {
 pub(crate) use {observed, observed_arrival};
 
 /// Substitute for `operation::ObservedPolls` if both the feature `metrics` and the feature `trace`
-/// are disabled. Its functions do nothing.
+/// are disabled. The functions of the substitute do nothing.
 #[cfg(not(any(feature = "metrics", feature = "trace")))]
 #[derive(Debug)]
 pub(crate) struct ObservedPolls;

@@ -180,8 +180,8 @@ impl Published {
         Ok(())
     }
 
-    /// Ends the access of all readers of this published value. Their later reads fail with a remote
-    /// access error, which ends their connections.
+    /// Ends the access of all readers of this published value. The later reads of these readers
+    /// fail with a remote access error, which ends their connections.
     ///
     /// # Errors
     ///

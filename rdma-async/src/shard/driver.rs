@@ -114,8 +114,8 @@ impl Driver {
         let mut quiet_since = Instant::now();
         let mut turn_ended = quiet_since;
         let mut lone_yields = 0;
-        // Futures also poll the queue. Their completions count too, because each of their next
-        // completions would raise an event if the queue were armed.
+        // Futures also poll the queue. The completions of the futures count too, because each of
+        // their next completions would raise an event if the queue were armed.
         let mut found = shard.found.load(Ordering::Relaxed);
         loop {
             let begun = Instant::now();

@@ -29,7 +29,7 @@ use crate::rdma::Rdma;
 /// A connection as a stream of bytes, which behaves like a TCP connection.
 ///
 /// The stream implements tokio's [`AsyncRead`] and [`AsyncWrite`], so that programs written for
-/// [`TcpStream`](tokio::net::TcpStream) run on RDMA. Its halves for reading also implement
+/// [`TcpStream`](tokio::net::TcpStream) run on RDMA. The stream's halves for reading also implement
 /// [`AsyncBufRead`](tokio::io::AsyncBufRead).
 ///
 /// - **Writing** copies the bytes once, into registered memory. The first bytes are sent

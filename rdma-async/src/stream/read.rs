@@ -187,7 +187,7 @@ async fn receive(rdma: Arc<Rdma>) -> Result<StreamPiece> {
 }
 
 /// Converts `error`, an error of the connection, to the I/O error with which a read from the stream
-/// fails. Its kind is that of a TCP stream in the same situation.
+/// fails. The kind of the I/O error is that of a TCP stream in the same situation.
 fn read_error(error: Error) -> io::Error {
     match error {
         Error::Disconnected { .. } | Error::Work(_) | Error::Refused { .. } => {

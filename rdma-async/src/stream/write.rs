@@ -136,7 +136,7 @@ async fn wait_for_room(rdma: Arc<Rdma>) {
 }
 
 /// Converts `error`, an error of the connection, to the I/O error with which a write to the stream
-/// fails. Its kind is that of a TCP stream in the same situation.
+/// fails. The kind of the I/O error is that of a TCP stream in the same situation.
 fn write_error(error: Error) -> io::Error {
     match error {
         Error::Disconnected { .. } | Error::Work(_) | Error::Refused { .. } => {

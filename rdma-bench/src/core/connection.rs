@@ -17,7 +17,7 @@ use crate::session::{Measure, Measured, Role};
 use crate::settings::Settings;
 use crate::test::{Metric, Verb};
 
-/// This process's side of a test: all its queue pairs. They share one completion queue for sends
+/// This process's side of a test: all its queue pairs, which share one completion queue for sends
 /// and one for receives.
 #[derive(Debug)]
 pub struct Connection {

@@ -264,10 +264,10 @@ impl Judge {
 /// returns the results. After each number of pairs in [`Effort::checks`], stops if the goal is met
 /// or missed. Always stops after the last of these numbers.
 ///
-/// The function `pair` measures one pair. Its argument is `true` if the value under test must be
-/// measured first, which alternates. If a processor moved during a pair ([`Pair::has_moved`]), the
-/// pair is measured again, at most [`Effort::repeats`] times in a comparison. After that, such
-/// pairs count, too.
+/// The function `pair` measures one pair. The argument of `pair` is `true` if the value under test
+/// must be measured first, which alternates. If a processor moved during a pair
+/// ([`Pair::has_moved`]), the pair is measured again, at most [`Effort::repeats`] times in a
+/// comparison. After that, such pairs count, too.
 fn measure_pairs(
     row: &Row,
     effort: Effort,

@@ -24,8 +24,8 @@ use crate::test::{Metric, Verb};
 /// headers of requests and responses.
 const OVERHEAD: usize = 4096;
 
-/// The RPC service that the tests call. Its methods return bytes, return bulk memory, and send a
-/// stream of items.
+/// The RPC service that the tests call. The methods of the service return bytes, return bulk
+/// memory, and send a stream of items.
 #[rdma_rpc::service]
 trait Bench {
     /// Returns `bytes` unchanged.

@@ -84,7 +84,7 @@ impl AddressVector {
 
     /// Creates a path for replies to a received datagram.
     ///
-    /// `grh` is the beginning of the receive's memory. Its first 40 bytes are not a part of the
+    /// `grh` is the beginning of the receive's memory, whose first 40 bytes are not a part of the
     /// message: they contain the global route header, or an IPv4 header in the last 20 bytes (RoCE
     /// v2 annex, A17.4.5.1). `port` is the port that received the datagram.
     ///

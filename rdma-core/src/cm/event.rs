@@ -136,7 +136,8 @@ pub struct DatagramPeer {
 pub struct MulticastMember {
     /// The token that the program passed to [`ConnectionId::join_multicast`].
     pub token: usize,
-    /// The address vector of the path to the group. It contains the GID and LID of the group.
+    /// The address vector of the path to the group. The vector contains the GID and LID of the
+    /// group.
     #[doc(alias = "ah_attr")]
     pub address: AddressVector,
     /// The queue pair number that datagrams to the group use to address every member.

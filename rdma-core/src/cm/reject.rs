@@ -37,7 +37,7 @@ pub enum RejectReason {
     InvalidMtu,
     /// The peer requires more outstanding RDMA reads and atomics than this side accepts.
     InsufficientReads,
-    /// The peer's program rejected the connection. Its private data may contain the reason.
+    /// The peer's program rejected the connection. The peer's private data may contain the reason.
     ByProgram,
     /// The peer does not accept the number of receiver-not-ready retries.
     InvalidRnrRetries,

@@ -11,8 +11,9 @@ use crate::ffi::ChannelHandle;
 
 /// A channel that delivers completion events of completion queues.
 ///
-/// The file descriptor of the channel is non-blocking. It becomes readable when an event is
-/// pending, so `poll(2)` or an event loop can wait for it; [`Self::wait`] blocks until then. Each
+/// The file descriptor of the channel is non-blocking. The descriptor becomes readable when an
+/// event is pending, so `poll(2)` or an event loop can wait for it; [`Self::wait`] blocks until
+/// then. Each
 /// [`CompletionQueue::request_notification`](super::CompletionQueue::request_notification) produces
 /// one event. A program misses no completion if it repeats these steps: request a notification,
 /// poll the queue once more, wait, and call [`Self::drain`].

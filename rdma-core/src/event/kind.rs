@@ -19,8 +19,8 @@ use crate::receive::SharedReceiveQueueId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// A completion queue overflowed or failed. It delivers no more completions, and its queue
-    /// pairs fail.
+    /// A completion queue overflowed or failed. The queue delivers no more completions, and its
+    /// queue pairs fail.
     #[doc(alias = "IBV_EVENT_CQ_ERR")]
     CompletionQueueError {
         /// The completion queue that failed.

@@ -16,8 +16,8 @@ use ibverbs_sys as sys;
 use super::elements::MAX_ELEMENTS;
 use super::request::Room;
 
-/// A C struct of a work request. It contains a pointer to the next request, so that one verb call
-/// posts a linked list of requests.
+/// A C struct of a work request. The struct contains a pointer to the next request, so that one
+/// verb call posts a linked list of requests.
 ///
 /// # Safety
 ///

@@ -270,8 +270,8 @@ impl Drop for ContextHandle {
     }
 }
 
-/// Returns the error number of a failed verb. Its return value `returned` is either the error
-/// number or -1 with the number in `errno`.
+/// Returns the error number of a failed verb. The return value `returned` of the verb is either the
+/// error number or -1 with the number in `errno`.
 pub(super) fn positive(returned: i32) -> Errno {
     match returned {
         -1 => Errno::last(),

@@ -11,7 +11,8 @@ use ibverbs_sys as sys;
 
 use crate::error::{Errno, Error, Result};
 
-/// The array that `ibv_get_device_list` returned. Its devices stay valid until the array is freed.
+/// The array that `ibv_get_device_list` returned. The devices in the array stay valid until the
+/// array is freed.
 struct DeviceArray {
     first: NonNull<*mut sys::ibv_device>,
 }

@@ -210,7 +210,7 @@ impl QueuePairHandle {
             wr.wr.ud.remote_qpn = self.number();
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is valid. The request has no memory. Its address handle stays
+        // SAFETY: the queue pair is valid. The request has no memory, and its address handle stays
         // valid until the request has completed, or the queue pair is destroyed.
         unsafe { sys::ibv_post_send(self.as_raw(), &mut wr, &mut bad) }
     }

@@ -297,9 +297,9 @@ impl<T: Send + 'static> Slots<T> {
         }
         let is_signaled = request.is_signaled() || request.keep().refused_in_batches().is_some();
         let (memory, keep) = request.into_parts();
-        // SAFETY: the request was filled in, and `room` outlives the call. Its memory and objects
-        // are in the slot, where no code can access them until `complete` takes them for a
-        // completion with this id, or the queue pair is destroyed.
+        // SAFETY: the request was filled in, and `room` outlives the call. The memory and objects
+        // of the request are in the slot, where no code can access them until `complete` takes them
+        // for a completion with this id, or the queue pair is destroyed.
         let posted = unsafe { self.launch(&reserved, Some(memory), keep, is_signaled, &mut wr) };
         posted.map_err(|error| self.withdraw(reserved, error))
     }

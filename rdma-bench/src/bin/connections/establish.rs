@@ -11,8 +11,8 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::idle::runtime;
 use crate::result::Samples;
 
-/// Maximum number of connections that one measurement establishes. They stay open until the
-/// measurement is over, because a closed connection still occupies its TCP port for a while.
+/// Maximum number of connections that one measurement establishes. The connections stay open until
+/// the measurement is over, because a closed connection still occupies its TCP port for a while.
 const MAX_CONNECTIONS: usize = 1000;
 
 /// Measures the time to establish a connection by rdma-async: from the connect call to the arrival

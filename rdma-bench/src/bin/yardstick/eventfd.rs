@@ -57,9 +57,9 @@ pub(crate) fn measure_tasks(time: Duration) -> anyhow::Result<Measured> {
 }
 
 /// Runs the second process of [`measure`]: sleeps until the first process wakes it, wakes the first
-/// process, and repeats this. Its standard input is the eventfd at which it sleeps; its standard
-/// output is the eventfd that wakes the first process. A word of the memory `shared` tells the
-/// first process that this process is ready.
+/// process, and repeats this. The standard input of the second process is the eventfd at which it
+/// sleeps; its standard output is the eventfd that wakes the first process. A word of the memory
+/// `shared` tells the first process that this process is ready.
 pub(crate) fn answer(shared: &Shared) -> anyhow::Result<()> {
     let (there, back) = (io::stdin(), io::stdout());
     shared.store(word::READY, 1);

@@ -19,8 +19,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 /// fetch lines in pairs.
 const LINE: usize = 128;
 
-/// Memory that processes share: a mapped memfd. Its first part consists of atomic words, the rest
-/// of bytes.
+/// Memory that processes share: a mapped memfd. The first part of the memory consists of atomic
+/// words, the rest of bytes.
 #[derive(Debug)]
 pub(crate) struct Shared {
     base: NonNull<u8>,

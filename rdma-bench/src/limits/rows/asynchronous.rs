@@ -65,8 +65,8 @@ const PIPELINE_64: &[&str] = &["-t", "64", "--completion", "busy", "--pipeline"]
 /// RDMA, in writes of 64 KiB.
 const STREAM_BANDWIDTH: &[&str] = &["bandwidth", "--by", "rdma", "--size", "65536"];
 
-/// The comparisons of rdma-async with reference values, each with its goal. They are named `E1`,
-/// `E2a` and so on.
+/// The comparisons of rdma-async with reference values, each with its goal. The comparisons are
+/// named `E1`, `E2a` and so on.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "E1",

@@ -60,7 +60,7 @@ macro_rules! bulks_beside {
 }
 
 /// The comparisons of rdma-rpc with reference values, such as the results of other RPC frameworks,
-/// each with its goal. They are named `F1`, `F2a` and so on.
+/// each with its goal. The comparisons are named `F1`, `F2a` and so on.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "F1",

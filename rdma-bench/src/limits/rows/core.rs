@@ -27,8 +27,8 @@ macro_rules! beside_perftest {
     };
 }
 
-/// The comparisons of rdma-core with perftest, the usual RDMA benchmark, each with its goal. Their
-/// names begin with C.
+/// The comparisons of rdma-core with perftest, the usual RDMA benchmark, each with its goal. The
+/// names of the comparisons begin with C.
 pub(super) const ROWS: &[Row] = &[
     beside_perftest!(
         "C1a",

@@ -49,7 +49,7 @@ const fn round_trip(layer: Layer, args: &'static [&'static str]) -> Term {
 }
 
 /// Returns the comparisons that are measured on this machine rather than in the virtual machine.
-/// They need processors that are not emulated.
+/// The comparisons need processors that are not emulated.
 pub(super) fn host_rows() -> impl Iterator<Item = &'static Row> {
     let all = [
         softroce::ROWS,

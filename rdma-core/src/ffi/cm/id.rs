@@ -153,8 +153,8 @@ impl IdHandle {
         self.with(|id| unsafe { socket_address::from_raw(sys::rdma_get_peer_addr(id)) })
     }
 
-    /// Moves the connection identifier to `channel`. Its pending events then arrive at `channel`,
-    /// too.
+    /// Moves the connection identifier to `channel`. The pending events of the identifier then
+    /// arrive at `channel`, too.
     pub(crate) fn migrate(self: &Arc<Self>, channel: &Arc<EventChannelHandle>) -> Result<()> {
         let mut current = self.channel.lock();
         if Arc::ptr_eq(&current, channel) {

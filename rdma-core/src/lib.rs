@@ -29,7 +29,7 @@
 //! - In general an operation needs no allocation, no hashing and no lock of this crate. Two cases
 //!   are exceptions: one thread polls a completion that another thread waits for (for example in a
 //!   scope or a drain), and a thread creates its first [batch](queue_pair::SendBatch).
-//! - Objects are [`Send`]. They are `Sync` where the verbs on them are thread-safe.
+//! - Objects are [`Send`], and are `Sync` where the verbs on them are thread-safe.
 //!
 //! # Three ways to post
 //!

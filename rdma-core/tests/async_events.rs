@@ -49,8 +49,8 @@ fn event_of(events: &AsyncEvents, meant: impl Fn(&AsyncEvent) -> bool) -> AsyncE
     panic!("it did not come within {MAX_WAIT:?}, only {others:?}");
 }
 
-/// Returns whether the device is the kernel's Soft-RoCE. Its queue pairs raise only the event of a
-/// drained send queue, and raise this event also without a request. (IBTA 11.6.3 requires all
+/// Returns whether the device is the kernel's Soft-RoCE, whose queue pairs raise only the event of
+/// a drained send queue, and raise this event also without a request. (IBTA 11.6.3 requires all
 /// events, and 11.2.5.2 allows this one only after a request.)
 fn is_rxe(context: &Context) -> bool {
     context.device().description().as_deref() == Some("rxe")

@@ -212,7 +212,7 @@ fn identifiers_move_with_their_events() {
     let (listener, there) = manager::listener(address);
     let id = ConnectionId::new(&from, PortSpace::Tcp).unwrap();
     id.resolve_address(None, there, MAX_WAIT).unwrap();
-    // Whether the event has already arrived or arrives later, it moves with the identifier.
+    // The event moves with the identifier, whether the event has already arrived or arrives later.
     id.migrate(&to).unwrap();
     assert_eq!((from.identifiers(), to.identifiers()), (0, 1));
     assert!(resolved(&to).id.is(&id));

@@ -1,5 +1,6 @@
-//! `cargo xtask fuzz`: runs libFuzzer on the targets of softroce and of rdma-rpc. Their packages
-//! have the layout of `cargo fuzz`, but need neither that tool nor a nightly compiler.
+//! `cargo xtask fuzz`: runs libFuzzer on the targets of softroce and of rdma-rpc. The packages of
+//! these targets have the layout of `cargo fuzz`, but need neither that tool nor a nightly
+//! compiler.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;

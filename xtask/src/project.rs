@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// The name of this project's directory below the user's cache directory. It contains the guest's
-/// kernels.
+/// The name of this project's directory below the user's cache directory. The project's directory
+/// contains the guest's kernels.
 const CACHE_NAME: &str = "rdma-softroce-guest";
 
 /// Returns the root directory of the workspace.

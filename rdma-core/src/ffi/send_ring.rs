@@ -186,8 +186,8 @@ impl<T: Send + 'static> SendRing<T> {
             return Err((0, memory));
         }
         // SAFETY: the request was filled in, and `room` outlives the call. On success the memory
-        // moves into its slot, where no code can access it. It leaves the slot when a completion of
-        // this queue retires the request, or when the queue pair is destroyed.
+        // moves into its slot, where no code can access it. The memory leaves the slot when a
+        // completion of this queue retires the request, or when the queue pair is destroyed.
         let errno = unsafe { self.ring.fast_path().post_send(wr.as_mut_ptr()) };
         if errno != 0 {
             return Err((errno, memory));

@@ -17,8 +17,8 @@ const WRITER: u32 = u32::MAX;
 /// An owned range of registered memory (a span) that either several readers or a single writer can
 /// claim, as with a non-blocking read-write lock.
 ///
-/// A claim is a right to read or write the memory. It keeps this value alive and can outlive every
-/// borrow. A claim that is leaked, or that belongs to a request in flight, keeps the memory
+/// A claim is a right to read or write the memory. The claim keeps this value alive and can outlive
+/// every borrow. A claim that is leaked, or that belongs to a request in flight, keeps the memory
 /// claimed, but never leads to a dangling pointer.
 pub(crate) struct Shared {
     /// The number of read claims, or `WRITER` if a write claim exists.

@@ -11,8 +11,8 @@ use loom::thread;
 
 use super::{Reserved, SlotTable};
 
-/// A simulated device, which passes ids from one thread to another as a completion queue does. It
-/// imposes no memory ordering, so the table itself must order its memory accesses.
+/// A simulated device, which passes ids from one thread to another as a completion queue does. The
+/// device imposes no memory ordering, so the table itself must order its memory accesses.
 #[derive(Default)]
 struct Device(AtomicU64);
 
@@ -88,7 +88,7 @@ fn an_untimely_release_frees_nothing_twice() {
         let reserved = table.reserve().unwrap();
         table.launch(&reserved, 7);
         let id = reserved.id();
-        // The second thread may be the one that releases the slot. It may then use the slot again.
+        // The second thread may be the one that releases the slot, and may then use the slot again.
         let meddler = {
             let table = Arc::clone(&table);
             thread::spawn(move || {

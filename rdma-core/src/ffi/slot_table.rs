@@ -44,8 +44,8 @@ struct Slot<T> {
     memory: SharedCell<Option<T>>,
 }
 
-// SAFETY: only one thread at a time accesses the memory in a slot, as the states ensure. It moves
-// between threads, which `T: Send` allows, and is never shared.
+// SAFETY: only one thread at a time accesses the memory in a slot, as the states ensure. The memory
+// moves between threads, which `T: Send` allows, and is never shared.
 unsafe impl<T: Send> Sync for Slot<T> {}
 
 /// The exclusive right to use a reserved slot (a place in a [`SlotTable`]) for one request. The
@@ -210,8 +210,8 @@ impl<T> SlotTable<T> {
         memory
     }
 
-    /// Takes back the memory of a request that the device did not accept. Its slot stays reserved
-    /// for another attempt.
+    /// Takes back the memory of a request that the device did not accept. The slot of the request
+    /// stays reserved for another attempt.
     #[cold]
     pub(super) fn recall(&self, reserved: &Reserved) -> T {
         let taken = self.take(reserved.id, RESERVED);

@@ -215,8 +215,8 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
         }
         self.signal_last();
         if self.earlier == 0 {
-            // The batch takes over a chain of unsignaled requests that were posted before. Its
-            // first signaled request will complete them.
+            // The batch takes over a chain of unsignaled requests that were posted before, which
+            // the first signaled request of the batch will complete.
             self.earlier = self.slots.unsignaled_chains.take();
         }
         self.launch();

@@ -29,8 +29,8 @@ const SORTER: u64 = 1 << 3;
 const WAITER: u64 = 1 << 32;
 const SORTERS: u64 = WAITER - SORTER;
 
-/// Completions that one thread has polled and another thread must receive. They are stored in the
-/// order of polling or, if several threads poll at the same time, in the order of insertion.
+/// Completions that one thread has polled and another thread must receive, stored in the order of
+/// polling or, if several threads poll at the same time, in the order of insertion.
 ///
 /// A poll reads one word of the stash, so a queue whose stash is never used has no other cost.
 #[derive(Debug)]

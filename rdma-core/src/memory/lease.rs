@@ -24,8 +24,8 @@ use crate::refused::Refused;
 ///    another key.
 ///
 /// The lease learns the state of the window when the program passes the completion of the request
-/// to the queue of the request (`complete`). It learns of an invalidation by the peer when the
-/// program passes the completion of the receive to the receive queue. `finish` therefore never
+/// to the queue of the request (`complete`). The lease learns of an invalidation by the peer when
+/// the program passes the completion of the receive to the receive queue. `finish` therefore never
 /// returns memory that a peer can still access, even if completions are lost, passed twice or
 /// passed late, or if this value is dropped or forgotten. [`Self::revoke`] ends the lease in every
 /// state, by deallocating the window.

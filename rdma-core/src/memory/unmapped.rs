@@ -15,7 +15,7 @@ use crate::protection_domain::ProtectionDomain;
 ///
 /// The memory holds no Rust value, so writes by the local device, by peers and by other devices are
 /// sound. Clones and parts share the region, and any number of requests can use it at the same
-/// time. `UnmappedRegion` is `Send` and `Sync`. It cannot be the source of an
+/// time. `UnmappedRegion` is `Send` and `Sync`. The region cannot be the source of an
 /// [inline](crate::SendRequest::inline) request, because this process would have to copy the data.
 #[doc(alias = "ibv_mr")]
 #[derive(Debug, Clone)]

@@ -147,7 +147,7 @@ impl ConnectOptions {
     }
 }
 
-/// Returns the modification that moves a queue pair from RESET to INIT. It sets the port, the
+/// Returns the modification that moves a queue pair from RESET to INIT and sets the port, the
 /// partition key and the remote access rights.
 pub(super) fn initial(
     kind: Transport,

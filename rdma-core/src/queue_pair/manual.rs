@@ -121,14 +121,14 @@ impl ManualQueuePair {
         self.parts.modify(change)
     }
 
-    /// Returns the modification that [`Self::to_init`] applies. It moves the queue pair from RESET
-    /// to INIT, and sets the port, the partition key and the remote access rights.
+    /// Returns the modification that [`Self::to_init`] applies, which moves the queue pair from
+    /// RESET to INIT, and sets the port, the partition key and the remote access rights.
     pub fn initial(&self) -> Modification {
         self.parts.initial()
     }
 
-    /// Returns the modification that [`Self::to_rtr`] applies. It moves the queue pair from INIT to
-    /// RTR, for a connection to `remote`.
+    /// Returns the modification that [`Self::to_rtr`] applies, which moves the queue pair from INIT
+    /// to RTR, for a connection to `remote`.
     ///
     /// # Errors
     ///
@@ -143,8 +143,8 @@ impl ManualQueuePair {
         Ok(step)
     }
 
-    /// Returns the modification that [`Self::to_rts`] applies. It moves the queue pair from RTR to
-    /// RTS, for a connection to `remote`.
+    /// Returns the modification that [`Self::to_rts`] applies, which moves the queue pair from RTR
+    /// to RTS, for a connection to `remote`.
     ///
     /// # Errors
     ///

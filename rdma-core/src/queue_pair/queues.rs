@@ -43,8 +43,8 @@ impl<T> From<PostError<T>> for Error {
 /// The queue keeps the memory of each request until the request has completed. Dropping the queue
 /// with requests in flight is safe: their memory is freed with the queue pair.
 ///
-/// The queue is `Send`, because memory in flight moves with the queue. It is `Sync` if the memory
-/// is `Sync`, because posting takes `&mut self`.
+/// The queue is `Send`, because memory in flight moves with the queue. The queue is `Sync` if the
+/// memory is `Sync`, because posting takes `&mut self`.
 #[derive(Debug)]
 pub struct SendQueue<T: Send + 'static> {
     ring: SendRing<T>,

@@ -340,9 +340,9 @@ impl<T: Scatter> SendRequest<T> {
     /// Creates a request that atomically replaces eight aligned bytes of the peer's memory by
     /// `desired` if they are equal to `expected`.
     ///
-    /// The device stores the previous value in `memory`, which must have eight bytes. Its byte
-    /// order is that of this host. Use [`AtomicResult`](crate::memory::AtomicResult) as `memory` to
-    /// read the value.
+    /// The device stores the previous value in `memory`, which must have eight bytes. The byte
+    /// order of the value is that of this host. Use [`AtomicResult`](crate::memory::AtomicResult)
+    /// as `memory` to read the value.
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     #[inline]
     pub fn compare_and_swap(memory: T, remote: RemoteMemory, expected: u64, desired: u64) -> Self {
@@ -356,9 +356,9 @@ impl<T: Scatter> SendRequest<T> {
     /// Creates a request that atomically adds `add` to an aligned 64-bit number in the peer's
     /// memory, wrapping on overflow.
     ///
-    /// The device stores the previous value in `memory`, which must have eight bytes. Its byte
-    /// order is that of this host. Use [`AtomicResult`](crate::memory::AtomicResult) as `memory` to
-    /// read the value.
+    /// The device stores the previous value in `memory`, which must have eight bytes. The byte
+    /// order of the value is that of this host. Use [`AtomicResult`](crate::memory::AtomicResult)
+    /// as `memory` to read the value.
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     #[inline]
     pub fn fetch_and_add(memory: T, remote: RemoteMemory, add: u64) -> Self {

@@ -359,7 +359,7 @@ fn client(service: &Service) -> TokenStream {
     }
 }
 
-/// Generates the client's function for a method. Its signature depends on the streams and the
+/// Generates the client's function for a method. The signature depends on the streams and the
 /// options of the method.
 fn client_method(service: &Service, method: &Method) -> TokenStream {
     let Method {

@@ -18,8 +18,8 @@ use crate::wire::{Header, LeaseId};
 pub(super) struct Access {
     core: Arc<Core>,
     lease: LeaseId,
-    /// Set for a bulk of a result. Its owner lends the memory until this end sends a release; the
-    /// lease of an argument ends with the call instead.
+    /// Set for a bulk of a result. The owner of such a bulk lends the memory until this end sends a
+    /// release; the lease of an argument ends with the call instead.
     is_result: bool,
     state: Mutex<State>,
     /// Notification that the last piece in flight has ended.

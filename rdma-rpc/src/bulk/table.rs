@@ -55,8 +55,8 @@ pub(crate) struct BulkTable {
     last_tag: AtomicU32,
     /// Receivers of the peer's answers to the pieces that were requested, by tag.
     answers: Mutex<HashMap<u32, oneshot::Sender<PieceAnswer>>>,
-    /// Permits to begin pieces; a transfer holds one permit during its turn. Their number is
-    /// limited, so that calls can proceed between pieces.
+    /// Permits to begin pieces; a transfer holds one permit during its turn. The number of permits
+    /// is limited, so that calls can proceed between pieces.
     pub(super) turns: Semaphore,
     /// Approximate number of messages that have arrived on the connection.
     messages: AtomicU64,

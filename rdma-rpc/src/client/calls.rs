@@ -219,8 +219,8 @@ impl Calls {
         CallId { index, generation }
     }
 
-    /// Returns whether exactly one call is in progress. Its request is then sent immediately,
-    /// because no other request can share the message.
+    /// Returns whether exactly one call is in progress. The request of this call is then sent
+    /// immediately, because no other request can share the message.
     pub(super) fn has_one_call(&self) -> bool {
         self.active.load(Ordering::Relaxed) == 1
     }

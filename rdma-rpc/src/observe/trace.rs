@@ -252,8 +252,8 @@ pub(super) struct HandlerSpan {
 }
 
 impl HandlerSpan {
-    /// Creates the span in which a handler runs and logs, with the crate `tracing`. Its parent is
-    /// the span of the caller if the request's `metadata` contains a trace context.
+    /// Creates the span in which a handler runs and logs, with the crate `tracing`. The parent of
+    /// the span is the span of the caller if the request's `metadata` contains a trace context.
     pub(super) fn begin(method: &'static str, peer: &Peer, metadata: &Metadata) -> Self {
         let parent = of(metadata);
         let context = parent

@@ -283,8 +283,8 @@ impl ServerConnection {
         }
     }
 
-    /// Returns whether at most one handler is running. Its response is then sent immediately,
-    /// because no other response can share the message.
+    /// Returns whether at most one handler is running. The response of this handler is then sent
+    /// immediately, because no other response can share the message.
     pub(super) fn has_one_handler(&self) -> bool {
         self.running.load(Ordering::Relaxed) <= 1
     }

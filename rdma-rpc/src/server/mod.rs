@@ -196,7 +196,7 @@ impl Server {
         self
     }
 
-    /// Sets a function that accepts or refuses each connection. Its arguments are the peer and the
+    /// Sets a function that accepts or refuses each connection. The arguments are the peer and the
     /// [credentials](crate::ClientBuilder::credentials) of the client. The function returns the
     /// identity of the client, which handlers get from [`Context::identity`], or the reason for a
     /// refusal. After a refusal, connecting fails with [`Error::Denied`]. The function runs within
@@ -248,8 +248,8 @@ impl Server {
 
     /// Adds a function that allows or refuses each call before the call is started. The function
     /// returns the reason for a refusal, and the call fails with [`Error::Denied`]. Several
-    /// functions are called in the order in which they were added. They run within the poll that
-    /// receives the request, so they must not block.
+    /// functions are called in the order in which they were added. The functions run within the
+    /// poll that receives the request, so they must not block.
     ///
     /// ```
     /// # use rdma_rpc::Server;
@@ -280,8 +280,9 @@ impl Server {
     }
 
     /// Sets the RDMA settings of [`Self::listen`], such as the device, the completion mode and the
-    /// queue depths. Their message limit is not used; set [`Self::message_limit`] instead. Default:
-    /// the defaults of rdma-async, but clients cannot request memory of the server.
+    /// queue depths. The message limit in these settings is not used; set [`Self::message_limit`]
+    /// instead. Default: the defaults of rdma-async, but clients cannot request memory of the
+    /// server.
     pub fn transport(mut self, transport: RdmaBuilder) -> Self {
         self.transport = Some(transport);
         self

@@ -73,8 +73,8 @@ const RUN_LIMIT: Duration = Duration::from_secs(120);
 /// send needs two, because the peer must post a receive; every other operation needs one.
 const OPERATIONS: [(&str, u32); 4] = [("send", 2), ("write", 1), ("read", 1), ("atomic", 1)];
 
-/// The name of the operation that polls an empty queue. Its cost is the cost of an empty poll,
-/// which is subtracted from the costs of the other operations.
+/// The name of the operation that polls an empty queue. The cost of this operation is the cost of
+/// an empty poll, which is subtracted from the costs of the other operations.
 const IDLE: &str = "idle";
 
 /// The names of all [`OPERATIONS`]: the measured operations of those interfaces in [`WAYS`] that
@@ -83,8 +83,9 @@ const ALL: &[&str] = &["send", "write", "read", "atomic"];
 /// The names of the operations send and write: the measured operations of those interfaces in
 /// [`WAYS`] that support neither reads nor atomic operations.
 const SENDS_WRITES: &[&str] = &["send", "write"];
-/// The name of the operation send: the only measured operation of some interfaces in [`WAYS`].
-/// Their other operations do not exist, or cost the same as with another measured interface.
+/// The name of the operation send: the only measured operation of some interfaces in [`WAYS`]. The
+/// other operations of these interfaces do not exist, or cost the same as with another measured
+/// interface.
 const SENDS: &[&str] = &["send"];
 
 /// The ways in which the Rust program posts requests: by which interface of rdma-core, and on which

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
 
-/// The name of the C library's function that calls `main`. Its instructions are not counted as
-/// those of a library, because the whole program runs inside this function.
+/// The name of the C library's function that calls `main`. The instructions of this function are
+/// not counted as those of a library, because the whole program runs inside this function.
 const CALLER: &str = "__libc_start_main";
 
 /// The name of the function in which a measured program sleeps while the device works. The

@@ -137,14 +137,14 @@ impl Qemu {
             }
         };
         // SAFETY: the closure runs in the forked child of a process that may have other threads.
-        // It makes four kinds of system call through rustix, which neither allocates nor locks,
-        // and builds an error from a kind, which does not allocate either.
+        // The closure makes four kinds of system call through rustix, which neither allocates nor
+        // locks, and builds an error from a kind, which does not allocate either.
         unsafe { command.pre_exec(inherited) };
         let mut child = command
             .spawn()
             .with_context(|| format!("starting {PROGRAM}"))?;
-        // The closure owns this process's copies of the guest's descriptors. They must be closed
-        // here, so that the connections end together with the emulator.
+        // The closure owns this process's copies of the guest's descriptors. These copies must be
+        // closed here, so that the connections end together with the emulator.
         drop(command);
         let errors = child
             .stderr

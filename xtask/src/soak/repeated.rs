@@ -32,9 +32,9 @@ pub(crate) struct Repeated {
 
 impl Repeated {
     /// Runs a test again and again with new seeds, until `time` is over or a run fails. The
-    /// function `command` gets a seed and a number of repetitions. It returns the command of the
-    /// next run, and the command line with which a user repeats this run. Returns 0, or the exit
-    /// status of the run that failed.
+    /// function `command` gets a seed and a number of repetitions. The function returns the command
+    /// of the next run, and the command line with which a user repeats this run. Returns 0, or the
+    /// exit status of the run that failed.
     pub(crate) fn run(
         &self,
         time: Duration,

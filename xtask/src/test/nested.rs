@@ -1,5 +1,5 @@
 //! The tests in `rdma-async/interop`: programs of other projects over the streams of rdma-async.
-//! Their package is in a workspace of its own, because it depends on these projects.
+//! The package of the tests is in a workspace of its own, because it depends on these projects.
 
 use anyhow::Context;
 

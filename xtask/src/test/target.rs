@@ -36,7 +36,8 @@ const SOFTROCE: &str = "softroce";
 /// library by `LD_PRELOAD`. The package has no interface for Rust.
 pub(crate) const SOFTROCE_PRELOAD: &str = "softroce-preload";
 
-/// The name of the package `xtask`. Its integration tests need no device, and run only on the host.
+/// The name of the package `xtask`, whose integration tests need no device, and run only on the
+/// host.
 pub(crate) const XTASK: &str = "xtask";
 
 /// The test programs, each with its package, that also run on [`Target::Packets`] and

@@ -268,6 +268,11 @@ impl Batch {
         self.len
     }
 
+    /// Returns the length of the message in bytes, at most [`MAX_BATCH_LEN`].
+    pub(super) fn short_len(&self) -> usize {
+        self.len.min(MAX_BATCH_LEN)
+    }
+
     /// Returns the length in bytes of the body of the frame that was added last to this message.
     pub(crate) fn body_len(&self) -> usize {
         self.body

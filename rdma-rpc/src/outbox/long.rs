@@ -46,8 +46,7 @@ impl Outbox {
             return Err(ended());
         }
         state.close_batch();
-        state.queued += batch.len();
-        state.queue.push_back(*batch);
+        state.push(*batch);
         self.send_queue(&mut state)
     }
 }

@@ -25,8 +25,9 @@ use crate::payload::Buffer;
 use crate::status::Status;
 use crate::wire::Header;
 
-/// Number of frames after which a message is sent immediately, even if other ready tasks may append
-/// more frames to it. The peer can then handle these frames while this end produces more.
+/// Number of frames after which a message is sent immediately if no earlier message waits, even if
+/// other ready tasks may append more frames to it. The peer can then handle these frames while this
+/// end produces more.
 const EARLY_SEND_FRAMES: u16 = 32;
 
 /// Number of bytes in complete messages that wait to be sent, above which new calls and stream
@@ -61,6 +62,8 @@ struct State {
     queue: VecDeque<Batch>,
     /// Number of bytes of the batches in `queue` and of the batch that the flusher is sending.
     queued: usize,
+    /// The part of `queued` that is not long: of each batch at most [`MAX_BATCH_LEN`] bytes.
+    queued_short: usize,
     /// Number of bytes of the long frames that wait or are being sent.
     long: usize,
     /// Free buffers. The buffer that was sent first is at the front.
@@ -152,6 +155,7 @@ impl Outbox {
                 open: None,
                 queue: VecDeque::new(),
                 queued: 0,
+                queued_short: 0,
                 long: 0,
                 spare: VecDeque::new(),
                 is_scheduled: false,
@@ -291,6 +295,7 @@ impl Outbox {
         state.sent.messages += 1;
         let before = state.queued;
         state.queued -= batch.len().min(before);
+        state.queued_short -= batch.short_len().min(state.queued_short);
         batch.recycle(link, &mut state.spare);
         self.update_full(state);
         let is_short_again = before > MAX_QUEUED && state.queued <= MAX_QUEUED;
@@ -308,9 +313,7 @@ impl Outbox {
     /// Returns the number of bytes of the complete batches that wait to be sent. Does not count
     /// messages with a single long frame beyond the maximum length of a batch.
     pub(crate) fn queued_in_batches(&self) -> usize {
-        let state = self.state.lock();
-        let lens = state.queue.iter().map(Batch::len);
-        lens.map(|len| len.min(MAX_BATCH_LEN)).sum()
+        self.state.lock().queued_short
     }
 
     /// Waits until there is room for the frames of further calls, or the connection has ended.
@@ -351,6 +354,7 @@ impl Outbox {
             let mut state = self.state.lock();
             state.open = None;
             state.queued = 0;
+            state.queued_short = 0;
             state.spare.clear();
             (state.link.take(), std::mem::take(&mut state.queue))
         };
@@ -394,7 +398,8 @@ impl OpenBatch<'_> {
         loop {
             let batch = state.open_batch().map_err(AppendError::Transport)?;
             if let Some(len) = push(batch).map_err(AppendError::Codec)? {
-                if batch.frames() >= EARLY_SEND_FRAMES {
+                let is_long_enough = batch.frames() >= EARLY_SEND_FRAMES;
+                if is_long_enough && state.queue.is_empty() && !state.is_sending {
                     state.close_batch();
                     // The frame was appended. After an error the flusher tries again, and ends the
                     // connection if that fails, too.
@@ -433,9 +438,15 @@ impl State {
     /// sent. Does nothing if the message is empty.
     fn close_batch(&mut self) {
         if let Some(batch) = self.open.take_if(|batch| !batch.is_empty()) {
-            self.queued += batch.len();
-            self.queue.push_back(batch.finish());
+            self.push(batch.finish());
         }
+    }
+
+    /// Adds a complete message to the queue of messages to be sent.
+    fn push(&mut self, batch: Batch) {
+        self.queued += batch.len();
+        self.queued_short += batch.short_len();
+        self.queue.push_back(batch);
     }
 }
 

@@ -9,7 +9,6 @@ use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::memory::LocalMr;
 use crate::rdma::Rdma;
-use crate::reserve::GrantState;
 
 impl Rdma {
     /// Lends a region to the peer, which may read and write it until the returned [`Lent`] ends the
@@ -61,8 +60,7 @@ impl Rdma {
     /// the settings of the connection do not allow.
     fn lend_with(&self, region: LocalMr, allowed: AccessFlags) -> Result<Lent, (LocalMr, Error)> {
         let connection = self.connection_arc();
-        let state = Arc::new(GrantState::new(None));
-        let (lease, memory) = connection.lend_with(region, allowed, &state)?;
+        let (lease, memory) = connection.lend_with(region, allowed)?;
         Ok(Lent {
             memory,
             lease: Some(OpenLease {
@@ -112,7 +110,7 @@ impl Lent {
 
 impl OpenLease {
     fn end(self) -> Result<LocalMr> {
-        let Some(region) = self.connection.end_lease(self.number, false) else {
+        let Some(region) = self.connection.end_lease(self.number) else {
             return Err(Error::LeaseEnded);
         };
         region.map_err(|error| {

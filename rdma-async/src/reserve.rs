@@ -3,7 +3,6 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, sleep_until};
 
-use crate::connection::{Connection, EndedAccess, Loan};
+use crate::connection::{Connection, EndedAccess, Loan, Windows};
 use crate::error::{Error, Result};
 use crate::memory::LocalMr;
 use crate::observe::{observed, report_failed_end};
@@ -76,12 +75,12 @@ impl Rdma {
         limit: Duration,
         operation: impl FnOnce(Grant) -> F,
     ) -> Result<Reserved<F::Output>> {
-        let state = Arc::new(GrantState::new(Some(limit)));
+        let state = Arc::new(GrantState::new(limit));
         let Loan {
             lease,
             memory,
             is_exclusive,
-        } = self.connection().lend_for(region, &state).await?;
+        } = self.connection().lend_for(region).await?;
         let grant = Grant {
             memory,
             lease,
@@ -193,17 +192,12 @@ impl Grant {
     }
 }
 
-/// State of memory that a call of [`Rdma::reserve`] or [`Rdma::lend`] lends to the peer: the time
-/// limit, and the memory region once the peer has given it back. Shared by the future of
-/// [`Rdma::reserve`], the clones of its [`Grant`] and the connection. Memory of [`Rdma::lend`] is
-/// never offered, and has no limit.
+/// State of memory that a call of [`Rdma::reserve`] lends to the peer: the time limit, and the
+/// memory region once the peer has given it back. Shared by the future of [`Rdma::reserve`], the
+/// clones of its [`Grant`] and, once the memory was offered to the peer, the connection.
 #[derive(Debug)]
 pub(crate) struct GrantState {
     inner: Mutex<Inner>,
-    /// Set while an offer is being sent, and after it was sent. Is written only under the lock of
-    /// `inner`, and read without this lock by the holder of the table of leases: that table is
-    /// locked after `inner`, never before.
-    is_offered: AtomicBool,
     changed: Notify,
 }
 
@@ -212,7 +206,7 @@ struct Inner {
     limit: Limit,
     is_returned: bool,
     /// Region that the peer has returned.
-    region: Option<EndedAccess>,
+    region: Option<EndedAccess<Arc<Windows>>>,
 }
 
 /// Time limit for the peer's access to memory that [`Rdma::reserve`] lends. When the limit expires,
@@ -223,7 +217,7 @@ enum Limit {
     NotStarted(Duration),
     /// Time at which the limit expires.
     Expires(Instant),
-    /// No limit, or a limit that is too long for an [`Instant`]. Never expires.
+    /// A limit that is too long for an [`Instant`]. Never expires.
     Unlimited,
 }
 
@@ -236,17 +230,15 @@ impl Limit {
 }
 
 impl GrantState {
-    /// Creates the state of memory that a call of [`Rdma::reserve`] or [`Rdma::lend`] is about to
-    /// lend to the peer. `limit` is the time for which the peer may use the memory, or `None` for
-    /// no limit.
-    pub(crate) fn new(limit: Option<Duration>) -> Self {
+    /// Creates the state of memory that a call of [`Rdma::reserve`] is about to lend to the peer.
+    /// `limit` is the time for which the peer may use the memory.
+    fn new(limit: Duration) -> Self {
         Self {
             inner: Mutex::new(Inner {
-                limit: limit.map_or(Limit::Unlimited, Limit::NotStarted),
+                limit: Limit::NotStarted(limit),
                 is_returned: false,
                 region: None,
             }),
-            is_offered: AtomicBool::new(false),
             changed: Notify::new(),
         }
     }
@@ -278,7 +270,7 @@ impl GrantState {
 
     /// Waits until the peer has given the memory back, and returns the region. The thread that
     /// receives the peer's message stores the region by [`Self::put_back`].
-    async fn returned_region(&self) -> EndedAccess {
+    async fn returned_region(&self) -> EndedAccess<Arc<Windows>> {
         self.wait_for(|inner| inner.region.take()).await
     }
 
@@ -294,49 +286,18 @@ impl GrantState {
         }
     }
 
-    /// Records that the message which offers the memory to the peer ([`Grant::offer`]) is being
-    /// sent. Returns `false` if the memory was offered before.
-    pub(crate) fn begin_offer(&self) -> bool {
-        let _inner = self.inner.lock();
-        !self.is_offered.swap(true, Ordering::AcqRel)
-    }
-
-    /// Calls `send`, which sends the offer of the memory to the peer, and returns its value. During
-    /// the call, a lock prevents other threads from ending the peer's access. The peer thus always
-    /// gets the offer before the message that ends its access.
-    pub(crate) fn send_offer<T>(&self, send: impl FnOnce() -> T) -> T {
+    /// Calls `send`, which sends the offer of the memory to the peer or the notification that the
+    /// peer's access has ended, and returns its value. During the call, a lock prevents other
+    /// threads from sending the other of these messages, so that the offer is sent first.
+    pub(crate) fn send_in_order<T>(&self, send: impl FnOnce() -> T) -> T {
         let _inner = self.inner.lock();
         send()
-    }
-
-    /// Records that the offer of the memory ([`Grant::offer`]) was not sent, so that the memory can
-    /// be offered again. Also calls `forget`, which must remove the lease from the revoked leases
-    /// if the access has ended meanwhile, because the peer cannot return memory that was not
-    /// offered. Other threads cannot end the peer's access between these steps.
-    pub(crate) fn withdraw_offer(&self, forget: impl FnOnce()) {
-        let _inner = self.inner.lock();
-        self.is_offered.store(false, Ordering::Release);
-        forget();
-    }
-
-    /// Calls `end`, which ends the peer's access to the memory, and returns its value. The argument
-    /// of `end` is `true` if the memory was offered to the peer, which must then be notified.
-    /// During the call, a lock prevents other threads from sending or withdrawing the offer.
-    fn end_by<T>(&self, end: impl FnOnce(bool) -> T) -> T {
-        let _inner = self.inner.lock();
-        end(self.is_offered())
-    }
-
-    /// Returns whether the memory that [`Rdma::reserve`] lends was offered to the peer. Does not
-    /// take a lock.
-    pub(crate) fn is_offered(&self) -> bool {
-        self.is_offered.load(Ordering::Acquire)
     }
 
     /// Stores the region that the peer has given back, and wakes the task that waits for the region
     /// in [`Self::returned_region`]. If the request that ends the peer's access is still in flight,
     /// that task waits for it.
-    pub(crate) fn put_back(&self, region: EndedAccess) {
+    pub(crate) fn put_back(&self, region: EndedAccess<Arc<Windows>>) {
         {
             let mut inner = self.inner.lock();
             inner.is_returned = true;
@@ -360,12 +321,13 @@ impl Reservation<'_> {
     /// stored the region in the [`GrantState`].
     async fn end(mut self) -> Result<LocalMr> {
         self.is_open = false;
-        let end = |is_offered| self.connection.begin_end_lease(self.lease, is_offered);
-        let ended = match self.state.end_by(end) {
-            Some(ended) => ended,
-            None => self.state.returned_region().await,
+        let region = match self.connection.begin_end_lease(self.lease) {
+            Some(ended) => self.connection.finish_end(ended).await,
+            None => {
+                let ended = self.state.returned_region().await;
+                self.connection.finish_end(ended).await
+            }
         };
-        let region = self.connection.finish_end(ended).await;
         region.map_err(|error| {
             let error = Error::from(error);
             self.connection.fail(error.clone());
@@ -377,9 +339,8 @@ impl Reservation<'_> {
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         if self.is_open {
-            let end = |is_offered| self.connection.end_lease(self.lease, is_offered);
             // On an error the device may still access the memory, which is then not freed.
-            if let Some(Err(error)) = self.state.end_by(end) {
+            if let Some(Err(error)) = self.connection.end_lease(self.lease) {
                 report_failed_end(self.connection.device(), &error);
                 self.connection.fail(error.into());
             }

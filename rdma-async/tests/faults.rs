@@ -4,14 +4,17 @@
 mod common;
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use common::{
-    assert_disconnected, assert_gone, builder, bytes, check, layout, one_thread, pattern, run_on,
-    two_threads,
+    assert_disconnected, assert_gone, builder, bytes, check, layout, one_thread, pattern,
+    poll_and_drop, run_on, two_threads,
 };
-use rdma_async::{Error, LocalMrReadAccess, LocalMrWriteAccess, Rdma, RdmaBuilder, RemoteMr};
+use rdma_async::{
+    Error, LocalMrReadAccess, LocalMrWriteAccess, PublishedReader, Rdma, RdmaBuilder, RemoteMr,
+};
 use softroce::fault::{Errno, Failure, NetworkFaults, Verb};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
@@ -125,8 +128,13 @@ fn temporary_packet_loss_ends_no_connection() {
 /// Makes the next calls of these verbs fail. Several calls fail, because the crate retries a failed
 /// call in a different way.
 fn fail(verbs: &[Verb]) {
+    fail_calls(verbs, 8);
+}
+
+/// Makes the next `calls` calls of each verb fail for lack of memory.
+fn fail_calls(verbs: &[Verb], calls: u64) {
     for &verb in verbs {
-        for call in 1..=8 {
+        for call in 1..=calls {
             softroce::faults().fail(Failure {
                 verb,
                 call,
@@ -137,6 +145,54 @@ fn fail(verbs: &[Verb]) {
 }
 
 const MEMORY: &[Verb] = &[Verb::AllocBuf, Verb::RegMr];
+
+#[test]
+fn receives_are_posted_once_memory_can_be_allocated_again() {
+    run_alone(two_threads(), async {
+        let (client, server) = softroce_pair(|builder| builder.receive_depth(2)).await;
+        let message = pattern(&client, 8, 1);
+        fail_calls(MEMORY, 2000);
+        let mut held = Vec::new();
+        // The server holds each message, and so needs further memory, until no receive is posted.
+        loop {
+            assert!(
+                held.len() < 100_000,
+                "the server has memory for all messages"
+            );
+            let mut sending = pin!(client.send(&message));
+            match timeout(Duration::from_millis(300), sending.as_mut()).await {
+                Ok(sent) => sent.unwrap(),
+                Err(_) => {
+                    softroce::faults().forget_failures();
+                    in_time("the send", sending).await.unwrap();
+                    break;
+                }
+            }
+            held.push(in_time("the message", server.receive()).await.unwrap());
+        }
+        drop(held);
+        in_time("the last message", server.receive()).await.unwrap();
+        check(&client, &server).await;
+    });
+}
+
+#[test]
+fn a_dropped_read_of_a_published_value_does_not_prevent_the_next_read() {
+    run_alone(two_threads(), async {
+        let (client, server) = softroce_pair(|builder| builder).await;
+        let mut board = server.device().publish(8).unwrap();
+        board.update(&bytes(8, 1)).unwrap();
+        let mut reader = PublishedReader::new(&client, board.token()).unwrap();
+        softroce::faults().set_network(NetworkFaults {
+            latency: Duration::from_millis(20),
+            ..NetworkFaults::default()
+        });
+        let dropped = poll_and_drop(async { reader.read().await.map(drop) });
+        assert!(dropped.is_none(), "the read is in flight: {dropped:?}");
+        let read = in_time("the next read", reader.read()).await.unwrap();
+        assert_eq!(read, bytes(8, 1));
+    });
+}
 
 #[test]
 fn a_failed_registration_fails_only_its_operation() {

@@ -16,11 +16,11 @@ use tokio::time::timeout;
 
 use super::Connection;
 use super::frame::Kind;
-use super::leases::LentRegion;
+use super::leases::{LentRegion, ReturnTo};
 use super::messages::Payload;
 use super::replies::Reply;
 use super::send_state::{AWAITED, NotAccepted};
-use super::windows::EndedAccess;
+use super::windows::{EndedAccess, Windows};
 use crate::error::{Error, Result};
 use crate::memory::{GrantedMemory, LocalMr, RemoteMr};
 use crate::observe::report_failed_end;
@@ -33,10 +33,20 @@ impl Connection {
         let limit = self.settings.response_timeout;
         let (size, align) = (layout.size() as u64, layout.align() as u64);
         let wait_for_reply = pin!(async {
+            let credit = self.control_credit().await?;
             let mut pending = self.replies.register(None);
             let id = pending.id;
-            self.send_control_frame(Kind::Request { id, size, align })
-                .await?;
+            let kind = Kind::Request { id, size, align };
+            let number = {
+                let mut unsent = pending.remove_unless_sent();
+                let submitted =
+                    self.submit_frame_when_possible(kind, Payload::Nothing, None, AWAITED);
+                let number = submitted.await?;
+                unsent.is_sent = true;
+                number
+            };
+            credit.spend();
+            self.operation(number, None).await?;
             let reply = pending.wait().await;
             let reply = reply.unwrap_or_else(|| Err(self.end_reason()));
             // The peer may have lent the memory before the connection ended.
@@ -68,7 +78,7 @@ impl Connection {
         let credit = self.data_credit().await?;
         let (lease, memory) = self
             .leases
-            .lend(region, None, None, &self.device)
+            .lend(region, None, &self.device)
             .map_err(|(_, error)| Error::from(error))?;
         // The peer cannot end a lease that it does not know, so this end must end the lease.
         let unsent = EndUnlessSent {
@@ -86,13 +96,8 @@ impl Connection {
     }
 
     /// Lends `region` to the peer for a call of [`Rdma::reserve`](crate::Rdma::reserve), and waits
-    /// until the device permits the access. Sends no message to the peer. `reservation` is the
-    /// state of that call. When the peer gives the memory back, the memory is stored there.
-    pub(crate) async fn lend_for(
-        &self,
-        region: LocalMr,
-        reservation: &Arc<GrantState>,
-    ) -> Result<Loan> {
+    /// until the device permits the access. Sends no message to the peer.
+    pub(crate) async fn lend_for(&self, region: LocalMr) -> Result<Loan> {
         self.check_open()?;
         let access = self.leases.access() & AccessFlags::REMOTE;
         let uses_windows = self.settings.exclusive_grants
@@ -106,19 +111,22 @@ impl Connection {
             false => None,
         };
         let is_exclusive = window.is_some();
-        let reservation = Some(Arc::clone(reservation));
         let (lease, memory) = if let Some(window) = window {
             let limit = self.settings.response_timeout;
-            let pending = self.windows.pair(region, access, window)?;
+            let pending = Windows::pair(&*self.windows, region, access, window)?;
             let binding = pin!(self.bind_window(pending));
             let (region, memory) =
                 in_time("the binding of a memory window", limit, binding).await?;
             let region = LentRegion::Windowed(region);
-            let lease = self.leases.insert(region, None, reservation, &self.device);
+            let lease = self
+                .leases
+                .insert(region, None, ReturnTo::Unoffered, &self.device);
             (lease, memory)
         } else {
             let region = region.into_region();
-            let lent = self.leases.lend(region, None, reservation, &self.device);
+            let lent = self
+                .leases
+                .lend_unoffered(region, AccessFlags::all(), &self.device);
             lent.map_err(|(_, error)| Error::from(error))?
         };
         Ok(Loan {
@@ -143,55 +151,43 @@ impl Connection {
 
     /// Lends `region` to the peer with at most the access rights in `allowed`. Returns the id of
     /// the lease (the peer's permission to access the memory), and the address, length and key of
-    /// the memory. The state `reservation` marks the lease as not offered, so the peer cannot give
-    /// the memory back: only this end ends the lease. On an error, returns `region`.
+    /// the memory. The peer cannot give the memory back: only this end ends the lease. On an error,
+    /// returns `region`.
     pub(crate) fn lend_with(
         &self,
         region: LocalMr,
         allowed: AccessFlags,
-        reservation: &Arc<GrantState>,
     ) -> Result<(u64, RemoteMemory), (LocalMr, Error)> {
         if let Err(error) = self.check_open() {
             return Err((region, error));
         }
-        let reservation = Some(Arc::clone(reservation));
-        let lent = self
-            .leases
-            .lend_with(region, allowed, None, reservation, &self.device);
+        let lent = self.leases.lend_unoffered(region, allowed, &self.device);
         lent.map_err(|(region, error)| (region, error.into()))
     }
 
     /// Offers memory of [`Rdma::reserve`](crate::Rdma::reserve) to the peer, and waits until the
     /// peer's device has acknowledged the message. `lease` is the id of the lease, the peer's right
-    /// of access. Fails if the lease has ended or the memory was offered before.
+    /// of access, and `reservation` gets the memory when the peer gives it back. Fails if the lease
+    /// has ended or the memory was offered before.
     pub(crate) async fn offer_lease(
         &self,
         lease: u64,
         memory: RemoteMemory,
-        reservation: &GrantState,
+        reservation: &Arc<GrantState>,
     ) -> Result<()> {
         let credit = self.data_credit().await?;
-        if !self.leases.is_open(lease) {
-            return Err(Error::LeaseEnded);
-        }
-        // Set before the offer is sent: a peer that has received the offer must be notified when
-        // the lease ends.
-        if !reservation.begin_offer() {
-            return Err(Error::invalid(
-                "memory of a reservation",
-                "it was already offered",
-            ));
-        }
+        // Recorded before the offer is sent: a peer that has received the offer must be notified
+        // when the lease ends.
+        self.leases.set_offered(lease, reservation)?;
         let unsent = WithdrawUnlessSent {
             connection: self,
             lease,
-            reservation,
         };
         let kind = Kind::Offer { lease, memory };
         let attempt = || {
-            reservation.send_offer(|| {
-                // The lease may have ended before `begin_offer`, or while the offer waited for
-                // room. In both cases the peer would be notified of the end before the offer.
+            reservation.send_in_order(|| {
+                // The lease may have ended while the offer waited for room. The peer would then be
+                // notified of the end before the offer.
                 if !self.leases.is_open(lease) {
                     return Err(NotAccepted::Refused(Box::new(Error::LeaseEnded)));
                 }
@@ -208,30 +204,34 @@ impl Connection {
     }
 
     /// Ends a lease of memory that this end has lent: ends the peer's access at the device, and
-    /// returns the memory. `is_offered` states that the peer knows of the lease, so the peer is
-    /// notified. Returns `None` if the peer has already ended the lease.
-    pub(crate) fn end_lease(
-        &self,
-        lease: u64,
-        is_offered: bool,
-    ) -> Option<Result<LocalMr, rdma_core::Error>> {
-        let ended = self.leases.remove(lease, is_offered)?.region.end();
-        if is_offered {
-            self.send_control(Kind::Revoke { lease });
-        }
+    /// returns the memory. Notifies the peer if the lease was offered. Returns `None` if the peer
+    /// has already ended the lease.
+    pub(crate) fn end_lease(&self, lease: u64) -> Option<Result<LocalMr, rdma_core::Error>> {
+        let removed = self.leases.remove(lease)?;
+        let ended = removed.region.end();
+        self.send_end_of_lease(lease, &removed.return_to);
         Some(ended)
     }
 
     /// Begins to end the peer's access to lent memory. The caller passes the returned value to
-    /// [`Self::finish_end`], which waits until the access has ended. `is_offered` is `true` if the
-    /// peer knows of the lease and must be notified. Returns `None` if the peer has already ended
-    /// the lease.
-    pub(crate) fn begin_end_lease(&self, lease: u64, is_offered: bool) -> Option<EndedAccess> {
-        let ended = self.begin_end(self.leases.remove(lease, is_offered)?.region);
-        if is_offered {
-            self.send_control(Kind::Revoke { lease });
-        }
+    /// [`Self::finish_end`], which waits until the access has ended. Notifies the peer if the lease
+    /// was offered. Returns `None` if the peer has already ended the lease.
+    pub(crate) fn begin_end_lease(&self, lease: u64) -> Option<EndedAccess<&Windows>> {
+        let removed = self.leases.remove(lease)?;
+        let ended = self.begin_end(removed.region, &*self.windows);
+        self.send_end_of_lease(lease, &removed.return_to);
         Some(ended)
+    }
+
+    /// Notifies the peer that its access to lent memory has ended. `return_to` is the receiver of
+    /// the memory in the ended lease. Does nothing if the lease was not offered to the peer.
+    fn send_end_of_lease(&self, lease: u64, return_to: &ReturnTo) {
+        let send = || self.send_control(Kind::Revoke { lease });
+        match return_to {
+            ReturnTo::Unoffered => {}
+            ReturnTo::Application => send(),
+            ReturnTo::Reservation(reservation) => reservation.send_in_order(send),
+        }
     }
 
     /// Returns the number of leases that this end has ended, and for which the peer has not yet
@@ -252,7 +252,7 @@ impl Connection {
     pub(super) fn end_expired_leases(&self) {
         while let Some(lease) = self.leases.take_expired(Instant::now()) {
             // After an error the device may still access the memory, so the memory is not freed.
-            if let Some(Err(error)) = self.end_lease(lease, true) {
+            if let Some(Err(error)) = self.end_lease(lease) {
                 self.fail(error.into());
             }
         }
@@ -334,7 +334,7 @@ struct EndUnlessSent<'c> {
 
 impl Drop for EndUnlessSent<'_> {
     fn drop(&mut self) {
-        let lease = self.connection.leases.remove(self.lease, false);
+        let lease = self.connection.leases.remove_unsent(self.lease);
         if let Some(Err(error)) = lease.map(|lease| lease.region.end()) {
             report_failed_end(&self.connection.device, &error);
         }
@@ -347,13 +347,11 @@ impl Drop for EndUnlessSent<'_> {
 struct WithdrawUnlessSent<'c> {
     connection: &'c Connection,
     lease: u64,
-    reservation: &'c GrantState,
 }
 
 impl Drop for WithdrawUnlessSent<'_> {
     fn drop(&mut self) {
-        let forget = || self.connection.leases.forget_revoked(self.lease);
-        self.reservation.withdraw_offer(forget);
+        self.connection.leases.withdraw_offer(self.lease);
     }
 }
 

@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 use rdma_core::{AccessFlags, RemoteMemory};
 
 use super::exposed::ExposedRegion;
-use super::windows::{EndedAccess, WindowedRegion};
+use super::windows::{EndedAccess, WindowedRegion, Windows};
 use crate::device::RdmaDevice;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::{Charge, GrantedMemory, LocalMr};
 use crate::observe::{LentBytes, report_failed_end};
 use crate::reserve::GrantState;
@@ -101,15 +101,25 @@ impl LeaseTable {
 }
 
 /// Region of memory that is lent to the peer, with two values that are needed when the lease ends:
-/// the charge of the memory to the peer, and the state of the call that lends the memory.
+/// the charge of the memory to the peer, and the receiver of the memory.
 #[derive(Debug)]
 pub(super) struct Lease {
     pub(super) region: LentRegion,
     /// Charge of the memory to the peer, if the peer requested the memory.
     charge: Option<Charge>,
-    /// Reservation that gets the memory back, if the lease belongs to a reservation.
-    reservation: Option<Arc<GrantState>>,
+    pub(super) return_to: ReturnTo,
     _observed: LentBytes,
+}
+
+/// Receiver of lent memory when the peer gives the memory back.
+#[derive(Debug)]
+pub(super) enum ReturnTo {
+    /// No receiver: the lease was not offered to the peer, so only this end can end it.
+    Unoffered,
+    /// The application.
+    Application,
+    /// The call of [`Rdma::reserve`](crate::Rdma::reserve) that has lent the memory.
+    Reservation(Arc<GrantState>),
 }
 
 /// Region of local memory that is lent to the peer, either by its own memory registration or by a
@@ -219,45 +229,42 @@ impl Leases {
         self.table.lock().leases.contains_key(&id)
     }
 
-    /// Lends a region to the peer. Returns the id of the lease, and the address, length and key of
-    /// the memory. `charge` counts the region as held by the peer, if the peer has requested it.
-    /// `reservation` is the state of a call of [`Rdma::reserve`](crate::Rdma::reserve), if that
-    /// call lends the region. On an error, returns the region.
+    /// Lends a region to the peer, which a message then offers to the peer. Returns the id of the
+    /// lease, and the address, length and key of the memory. `charge` counts the region as held by
+    /// the peer, if the peer has requested it. On an error, returns the region.
     pub(super) fn lend(
         &self,
         region: LocalMr,
         charge: Option<Charge>,
-        reservation: Option<Arc<GrantState>>,
         device: &RdmaDevice,
     ) -> Result<(u64, RemoteMemory), (LocalMr, rdma_core::Error)> {
-        self.lend_with(region, self.access, charge, reservation, device)
+        let (region, remote) = expose(region, self.access)?;
+        let lease = self.insert(region, charge, ReturnTo::Application, device);
+        Ok((lease, remote))
     }
 
     /// Lends a region to the peer like [`Self::lend`], but gives the peer only the access rights
-    /// that are also in `allowed`.
-    pub(super) fn lend_with(
+    /// that are also in `allowed`, and does not offer the lease to the peer: only this end can end
+    /// the lease.
+    pub(super) fn lend_unoffered(
         &self,
         region: LocalMr,
         allowed: AccessFlags,
-        charge: Option<Charge>,
-        reservation: Option<Arc<GrantState>>,
         device: &RdmaDevice,
     ) -> Result<(u64, RemoteMemory), (LocalMr, rdma_core::Error)> {
-        let region = ExposedRegion::new(region, self.access & allowed)?;
-        let remote = region.memory().remote();
-        let region = LentRegion::Registered(Box::new(region));
-        Ok((self.insert(region, charge, reservation, device), remote))
+        let (region, remote) = expose(region, self.access & allowed)?;
+        let lease = self.insert(region, None, ReturnTo::Unoffered, device);
+        Ok((lease, remote))
     }
 
     /// Records that the peer can access `region`, and returns the id of this lease. `charge` counts
-    /// the region as held by the peer, if the peer has requested it. `reservation` is the state of
-    /// a call of [`Rdma::reserve`](crate::Rdma::reserve) or [`Rdma::lend`](crate::Rdma::lend), if
-    /// that call lends the region.
+    /// the region as held by the peer, if the peer has requested it. `return_to` gets the memory
+    /// when the peer gives it back.
     pub(super) fn insert(
         &self,
         region: LentRegion,
         charge: Option<Charge>,
-        reservation: Option<Arc<GrantState>>,
+        return_to: ReturnTo,
         device: &RdmaDevice,
     ) -> u64 {
         let mut table = self.table.lock();
@@ -272,10 +279,36 @@ impl Leases {
                 _observed: LentBytes::of(device, region.len()),
                 region,
                 charge,
-                reservation,
+                return_to,
             },
         );
         id
+    }
+
+    /// Records that the lease `id` is being offered to the peer, which may then give the memory
+    /// back to the reservation `to`. Fails if the lease has ended or was offered before.
+    pub(super) fn set_offered(&self, id: u64, to: &Arc<GrantState>) -> Result<()> {
+        let mut table = self.table.lock();
+        let lease = table.leases.get_mut(&id).ok_or(Error::LeaseEnded)?;
+        if !matches!(lease.return_to, ReturnTo::Unoffered) {
+            return Err(Error::invalid(
+                "memory of a reservation",
+                "it was already offered",
+            ));
+        }
+        lease.return_to = ReturnTo::Reservation(Arc::clone(to));
+        Ok(())
+    }
+
+    /// Records that the offer of the lease `id` was not sent, so that the lease can be offered
+    /// again. If the lease has ended meanwhile, removes it from the list of revoked leases, because
+    /// the peer cannot return memory that was not offered.
+    pub(super) fn withdraw_offer(&self, id: u64) {
+        let mut table = self.table.lock();
+        match table.leases.get_mut(&id) {
+            Some(lease) => lease.return_to = ReturnTo::Unoffered,
+            None => drop(table.forget_revoked(id)),
+        }
     }
 
     /// Ends the lease `id` because the peer gives the memory back. Returns the outcome, or `None`
@@ -285,35 +318,26 @@ impl Leases {
     pub(super) fn end_by_peer(
         &self,
         id: u64,
-        begin_end: impl FnOnce(LentRegion) -> EndedAccess,
+        begin_end: impl FnOnce(LentRegion) -> EndedAccess<Arc<Windows>>,
     ) -> Option<EndedLease> {
         let lease = {
             let mut table = self.table.lock();
             if table.forget_revoked(id) {
                 return Some(EndedLease::Revoked);
             }
-            let is_unoffered = |lease: &Lease| {
-                let reservation = lease.reservation.as_ref();
-                reservation.is_some_and(|reservation| !reservation.is_offered())
-            };
+            let is_unoffered = |lease: &Lease| matches!(lease.return_to, ReturnTo::Unoffered);
             if table.leases.get(&id).is_some_and(is_unoffered) {
                 return None;
             }
             table.remove(id)?
         };
-        Some(match lease.reservation {
-            Some(reservation) => {
+        Some(match lease.return_to {
+            ReturnTo::Reservation(reservation) => {
                 reservation.put_back(begin_end(lease.region));
                 EndedLease::ToReservation
             }
-            None => EndedLease::Memory(lease.region.end(), lease.charge),
+            _application => EndedLease::Memory(lease.region.end(), lease.charge),
         })
-    }
-
-    /// Removes the lease `id` from the list of revoked leases. Called for a lease that was never
-    /// offered to the peer, and that the peer thus cannot return.
-    pub(super) fn forget_revoked(&self, id: u64) {
-        self.table.lock().forget_revoked(id);
     }
 
     /// Returns the number of leases that this end has revoked and the peer has not yet returned or
@@ -323,19 +347,37 @@ impl Leases {
         self.table.lock().revoked.len()
     }
 
+    /// Removes a lease that a message was to offer to the peer and whose message was not sent, and
+    /// returns the lease, so that the caller can end the access to its region.
+    pub(super) fn remove_unsent(&self, id: u64) -> Option<Lease> {
+        self.table.lock().remove(id)
+    }
+
     /// Removes a lease of the peer from the table, and returns it, so that the caller can end the
-    /// access to its region. Returns `None` if the peer has already ended the lease. If the peer
-    /// knows the id (`is_offered`), the id stays reserved until the peer confirms the end.
-    pub(super) fn remove(&self, id: u64, is_offered: bool) -> Option<Lease> {
+    /// access to its region. Returns `None` if the peer has already ended the lease. If the lease
+    /// was offered to the peer, the id stays reserved until the peer confirms the end.
+    pub(super) fn remove(&self, id: u64) -> Option<Lease> {
         let mut table = self.table.lock();
         let lease = table.remove(id)?;
-        if is_offered {
+        if !matches!(lease.return_to, ReturnTo::Unoffered) {
             let is_requested = lease.charge.is_some();
             table.revoked.insert(id, is_requested);
             table.revoked_requests += usize::from(is_requested);
         }
         Some(lease)
     }
+}
+
+/// Gives every peer of the device that knows the key the rights `access` to `region`, by a memory
+/// registration of its own. Also returns the address, length and key. On an error, returns the
+/// region.
+fn expose(
+    region: LocalMr,
+    access: AccessFlags,
+) -> Result<(LentRegion, RemoteMemory), (LocalMr, rdma_core::Error)> {
+    let region = ExposedRegion::new(region, access)?;
+    let remote = region.memory().remote();
+    Ok((LentRegion::Registered(Box::new(region)), remote))
 }
 
 impl Drop for Leases {

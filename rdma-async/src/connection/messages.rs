@@ -112,18 +112,6 @@ impl Connection {
         Ok(Payload::Claimed(Some(claim_read(message)?)))
     }
 
-    /// Sends a control message of the kind `kind`, and waits until the peer's device has
-    /// acknowledged the message.
-    pub(super) async fn send_control_frame(&self, kind: Kind) -> Result<()> {
-        let credit = self.control_credit().await?;
-        let number = self
-            .submit_frame_when_possible(kind, Payload::Nothing, None, AWAITED)
-            .await?;
-        credit.spend();
-        self.operation(number, None).await?;
-        Ok(())
-    }
-
     /// Waits for a credit, which the peer gives and which permits one control message. Leaves
     /// [`CREDIT_RESERVE`] credits for messages that return credits to the peer.
     pub(super) async fn control_credit(&self) -> Result<Credit<'_>> {

@@ -130,6 +130,9 @@ impl Connection {
     fn handle_control(&self, control: Kind) {
         match control {
             Kind::Request { id, size, align } => self.queue_request(Request { id, size, align }),
+            Kind::Grant { id, .. } if !self.replies.expects(id) => {
+                self.fail_for_violation("memory that was not requested");
+            }
             Kind::Grant { id, lease, memory } => {
                 // If the requesting future was dropped, dropping the region releases the lease.
                 let ended = self.borrowed.add(lease);
@@ -181,7 +184,7 @@ impl Connection {
     /// which the peer gives the memory back. Returns the outcome, or `None` if no lease with this
     /// id was offered to the peer, or the peer has already ended it.
     fn end_lease_by_peer(&self, lease: u64) -> Option<EndedLease> {
-        let begin_end = |region| self.begin_end(region);
+        let begin_end = |region| self.begin_end(region, Arc::clone(&self.windows));
         self.leases.end_by_peer(lease, begin_end)
     }
 

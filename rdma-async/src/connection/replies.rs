@@ -47,9 +47,9 @@ struct Entry {
     lent: Option<LentMemory>,
 }
 
-/// A reply of the peer for which a future waits. Dropping this value removes the reply from the
-/// list of expected replies ([`PendingReplies`]). If the peer may still read a long message of this
-/// end, the reply stays in the list until it arrives.
+/// A reply of the peer for which a future waits. If this value is dropped, the reply stays in the
+/// list of expected replies ([`PendingReplies`]) until it arrives: until then the peer may read a
+/// long message of this end, and a grant that this end has not requested is a violation.
 #[derive(Debug)]
 pub(super) struct PendingReply<'a> {
     pub(super) id: u64,
@@ -78,6 +78,11 @@ impl PendingReplies {
             receiver,
             replies: self,
         }
+    }
+
+    /// Returns whether this end expects the reply to a request with the id `id`.
+    pub(super) fn expects(&self, id: u64) -> bool {
+        self.table.lock().entries.contains_key(&id)
     }
 
     /// Passes the peer's reply to the request `id` to the future that waits for the reply. Returns
@@ -158,20 +163,6 @@ impl Drop for RemoveUnlessSent<'_> {
         if !self.is_sent {
             let removed = self.replies.table.lock().entries.remove(&self.id);
             self.replies.unlend(removed.and_then(|entry| entry.lent));
-        }
-    }
-}
-
-impl Drop for PendingReply<'_> {
-    fn drop(&mut self) {
-        let mut table = self.replies.table.lock();
-        // An entry with lent memory stays until the reply arrives.
-        if table
-            .entries
-            .get(&self.id)
-            .is_some_and(|entry| entry.lent.is_none())
-        {
-            table.entries.remove(&self.id);
         }
     }
 }

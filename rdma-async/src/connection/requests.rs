@@ -169,7 +169,7 @@ impl Connection {
             })?;
         let lent = self
             .leases
-            .lend(region, Some(charge), None, &self.device)
+            .lend(region, Some(charge), &self.device)
             .map_err(|(_, error)| refuse(&error))?;
         let limit = self.settings.granted.time;
         if let Some(end) = limit.and_then(|limit| Instant::now().checked_add(limit))

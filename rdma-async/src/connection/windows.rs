@@ -8,6 +8,7 @@
 //! has failed.
 
 use std::mem;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -106,7 +107,7 @@ impl NotEnded {
 /// Memory windows of a connection, which give the peer access to memory. Contains windows that can
 /// be used again, and regions that wait until a request in flight no longer uses their window.
 #[derive(Debug)]
-pub(super) struct Windows {
+pub(crate) struct Windows {
     /// Unbound windows, each with the number of times that it was bound.
     free: Mutex<Vec<(MemoryWindow, u16)>>,
     /// Regions whose owner no longer waits for the request that binds or invalidates the window.
@@ -145,11 +146,11 @@ impl Windows {
     /// window and its number of bindings come from [`Self::unbound_window`]. The peer has no access
     /// until [`Connection::bind_window`] binds the window.
     pub(super) fn pair(
-        self: &Arc<Self>,
+        &self,
         region: RegionParts,
         access: AccessFlags,
         (window, bindings): (MemoryWindow, u16),
-    ) -> Result<PendingWindow, VerbsError> {
+    ) -> Result<PendingWindow<&Self>, VerbsError> {
         let RegionParts {
             buffer,
             range,
@@ -165,7 +166,7 @@ impl Windows {
                     lead,
                     lender,
                 })),
-                windows: Arc::clone(self),
+                windows: self,
             }),
             Err(refused) => {
                 let (memory, _window) = refused.value;
@@ -237,15 +238,16 @@ impl Drop for Windows {
 }
 
 /// Region of local memory while a request binds or invalidates its memory window. If this value is
-/// dropped, the memory returns to its pool after the request has completed.
+/// dropped, the memory returns to its pool after the request has completed. `W` refers to the
+/// windows of the connection: a borrow, or an [`Arc`] if this value outlives a borrow.
 #[derive(Debug)]
-pub(crate) struct PendingWindow {
+pub(crate) struct PendingWindow<W: Deref<Target = Windows>> {
     /// `None` only within `end`, `into_region` and `drop`.
     region: Option<Box<WindowedRegion>>,
-    windows: Arc<Windows>,
+    windows: W,
 }
 
-impl PendingWindow {
+impl<W: Deref<Target = Windows>> PendingWindow<W> {
     fn lease(&self) -> &WindowLease {
         let region = self.region.as_ref();
         &region
@@ -276,7 +278,7 @@ impl PendingWindow {
     }
 }
 
-impl Drop for PendingWindow {
+impl<W: Deref<Target = Windows>> Drop for PendingWindow<W> {
     fn drop(&mut self) {
         if let Some(region) = self.region.take()
             && let Err(refused) = self.windows.end(*region)
@@ -291,11 +293,11 @@ impl Drop for PendingWindow {
 /// Outcome of ending the peer's access to a region: the access has ended, or a request in flight
 /// will end it. [`Connection::finish_end`] waits for that request.
 #[derive(Debug)]
-pub(crate) enum EndedAccess {
+pub(crate) enum EndedAccess<W: Deref<Target = Windows>> {
     /// The access has ended. Contains the memory, or the error of the device.
     Ended(Result<LocalMr, VerbsError>),
     /// The request with this number ends the access.
-    Ending(PendingWindow, u64),
+    Ending(PendingWindow<W>, u64),
 }
 
 impl Connection {
@@ -303,7 +305,7 @@ impl Connection {
     /// the region, and its address, length and key.
     pub(super) async fn bind_window(
         &self,
-        pending: PendingWindow,
+        pending: PendingWindow<&Windows>,
     ) -> Result<(Box<WindowedRegion>, RemoteMemory)> {
         let attempt = || self.submit_window(false, || pending.lease().bind());
         let request = match attempt() {
@@ -324,15 +326,20 @@ impl Connection {
     /// Begins to end the access of the peer to a region. If the region has a memory window and no
     /// request is in flight, submits a request that invalidates the window, and returns
     /// [`EndedAccess::Ending`]. Otherwise ends the access immediately: earlier requests could delay
-    /// the invalidation, and a region without a window is deregistered.
-    pub(super) fn begin_end(&self, region: LentRegion) -> EndedAccess {
+    /// the invalidation, and a region without a window is deregistered. `windows` refers to the
+    /// windows of this connection.
+    pub(super) fn begin_end<W: Deref<Target = Windows>>(
+        &self,
+        region: LentRegion,
+        windows: W,
+    ) -> EndedAccess<W> {
         let region = match region {
             LentRegion::Windowed(region) if self.failure().is_none() => region,
             other => return EndedAccess::Ended(other.end()),
         };
         let pending = PendingWindow {
             region: Some(region),
-            windows: Arc::clone(&self.windows),
+            windows,
         };
         match self.submit_window(true, || pending.lease().unbind()) {
             Ok(request) => EndedAccess::Ending(pending, request),
@@ -352,7 +359,10 @@ impl Connection {
 
     /// Waits until the peer's access has ended, and returns the memory. `ended` is the value that
     /// [`Self::begin_end`] has returned. Fails if the device fails to end the access.
-    pub(crate) async fn finish_end(&self, ended: EndedAccess) -> Result<LocalMr, VerbsError> {
+    pub(crate) async fn finish_end<W: Deref<Target = Windows>>(
+        &self,
+        ended: EndedAccess<W>,
+    ) -> Result<LocalMr, VerbsError> {
         match ended {
             EndedAccess::Ended(region) => region,
             EndedAccess::Ending(pending, request) => {

@@ -278,10 +278,23 @@ impl<'c> PublishedReader<'c> {
     /// continually, [`Error::Work`] if the owner has ended the access, and the error that ended the
     /// connection.
     pub async fn read(&mut self) -> Result<&[u8]> {
+        if self.local.try_as_slice().is_err() {
+            self.replace_memory()?;
+        }
         if !self.try_read().await? {
             self.retry_read().await?;
         }
         Ok(self.last_value())
+    }
+
+    /// Replaces the local memory, because the request of a dropped read still uses it.
+    #[cold]
+    fn replace_memory(&mut self) -> Result<()> {
+        let layout = Layout::from_size_align(self.local.length(), 8);
+        let layout = layout.expect("the memory had this layout before");
+        self.local = self.rdma.device().alloc_local_mr_stale(layout)?;
+        self.value = 0..0;
+        Ok(())
     }
 
     /// Returns the published value that the last successful read has copied to local memory.

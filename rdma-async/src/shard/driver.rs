@@ -78,7 +78,8 @@ impl Driver {
             }
             #[cfg(test)]
             shard.counts.sleeps.fetch_add(1, Ordering::Relaxed);
-            let deadline = shard.deadlines.next();
+            let times = [shard.deadlines.next(), shard.receives.retry_time()];
+            let deadline = times.into_iter().flatten().min();
             drop(shard);
             tokio::select! {
                 // The channel was drained before the queue was armed, so the next event makes the
@@ -103,8 +104,8 @@ impl Driver {
 
     /// Repeats turns (rounds) until no poll has found a completion for the time that the completion
     /// mode sets, or until a turn finds no completion and only the driver refers to the shard. A
-    /// turn posts the staged requests, ends connections whose deadlines have passed, polls the
-    /// completion queue, and yields to the executor.
+    /// turn posts the staged requests and missing receives, ends connections whose deadlines have
+    /// passed, polls the completion queue, and yields to the executor.
     async fn poll_while_busy(&mut self, shard: &Arc<Shard>) {
         let spin = match shard.profile.completion {
             CompletionMode::Event => Duration::ZERO,
@@ -121,6 +122,7 @@ impl Driver {
             let begun = Instant::now();
             shard.turn.end(&mut self.spare);
             shard.deadlines.expire(begun);
+            shard.receives.retry(begun);
             // Polls only once if other tasks run on this thread, to keep their delay short.
             lone_yields = match begun - turn_ended < LONE_YIELD {
                 true => u32::saturating_add(lone_yields, 1),

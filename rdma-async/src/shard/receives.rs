@@ -1,7 +1,8 @@
 //! The shared receive queue of a shard: receives for the messages of all its connections.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rdma_core::memory::WriteClaim;
@@ -9,6 +10,11 @@ use rdma_core::{ProtectionDomain, QueuePairBuilder, SharedReceiveQueue, WorkComp
 
 use crate::error::{Error, Result};
 use crate::memory::PieceLender;
+
+/// Interval between attempts to allocate memory for receives after an attempt has failed. Long
+/// enough that the attempts take little processor time, and short enough that the peers'
+/// retransmissions continue until an attempt succeeds.
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Shared receive queue, with the memory of its receives. As many receives are posted as messages
 /// may arrive, up to the capacity of the queue. If no receive is posted when a message arrives, the
@@ -25,6 +31,10 @@ pub(super) struct Receives {
     /// Number of receives that should be posted, a quarter more than messages may arrive.
     target: AtomicUsize,
     posted: AtomicUsize,
+    /// Set while too few receives are posted because memory could not be allocated.
+    is_short: AtomicBool,
+    /// Time of the next attempt to post the missing receives while `is_short` is set.
+    retry_at: Mutex<Option<Instant>>,
 }
 
 impl Receives {
@@ -41,6 +51,8 @@ impl Receives {
             refill_below: AtomicUsize::new(0),
             target: AtomicUsize::new(0),
             posted: AtomicUsize::new(0),
+            is_short: AtomicBool::new(false),
+            retry_at: Mutex::default(),
         })
     }
 
@@ -123,10 +135,43 @@ impl Receives {
     #[inline]
     pub(super) fn replenish(&self, completed: usize) {
         let posted = self.posted.fetch_sub(completed, Ordering::Relaxed) - completed;
-        if posted < self.refill_below.load(Ordering::Relaxed)
-            && let Err(error) = self.fill()
-        {
+        if posted < self.refill_below.load(Ordering::Relaxed) {
+            self.refill();
+        }
+    }
+
+    /// Posts the missing receives. If memory cannot be allocated, sets the time of the next
+    /// attempt.
+    #[inline(never)]
+    fn refill(&self) {
+        let outcome = self.fill();
+        let mut retry_at = self.retry_at.lock();
+        self.is_short.store(outcome.is_err(), Ordering::Relaxed);
+        let Err(error) = outcome else {
+            *retry_at = None;
+            return;
+        };
+        if retry_at.is_none() {
+            // Logged once, although attempts follow until one succeeds.
             tracing::warn!(%error, "memory for a receive could not be allocated");
+        }
+        *retry_at = Some(Instant::now() + RETRY_INTERVAL);
+    }
+
+    /// Returns the time at which [`Self::retry`] must be called, because memory for receives could
+    /// not be allocated. Without receives no message completes, after which the missing receives
+    /// would be posted.
+    pub(super) fn retry_time(&self) -> Option<Instant> {
+        match self.is_short.load(Ordering::Relaxed) {
+            true => *self.retry_at.lock(),
+            false => None,
+        }
+    }
+
+    /// Tries again to post the missing receives, if [`Self::retry_time`] is not after `now`.
+    pub(super) fn retry(&self, now: Instant) {
+        if self.retry_time().is_some_and(|time| time <= now) {
+            self.refill();
         }
     }
 

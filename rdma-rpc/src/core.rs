@@ -123,6 +123,15 @@ impl Core {
         }
     }
 
+    /// Queues a frame without a body, which is sent after the other ready tasks have run. Ends the
+    /// connection if the frame cannot be queued for lack of memory: without the frame, the peer
+    /// could wait forever. Does nothing after the end of the connection.
+    pub(crate) fn send_control(&self, header: &Header<'_>) {
+        if let Err(error) = self.outbox.append_empty(header) {
+            self.fail(error);
+        }
+    }
+
     /// Spawns a task of the connection, which is dropped when the connection ends.
     fn spawn<F>(self: &Arc<Self>, task: impl FnOnce(Arc<Self>) -> F)
     where
@@ -234,7 +243,7 @@ impl Core {
 
     /// Ends the connection: fails every call with `error`, and drops the transport. Only the first
     /// call of this function has an effect.
-    pub(crate) fn fail(self: &Arc<Self>, error: Error) {
+    pub(crate) fn fail(&self, error: Error) {
         let error = match (&self.side, error) {
             (_, error @ (Error::Protocol { .. } | Error::Denied { .. })) => error,
             // The server has announced its shutdown before the end.

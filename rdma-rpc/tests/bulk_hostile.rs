@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 
 use common::frames::{frame, message, request};
 use common::raw::Raw;
-use common::{client, connect, listen, over_every_transport, transport, within};
+use common::{connect, listen, over_every_transport, within};
 use rdma_async::{LocalMrReadAccess, LocalMrWriteAccess, RemoteMr};
 use rdma_rpc::{Address, Bulk, BulkError, CallError, Context, Error, Server, ServerHandle};
-use tokio::net::TcpListener;
 
 over_every_transport! {
     @rdma_and_tcp
@@ -83,30 +82,8 @@ async fn serve(address: Address) -> (ServerHandle, StoreClient) {
 
 /// Returns a server that does not implement the protocol, and its client.
 async fn raw_server(address: Address) -> (Raw, StoreClient) {
-    let is_rdma = address.to_string().starts_with("rdma");
-    let settings = [1 << 16, 8, 0, 0_u32].map(u32::to_be_bytes).concat();
-    let settings = message(&[frame(8, 0, 0, (0, 0), &settings)]);
-    let connecting = async |address: String| {
-        let client = within("connecting", client().connect(address)).await;
-        StoreClient::new(client.unwrap())
-    };
-    let greeting = async |mut raw: Raw| {
-        assert!(within("the settings", raw.say(&settings)).await);
-        let theirs = within("the client's settings", raw.hear()).await.unwrap();
-        assert_eq!(theirs[4], 8);
-        raw
-    };
-    if is_rdma {
-        let mut listener = transport().bind("127.0.0.1:0").await.unwrap();
-        let address = format!("rdma://{}", listener.local_address().unwrap());
-        let accepting = async { greeting(Raw::Rdma(listener.accept().await.unwrap())).await };
-        tokio::join!(accepting, connecting(address))
-    } else {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = format!("tcp://{}", listener.local_addr().unwrap());
-        let accepting = async { greeting(Raw::Tcp(listener.accept().await.unwrap().0)).await };
-        tokio::join!(accepting, connecting(address))
-    }
+    let (raw, client) = Raw::accept(address).await;
+    (raw, StoreClient::new(client))
 }
 
 /// Receives a request whose last argument is a bulk of the client.

@@ -14,7 +14,7 @@ use common::{client, connect, listen, over_every_transport, rdma, transport, wit
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use rdma_async::{LocalMrWriteAccess, Rdma};
-use rdma_rpc::{Address, Error, Receiver, Sender, Server, ServerHandle};
+use rdma_rpc::{Address, CallError, Error, Receiver, Sender, Server, ServerHandle};
 
 over_every_transport! {
     @rdma_and_tcp
@@ -26,6 +26,7 @@ over_every_transport! {
     late_and_invented_frames_are_ignored;
     one_way_calls_end_with_their_connection;
     an_end_that_overtakes_its_request_ends_the_stream;
+    a_long_response_that_arrives_after_the_end_of_a_shutdown_is_delivered;
 }
 
 #[rdma_rpc::service]
@@ -364,4 +365,37 @@ async fn an_end_that_overtakes_its_request_ends_the_stream(address: Address) {
     let both = message(&[end, request("Fed.feed", (2, 7), b"")]);
     within("the call", raw.say(&both)).await;
     lives.dropped.reached("the end of the handler", 1).await;
+}
+
+async fn a_long_response_that_arrives_after_the_end_of_a_shutdown_is_delivered(address: Address) {
+    let (mut raw, client) = Raw::accept(address).await;
+    let client = HeldClient::new(client);
+    let serving = async {
+        let first = within("the first request", raw.hear()).await.unwrap();
+        let second = within("the second request", raw.hear()).await.unwrap();
+        // The server has sent one long response, which this frame overtakes.
+        let goodbye = frame(9, 0, 2, (0, 0), &1_u64.to_be_bytes());
+        assert!(raw.say(&message(&[goodbye])).await);
+        let word = |at: usize| u32::from_be_bytes(*first[at..].first_chunk().unwrap());
+        // The length of the text, 10,000, in the format of Postcard.
+        let text = [&[0x90, 0x4e][..], &[b'x'; 10_000]].concat();
+        let response = frame(2, 1, 0, (word(12), word(16)), &text);
+        assert!(raw.say(&message(&[response])).await);
+        second
+    };
+    let first = async {
+        let answer = client.echo(String::new()).await;
+        assert_eq!(answer.unwrap(), "x".repeat(10_000));
+    };
+    let second = async {
+        let error = client.wait(String::new()).await.unwrap_err();
+        assert!(
+            matches!(error, CallError::Rpc(Error::ShuttingDown)),
+            "{error:?}"
+        );
+    };
+    within("the calls", async {
+        tokio::join!(biased; serving, first, second)
+    })
+    .await;
 }

@@ -86,8 +86,7 @@ impl Access {
     /// no longer accesses the memory.
     fn release(&self) {
         let lease = self.lease;
-        // The end of the connection also ends its leases.
-        drop(self.core.outbox.append_empty(&Header::Release { lease }));
+        self.core.send_control(&Header::Release { lease });
     }
 
     /// Waits until no bytes of the memory that the peer lends are being transferred.
@@ -221,8 +220,7 @@ fn release_unopened(core: &Core, received: &[Bulk]) {
             && peer.access.get().is_none()
         {
             let lease = LeaseId(peer.token.lease);
-            // The end of the connection also ends its leases.
-            drop(core.outbox.append_empty(&Header::Release { lease }));
+            core.send_control(&Header::Release { lease });
         }
     }
 }

@@ -192,12 +192,7 @@ impl Lease {
     /// nothing if the peer has already given the memory back.
     fn revoke(&self) {
         if !self.state.is_released.load(Ordering::Acquire) {
-            // If the connection has ended, the request is not needed.
-            drop(
-                self.core
-                    .outbox
-                    .append_empty(&Header::Revoke { lease: self.id }),
-            );
+            self.core.send_control(&Header::Revoke { lease: self.id });
         }
     }
 

@@ -219,7 +219,7 @@ impl BulkTable {
                 match access {
                     Some(access) => access.revoke(),
                     // This end has already dropped the bulk, so nothing accesses the memory.
-                    None => core.outbox.append_empty(&Header::Release { lease })?,
+                    None => core.send_control(&Header::Release { lease }),
                 }
             }
             BulkFrame::Release { lease } => {

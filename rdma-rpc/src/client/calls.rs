@@ -35,6 +35,26 @@ pub(crate) struct Calls {
     active: AtomicU32,
     /// Set once the server accepts no new calls.
     is_closing: AtomicBool,
+    long_responses: Mutex<LongResponses>,
+}
+
+/// Numbers of responses longer than a batch. A long response may arrive after the frame by which a
+/// server ends its shutdown, because the transport sends long messages concurrently.
+#[derive(Debug, Default)]
+struct LongResponses {
+    /// Number of long responses that have arrived.
+    arrived: u64,
+    /// Number of long responses that the server has sent on the connection, once it has announced
+    /// this number at the end of its shutdown.
+    sent: Option<u64>,
+}
+
+impl LongResponses {
+    /// Returns whether the server has announced the end of its shutdown, and all its long responses
+    /// have arrived.
+    fn are_complete(&self) -> bool {
+        self.sent.is_some_and(|sent| sent <= self.arrived)
+    }
 }
 
 /// List of the free call slots of a connection, and the number of calls that wait for a free slot.
@@ -110,7 +130,24 @@ impl Calls {
             freed: Notify::new(),
             active: AtomicU32::new(0),
             is_closing: AtomicBool::new(false),
+            long_responses: Mutex::default(),
         }
+    }
+
+    /// Counts a long response that has arrived. Returns whether the server has announced the end of
+    /// its shutdown, and all its long responses have arrived.
+    pub(super) fn count_long_response(&self) -> bool {
+        let mut long_responses = self.long_responses.lock();
+        long_responses.arrived += 1;
+        long_responses.are_complete()
+    }
+
+    /// Stores the number of long responses that the server has sent, which the server has announced
+    /// at the end of its shutdown. Returns whether all of them have arrived.
+    pub(super) fn set_sent_long_responses(&self, sent: u64) -> bool {
+        let mut long_responses = self.long_responses.lock();
+        long_responses.sent = Some(sent);
+        long_responses.are_complete()
     }
 
     /// Lets calls begin, after the server has sent its settings. `allowed` is the maximum number of
@@ -401,12 +438,7 @@ impl<C: Deref<Target = Core>> Drop for PendingCall<C> {
     fn drop(&mut self) {
         let is_unanswered = self.calls().release(self.id);
         if is_unanswered && self.is_sent && self.core.end().is_none() {
-            // The server cancels the calls of a connection that has ended.
-            drop(
-                self.core
-                    .outbox
-                    .append_empty(&Header::Cancel { id: self.id }),
-            );
+            self.core.send_control(&Header::Cancel { id: self.id });
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::metadata::Metadata;
 use crate::once;
+use crate::outbox::MAX_BATCH_LEN;
 use crate::payload::{Body, Message};
 use crate::status::Status;
 use crate::stream::SendWindow;
@@ -36,8 +37,12 @@ impl Calls {
                     items,
                     body,
                 } => {
+                    let is_long = message.bytes().len() > MAX_BATCH_LEN;
                     let body = Body::take(&mut message, body, is_last);
                     self.respond(id, items, body, Answer::Response { codec, is_error })?;
+                    if is_long && self.count_long_response() {
+                        self.refuse_all();
+                    }
                 }
                 Frame::Status { id, status, body } => {
                     let body = message.bytes().get(body).unwrap_or_default();
@@ -75,7 +80,13 @@ impl Calls {
                     self.open_slots(settings.slots);
                 }
                 Frame::Goodbye { status: 0, .. } => self.close(),
-                Frame::Goodbye { status: 2, .. } => self.refuse_all(),
+                Frame::Goodbye { status: 2, body } => {
+                    let body = message.bytes().get(body).unwrap_or_default();
+                    let sent = body.try_into().map_err(|_| Violation::Fields)?;
+                    if self.set_sent_long_responses(u64::from_be_bytes(sent)) {
+                        self.refuse_all();
+                    }
+                }
                 Frame::Goodbye { status, body } => {
                     let body = message.bytes().get(body).unwrap_or_default();
                     let reason = String::from_utf8_lossy(body.get(..512).unwrap_or(body));

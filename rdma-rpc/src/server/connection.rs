@@ -1,7 +1,7 @@
 //! [`ServerConnection`]: the server's state of a connection, and the handling of received frames.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::Notify;
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::metadata::Metadata;
 use crate::observe;
 use crate::once::{self, ConnectionClient};
-use crate::outbox::{MAX_BATCH_LEN, SendAt};
+use crate::outbox::{AppendError, MAX_BATCH_LEN, SendAt};
 use crate::payload::{Body, Message};
 use crate::status::Status;
 use crate::stream::Window;
@@ -42,6 +42,8 @@ pub(crate) struct ServerConnection {
     idle: Notify,
     /// Set once new calls are refused.
     is_closing: AtomicBool,
+    /// Number of responses longer than a batch that the client has received.
+    long_responses: AtomicU64,
 }
 
 impl ServerConnection {
@@ -56,6 +58,7 @@ impl ServerConnection {
             running: AtomicUsize::new(0),
             idle: Notify::new(),
             is_closing: AtomicBool::new(false),
+            long_responses: AtomicU64::new(0),
         }
     }
 
@@ -241,8 +244,7 @@ impl ServerConnection {
     /// the client.
     pub(super) fn close(&self, core: &Core) {
         self.is_closing.store(true, Ordering::SeqCst);
-        // If the connection has ended, the announcement is not needed.
-        drop(core.outbox.append_empty(&Header::Goodbye { status: 0 }));
+        core.send_control(&Header::Goodbye { status: 0 });
     }
 
     /// Ends the calls of the connection that still run at the end of a shutdown's grace period, and
@@ -257,10 +259,23 @@ impl ServerConnection {
     }
 
     /// Announces to the client that every call that the server has started was answered. The client
-    /// may then send its unanswered calls to another server. The caller must ensure that no handler
-    /// is running.
+    /// may then send its unanswered calls to another server. Also sends the number of long
+    /// responses, because they may arrive later than this announcement. The caller must ensure that
+    /// no handler is running.
     pub(super) fn announce_all_answered(&self, core: &Core) {
-        drop(core.outbox.append_empty(&Header::Goodbye { status: 2 }));
+        let header = Header::Goodbye { status: 2 };
+        let sent = self.long_responses.load(Ordering::Relaxed).to_be_bytes();
+        let appended = core
+            .outbox
+            .append(&header, &sent[..], MAX_BATCH_LEN, SendAt::TurnEnd);
+        if let Err(error) = appended {
+            core.fail(error.into_error());
+        }
+    }
+
+    /// Counts a response longer than a batch that was sent.
+    pub(super) fn count_long_response(&self) {
+        self.long_responses.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a handler as running until [`Self::end_handler`], so that a shutdown waits for the
@@ -308,7 +323,8 @@ impl ServerConnection {
 }
 
 /// Answers the call `id` with `status`, without a response. For a one-way call, which gets no
-/// answer, only logs the status.
+/// answer, only logs the status. Ends the connection if the status cannot be queued for lack of
+/// memory: without the status, the client would wait until the deadline of the call.
 pub(super) fn refuse(core: &Core, id: CallId, status: &Status) {
     if id.index == ONE_WAY {
         tracing::warn!(peer = %core.peer, ?status, "a one-way call was dropped");
@@ -319,7 +335,11 @@ pub(super) fn refuse(core: &Core, id: CallId, status: &Status) {
     let appended = core
         .outbox
         .append(&header, &*body, MAX_BATCH_LEN, SendAt::TurnEnd);
-    if let Err(error) = appended {
-        tracing::debug!(peer = %core.peer, ?error, ?status, "a status could not be sent");
+    match appended {
+        Ok(_) => {}
+        Err(AppendError::Transport(error)) => core.fail(error),
+        Err(error) => {
+            tracing::debug!(peer = %core.peer, ?error, ?status, "a status could not be sent");
+        }
     }
 }

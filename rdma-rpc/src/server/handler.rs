@@ -221,8 +221,7 @@ where
             // request.
             let (items, bytes) = (WINDOW_ITEMS, WINDOW_BYTES);
             let window = Header::Window { id, items, bytes };
-            // If the connection has ended, the call has ended, too.
-            drop(core.outbox.append_empty(&window));
+            core.send_control(&window);
         }
         let observed = ServerObservation::begin(
             connection.shared.observe,
@@ -527,7 +526,7 @@ pub(super) fn send_response(
     let (sending, core) = (send_long(Arc::clone(core), batch), Arc::clone(core));
     async move {
         match sending.await {
-            Ok(()) => {}
+            Ok(()) => ServerConnection::of(&core).count_long_response(),
             Err(error) if error.is_refusal() => {
                 let (len, limit) = (len as u64, core.send_limit() as u64);
                 refuse(&core, id, &Status::TooLarge { len, limit });

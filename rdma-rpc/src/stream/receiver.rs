@@ -117,8 +117,7 @@ impl<T> Receiver<T> {
         {
             let id = self.id;
             let window = Header::Window { id, items, bytes };
-            // The end of the connection also ends this stream.
-            drop(self.core.outbox.append_empty(&window));
+            self.core.send_control(&window);
         }
     }
 }

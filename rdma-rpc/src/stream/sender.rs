@@ -216,8 +216,7 @@ impl<T> Drop for Sender<T> {
         {
             let items = self.outgoing.sent();
             let end = Header::End { id: self.id, items };
-            // The end of the connection also ends this stream.
-            drop(self.core.outbox.append_empty(&end));
+            self.core.send_control(&end);
         }
     }
 }

@@ -4,11 +4,12 @@
 use std::alloc::Layout;
 
 use rdma_async::{LocalMrReadAccess, LocalMrWriteAccess, Rdma};
-use rdma_rpc::ServerHandle;
+use rdma_rpc::{Address, Client, ServerHandle};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 
-use super::{transport, within};
+use super::frames::{frame, message};
+use super::{client, transport, within};
 
 pub(crate) enum Raw {
     Rdma(Rdma),
@@ -35,6 +36,35 @@ impl Raw {
         let settings = within("the settings", raw.hear()).await.unwrap();
         assert_eq!((settings[0], settings[4]), (2, 8), "{settings:x?}");
         (raw, settings)
+    }
+
+    /// Returns a server that does not implement the protocol, after it has sent its settings and
+    /// received those of its client, and this client.
+    pub(crate) async fn accept(address: Address) -> (Self, Client) {
+        let is_rdma = address.to_string().starts_with("rdma");
+        let settings = [1 << 16, 8, 0, 0_u32].map(u32::to_be_bytes).concat();
+        let settings = message(&[frame(8, 0, 0, (0, 0), &settings)]);
+        let connecting = async |address: String| {
+            let connecting = client().connect(address);
+            within("connecting", connecting).await.unwrap()
+        };
+        let greeting = async |mut raw: Self| {
+            assert!(within("the settings", raw.say(&settings)).await);
+            let theirs = within("the client's settings", raw.hear()).await.unwrap();
+            assert_eq!(theirs[4], 8);
+            raw
+        };
+        if is_rdma {
+            let mut listener = transport().bind("127.0.0.1:0").await.unwrap();
+            let address = format!("rdma://{}", listener.local_address().unwrap());
+            let accepting = async { greeting(Self::Rdma(listener.accept().await.unwrap())).await };
+            tokio::join!(accepting, connecting(address))
+        } else {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = format!("tcp://{}", listener.local_addr().unwrap());
+            let accepting = async { greeting(Self::Tcp(listener.accept().await.unwrap().0)).await };
+            tokio::join!(accepting, connecting(address))
+        }
     }
 
     /// Sends a message. Returns `false` if the server does not receive the message: over RDMA, the

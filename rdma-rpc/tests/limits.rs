@@ -25,6 +25,7 @@ over_every_transport! {
     the_waker_of_a_dropped_wait_is_released;
     requests_and_responses_above_the_limit_are_refused;
     calls_above_the_concurrency_wait;
+    the_time_that_a_call_waits_for_a_slot_counts_towards_its_deadline;
     concurrent_first_calls_all_get_a_slot;
     load_above_the_limit_is_refused;
     a_method_can_have_a_separate_limit;
@@ -377,6 +378,26 @@ async fn calls_above_the_concurrency_wait(address: Address) {
     assert!(matches!(error, Error::DeadlineExceeded { .. }), "{error:?}");
     holding.release.add_permits(3);
     assert_answers(&client).await;
+}
+
+async fn the_time_that_a_call_waits_for_a_slot_counts_towards_its_deadline(address: Address) {
+    const LIMIT: Duration = Duration::from_secs(20);
+    const WAIT: Duration = Duration::from_millis(300);
+    let (server, holding) = held(address, |server| server.concurrency(1)).await;
+    let client = HeldClient::new(connect(&server).await).with_deadline(LIMIT);
+    let running = {
+        let client = client.clone();
+        tokio::spawn(async move { client.wait("first".to_owned()).await })
+    };
+    holding.arrived.reached("the call's arrival", 1).await;
+    let waiting = tokio::spawn(async move { client.context().await });
+    // Long enough that the second call waits for the slot of the first call.
+    tokio::time::sleep(2 * WAIT).await;
+    holding.release.add_permits(1);
+    within("the first call", running).await.unwrap().unwrap();
+    let (left, ..) = within("the second call", waiting).await.unwrap().unwrap();
+    let left = Duration::from_millis(left.unwrap());
+    assert!(left <= LIMIT - WAIT, "{left:?} are left");
 }
 
 /// The calls begin while the connection learns how many calls the server accepts. No call ends, so

@@ -333,8 +333,9 @@ impl Client {
                 outgoing: (method.has_input).then(|| Arc::new(SendWindow::new(Window::default()))),
                 ..Streams::default()
             };
-            let pending = match begin(Arc::clone(core), limit, &info, streams.clone()).await {
-                Ok(pending) => pending,
+            let begun = begin(Arc::clone(core), limit, &info, streams.clone());
+            let (pending, limit) = match begun.await {
+                Ok(begun) => begun,
                 Err(error) => return SendError::from_unsent(error).into_result(),
             };
             let sent = send(pending, method.id, (limit, &info), metadata, &body, None);
@@ -480,8 +481,8 @@ pub(super) async fn unary_on<Q: ?Sized, T, E>(
     decode: impl Fn(&Arc<Core>, Answer, &mut BodyBuffer) -> Outcome<T, E>,
 ) -> Result<Outcome<T, E>, Unstarted> {
     let failed = |failed: SendError| failed.into_result().map(|end| end.map_err(Into::into));
-    let pending = match begin(&**core, limit, info, Streams::default()).await {
-        Ok(pending) => pending,
+    let (pending, limit) = match begin(&**core, limit, info, Streams::default()).await {
+        Ok(begun) => begun,
         Err(error) => return failed(SendError::from_unsent(error)),
     };
     let mut leased = CallLeases::default();
@@ -541,14 +542,15 @@ where
 }
 
 /// Waits for a free call slot of the connection and for room in its outbox (send queue), and then
-/// begins a call. Fails with [`Error::DeadlineExceeded`] if the time limit passes before. `info`
-/// describes the call in this error.
+/// begins a call. Returns the call, and the rest of its time limit `limit` after the wait. Fails
+/// with [`Error::DeadlineExceeded`] if the time limit passes before. `info` describes the call in
+/// this error.
 async fn begin<C: Deref<Target = Core>>(
     core: C,
     limit: Option<Duration>,
     info: &ErrorInfo,
     streams: Streams,
-) -> Result<PendingCall<C>, Error> {
+) -> Result<(PendingCall<C>, Option<Duration>), Error> {
     let exceeded = || info.exceeded();
     if limit.is_some_and(|limit| limit.is_zero()) {
         return Err(exceeded());
@@ -556,8 +558,8 @@ async fn begin<C: Deref<Target = Core>>(
     let begun = Instant::now();
     let deadline = core.deadlines.after(begun, limit);
     let free = core.outbox.has_room().then(|| calls(&core).try_take_slot());
-    let slot = match free.flatten() {
-        Some(slot) => slot,
+    let (slot, rest) = match free.flatten() {
+        Some(slot) => (slot, limit),
         None => {
             let waiting = async {
                 core.outbox.wait_for_room().await;
@@ -567,13 +569,18 @@ async fn begin<C: Deref<Target = Core>>(
             match core.deadlines.time(deadline) {
                 Some(time) => {
                     let waited = timeout_at(time, waiting).await;
-                    waited.unwrap_or_else(|_| Err(exceeded()))?
+                    let slot = waited.unwrap_or_else(|_| Err(exceeded()))?;
+                    let rest = time.saturating_duration_since(Instant::now());
+                    if rest.is_zero() {
+                        return Err(exceeded());
+                    }
+                    (slot, Some(rest))
                 }
-                None => waiting.await?,
+                None => (waiting.await?, limit),
             }
         }
     };
-    Calls::begin(core, slot, deadline, streams)
+    Ok((Calls::begin(core, slot, deadline, streams)?, rest))
 }
 
 /// Sends the request of a call. Sends it immediately if the connection has no other call in

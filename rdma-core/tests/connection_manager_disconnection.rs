@@ -65,6 +65,29 @@ fn receives_of_a_connection_that_ends_are_flushed() {
 }
 
 #[test]
+fn all_threads_that_wait_learn_of_one_disconnection() {
+    let Some(address) = manager::address() else {
+        return;
+    };
+    let (client, server) = connected(address);
+    thread::scope(|scope| {
+        let waiting = || assert!(server.wait_disconnected(Some(MAX_WAIT)).unwrap());
+        for _ in 0..3 {
+            scope.spawn(waiting);
+        }
+        drop(client);
+    });
+    // A thread that disconnects waits for the event for which another thread waits.
+    let (client, server) = connected(address);
+    thread::scope(|scope| {
+        scope.spawn(|| assert!(server.wait_disconnected(Some(MAX_WAIT)).unwrap()));
+        scope.spawn(|| assert!(client.wait_disconnected(Some(MAX_WAIT)).unwrap()));
+        thread::sleep(Duration::from_millis(20));
+        client.disconnect().unwrap();
+    });
+}
+
+#[test]
 fn both_sides_may_disconnect_at_the_same_time() {
     let Some(address) = manager::address() else {
         return;

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
+
 use super::{
     ConnectionError, ConnectionEventKind, ConnectionId, ConnectionParameters, ConnectionRequest,
     ConnectionStep, EventChannel, PeerParameters,
@@ -118,6 +120,20 @@ pub struct Connection {
     waiting: EventWaiter,
     /// Set once the connection has been disconnected, or split by [`Self::into_parts`].
     ended: AtomicBool,
+    /// Locked by the thread that waits for events. An event is read only once, so the thread stores
+    /// the news of the event here for the threads that wait after it.
+    news: Mutex<News>,
+}
+
+/// State of a connection as reported by the events read so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum News {
+    /// No event has reported an end.
+    Open,
+    /// The peer has disconnected, or has confirmed that this side has disconnected.
+    Disconnected,
+    /// The device was removed.
+    DeviceRemoved,
 }
 
 impl Connection {
@@ -128,6 +144,7 @@ impl Connection {
             peer,
             waiting,
             ended: AtomicBool::new(false),
+            news: Mutex::new(News::Open),
         }
     }
 
@@ -163,6 +180,8 @@ impl Connection {
     /// timeout). Returns whether the peer has disconnected. If so, the queue pair is in the error
     /// state.
     ///
+    /// Several threads may wait at the same time.
+    ///
     /// A failure of the peer's machine or of the network produces no event; only failed requests of
     /// the queue pair reveal it.
     ///
@@ -171,19 +190,40 @@ impl Connection {
     /// [`ConnectionError::DeviceRemoved`], and the error of `rdma_get_cm_event`.
     pub fn wait_disconnected(&self, timeout: Option<Duration>) -> Result<bool> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        if self.ended.load(Ordering::Acquire) {
+            return Ok(true);
+        }
+        let Some(mut news) = self.lock_news(deadline) else {
+            return Ok(self.ended.load(Ordering::Acquire));
+        };
         while !self.ended.load(Ordering::Acquire) {
+            if *news == News::DeviceRemoved {
+                return Err(self.waiting.removed());
+            }
             let Some(event) = self.waiting.channel.next_until(deadline)? else {
                 return Ok(false);
             };
             match event.kind {
-                ConnectionEventKind::Disconnected => self.end()?,
-                ConnectionEventKind::DeviceRemoval => {
-                    return Err(self.waiting.removed());
+                ConnectionEventKind::Disconnected => {
+                    *news = News::Disconnected;
+                    self.end()?;
                 }
+                // This side has disconnected meanwhile.
+                ConnectionEventKind::TimewaitExit => *news = News::Disconnected,
+                ConnectionEventKind::DeviceRemoval => *news = News::DeviceRemoved,
                 _ => {}
             }
         }
         Ok(true)
+    }
+
+    /// Locks the news of the connection, and waits until `deadline` while another thread waits for
+    /// events. Returns `None` if the deadline passes first.
+    fn lock_news(&self, deadline: Option<Instant>) -> Option<MutexGuard<'_, News>> {
+        match deadline {
+            Some(deadline) => self.news.try_lock_until(deadline),
+            None => Some(self.news.lock()),
+        }
     }
 
     /// Returns whether the connection still exists, as far as this side knows. Returns `false` once
@@ -211,12 +251,24 @@ impl Connection {
             return Ok(());
         }
         self.end()?;
-        self.waiting
-            .until(ConnectionStep::Disconnecting, |kind| match kind {
-                // The peer may have disconnected first.
-                ConnectionEventKind::Disconnected | ConnectionEventKind::TimewaitExit => Ok(()),
-                other => Err(other),
-            })
+        let step = ConnectionStep::Disconnecting;
+        // Another thread may be waiting for the same event.
+        let deadline = Instant::now().checked_add(self.waiting.timeout);
+        let Some(mut news) = self.lock_news(deadline) else {
+            return Err(self.waiting.timed_out(step).into());
+        };
+        match *news {
+            News::Open => {}
+            News::Disconnected => return Ok(()),
+            News::DeviceRemoved => return Err(self.waiting.removed()),
+        }
+        self.waiting.until(step, |kind| match kind {
+            // The peer may have disconnected first.
+            ConnectionEventKind::Disconnected | ConnectionEventKind::TimewaitExit => Ok(()),
+            other => Err(other),
+        })?;
+        *news = News::Disconnected;
+        Ok(())
     }
 
     /// Moves the queue pair to the error state, and disconnects: informs the peer, or confirms if

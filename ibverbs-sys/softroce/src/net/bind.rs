@@ -78,16 +78,11 @@ pub(super) fn bind(config: &Config) -> io::Result<Bound> {
     })
 }
 
-/// Returns the addresses of the host that the device uses besides its loopback address: those of
-/// all interfaces that are up. If the configuration names interfaces, other interfaces are left
-/// out. Link-local addresses, which only hosts on the same network link can reach, are last.
-pub(super) fn host_addresses(config: &Config) -> Vec<HostAddress> {
-    used_addresses(config, &HostAddress::list())
-}
-
-/// Returns the addresses in `list` (all addresses of the host) that the device uses, by the rules
-/// of [`host_addresses`].
-fn used_addresses(config: &Config, list: &[HostAddress]) -> Vec<HostAddress> {
+/// Returns the addresses in `list` (all addresses of the host) that the device uses besides its
+/// loopback address: those of all interfaces that are up. If the configuration names interfaces,
+/// other interfaces are left out. Link-local addresses, which only hosts on the same network link
+/// can reach, are last.
+pub(super) fn used_addresses(config: &Config, list: &[HostAddress]) -> Vec<HostAddress> {
     let is_meant = |found: &&HostAddress| {
         let names = config.interfaces.as_ref();
         found.is_up

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 
-use super::bind::{bind_host, host_addresses, report_taken};
+use super::bind::{bind_host, report_taken, used_addresses};
 use super::network::Network;
 use super::socket::{HostAddress, InterfaceMonitor};
 use crate::address;
@@ -53,13 +53,14 @@ impl Network {
         if !changes.addresses {
             return false;
         }
+        // Without the list, no address is known to be lost. The next report is handled again.
+        let Ok(list) = HostAddress::try_list() else {
+            return false;
+        };
         let has_fixed_addresses = !self.config.addresses.is_empty();
         let hosts = match has_fixed_addresses {
-            true => HostAddress::list()
-                .into_iter()
-                .filter(|host| host.is_up)
-                .collect(),
-            false => host_addresses(&self.config),
+            true => list.into_iter().filter(|host| host.is_up).collect(),
+            false => used_addresses(&self.config, &list),
         };
         let mut has_changed = false;
         for (_, local_address) in self.table.local_addresses() {

@@ -209,6 +209,11 @@ impl Table {
         let local_address = &self.get(first)?.local_address;
         let mut reserved = local_address.reserved.lock();
         let opened = reserved.take()?.open(receive_buffer);
+        let opened = opened.map_err(|(address, error)| {
+            // A later call tries again.
+            *reserved = Some(address);
+            error
+        });
         Some(opened.map(|socket| {
             prepare(&socket);
             let gid = first as u8;

@@ -140,7 +140,8 @@ pub struct Connection {
     pub ending: Option<Ending>,
 }
 
-/// Waiting times after an RNR NAK in microseconds, indexed by the timer code (IBTA table 46).
+/// Waiting times after an RNR NAK in microseconds, indexed by the timer code (IBTA
+/// 9.7.5.2.8, table 45).
 const RNR_TIMERS_US: [u32; 32] = [
     655_360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840,
     5120, 7680, 10_240, 15_360, 20_480, 30_720, 40_960, 61_440, 81_920, 122_880, 163_840, 245_760,

@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 use std::ffi::CStr;
+use std::io;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::AsRawFd;
@@ -77,12 +78,19 @@ impl Interface {
 }
 
 impl HostAddress {
-    /// Returns the IP addresses of all network interfaces of the host, as the kernel lists them.
+    /// Returns the IP addresses of all network interfaces of the host, as the kernel lists them. On
+    /// an error, returns no address.
     pub(crate) fn list() -> Vec<Self> {
+        Self::try_list().unwrap_or_default()
+    }
+
+    /// Returns the IP addresses of all network interfaces of the host, as the kernel lists them.
+    /// Fails if the kernel refuses, for example because the process has too many descriptors.
+    pub(crate) fn try_list() -> io::Result<Vec<Self>> {
         let mut list = ptr::null_mut();
         // SAFETY: the pointer is valid for writes; the call stores the list in it.
         if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
-            return Vec::new();
+            return Err(io::Error::last_os_error());
         }
         let (mut all, mut indices) = (Vec::<Self>::new(), HashMap::new());
         let mut next = list;
@@ -127,7 +135,7 @@ impl HostAddress {
             found.interface.index = indices.get(name).copied().unwrap_or(0);
             found.interface.name = name.to_owned();
         }
-        all
+        Ok(all)
     }
 
     /// Returns the socket address of this IP address and the port `port`. For a link-local IPv6

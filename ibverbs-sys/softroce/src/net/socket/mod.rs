@@ -139,9 +139,13 @@ impl BoundAddress {
     }
 
     /// Creates the UDP socket of this reserved address, which is consumed. `receive_buffer` is the
-    /// requested size of the receive buffer in bytes, which the kernel may reduce.
-    pub(crate) fn open(self, receive_buffer: usize) -> io::Result<Socket> {
-        Socket::prepare(self.0, receive_buffer)
+    /// requested size of the receive buffer in bytes, which the kernel may reduce. On an error,
+    /// returns the reserved address, too: the host may have lost the address for a while.
+    pub(crate) fn open(self, receive_buffer: usize) -> Result<Socket, (Self, io::Error)> {
+        match Socket::configure(&self.0, receive_buffer) {
+            Ok((local, sends_bursts)) => Ok(Socket::new(self.0, local, sends_bursts)),
+            Err(error) => Err((self, error)),
+        }
     }
 }
 
@@ -181,52 +185,59 @@ impl Socket {
             }
             _ => return Err(io::ErrorKind::InvalidInput.into()),
         }
-        Self::prepare(socket, receive_buffer)
+        let (local, sends_bursts) = Self::configure(&socket, receive_buffer)?;
+        Ok(Self::new(socket, local, sends_bursts))
     }
 
-    fn prepare(socket: Descriptor, receive_buffer: usize) -> io::Result<Self> {
-        let local = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
+    fn new(socket: Descriptor, local: SocketAddr, sends_bursts: bool) -> Self {
+        Self {
+            socket,
+            local,
+            sends_bursts: AtomicBool::new(sends_bursts),
+        }
+    }
+
+    /// Sets the options of a bound UDP socket. Returns its local address, and whether the kernel
+    /// splits a message into a burst of datagrams.
+    fn configure(socket: &Descriptor, receive_buffer: usize) -> io::Result<(SocketAddr, bool)> {
+        let local = SocketAddr::try_from(rustix::net::getsockname(socket)?)?;
         // Only a privileged process may exceed net.core.rmem_max.
-        if sockopt::set_socket_recv_buffer_size_force(&socket, receive_buffer).is_err() {
-            sockopt::set_socket_recv_buffer_size(&socket, receive_buffer)?;
+        if sockopt::set_socket_recv_buffer_size_force(socket, receive_buffer).is_err() {
+            sockopt::set_socket_recv_buffer_size(socket, receive_buffer)?;
         }
         // `PROBE` is like `DO`, but ignores ICMP messages about the path MTU.
         match local {
             SocketAddr::V4(local) => {
-                sockopt::set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE)?;
-                sockopt::set_ip_recvtos(&socket, true)?;
-                set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVTTL, 1)?;
-                sockopt::set_ip_ttl(&socket, DEFAULT_HOP_LIMIT)?;
+                sockopt::set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::PROBE)?;
+                sockopt::set_ip_recvtos(socket, true)?;
+                set_option(socket, libc::IPPROTO_IP, libc::IP_RECVTTL, 1)?;
+                sockopt::set_ip_ttl(socket, DEFAULT_HOP_LIMIT)?;
                 if !local.ip().is_multicast() {
-                    sockopt::set_ip_multicast_if(&socket, local.ip())?;
-                    sockopt::set_ip_multicast_ttl(&socket, DEFAULT_HOP_LIMIT)?;
+                    sockopt::set_ip_multicast_if(socket, local.ip())?;
+                    sockopt::set_ip_multicast_ttl(socket, DEFAULT_HOP_LIMIT)?;
                 }
             }
             SocketAddr::V6(local) => {
-                sockopt::set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::PROBE)?;
-                sockopt::set_ipv6_recvtclass(&socket, true)?;
-                set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1)?;
-                sockopt::set_ipv6_unicast_hops(&socket, Some(DEFAULT_HOP_LIMIT as u8))?;
+                sockopt::set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::PROBE)?;
+                sockopt::set_ipv6_recvtclass(socket, true)?;
+                set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1)?;
+                sockopt::set_ipv6_unicast_hops(socket, Some(DEFAULT_HOP_LIMIT as u8))?;
                 // The kernel's driver sends without a UDP checksum, which IPv6 sockets otherwise
                 // refuse.
-                set_option(&socket, libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1)?;
+                set_option(socket, libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1)?;
                 if !local.ip().is_multicast() {
                     let interface = Interface::of(IpAddr::V6(*local.ip())).map_or(0, |i| i.index);
-                    sockopt::set_ipv6_multicast_if(&socket, interface)?;
-                    sockopt::set_ipv6_multicast_hops(&socket, DEFAULT_HOP_LIMIT)?;
+                    sockopt::set_ipv6_multicast_if(socket, interface)?;
+                    sockopt::set_ipv6_multicast_hops(socket, DEFAULT_HOP_LIMIT)?;
                 }
             }
         }
         // The system limits the size for unprivileged processes; a smaller buffer is acceptable.
-        let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_SIZE);
+        let _ = sockopt::set_socket_send_buffer_size(socket, SEND_BUFFER_SIZE);
         // Size 0 sets no default size: each burst sets its own. The call shows whether the kernel
         // supports the option. A kernel without it would send a burst as one datagram.
-        let sends_bursts = set_option(&socket, libc::SOL_UDP, UDP_SEGMENT, 0).is_ok();
-        Ok(Self {
-            socket,
-            local,
-            sends_bursts: AtomicBool::new(sends_bursts),
-        })
+        let sends_bursts = set_option(socket, libc::SOL_UDP, UDP_SEGMENT, 0).is_ok();
+        Ok((local, sends_bursts))
     }
 
     /// Makes the kernel merge received datagrams. Returns `false` if the kernel does not support

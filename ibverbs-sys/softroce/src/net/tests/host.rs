@@ -215,6 +215,26 @@ fn the_gid_table_follows_changes_of_the_host_addresses() {
 }
 
 #[test]
+fn a_socket_that_cannot_be_opened_without_its_address_is_opened_later() {
+    let test = "a_socket_that_cannot_be_opened_without_its_address_is_opened_later";
+    if !is_inside(&format!("net::tests::host::{test}")) {
+        return;
+    }
+    add_interface();
+    let network = try_open(&config()).unwrap();
+    assert_eq!(network.gid(2), Some(v4()));
+    ip("address delete 10.81.0.1/24 dev veth0");
+    let error = network.open_socket(2).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
+    ip("address add 10.81.0.1/24 dev veth0");
+    assert!(
+        network.open_socket(2).unwrap(),
+        "the socket is not open yet"
+    );
+    assert!(!network.open_socket(2).unwrap(), "the socket is open");
+}
+
+#[test]
 fn a_change_of_routes_ends_the_trials_of_bursts() {
     if !is_inside("net::tests::host::a_change_of_routes_ends_the_trials_of_bursts") {
         return;

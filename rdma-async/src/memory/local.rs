@@ -36,12 +36,14 @@ impl LocalMr {
         }
     }
 
+    #[inline]
     fn memory(&self) -> &SharedBuffer {
         self.memory
             .as_ref()
             .expect("only `drop` and `into_parts` take the memory")
     }
 
+    #[inline]
     fn memory_mut(&mut self) -> &mut SharedBuffer {
         self.memory
             .as_mut()
@@ -437,12 +439,14 @@ pub(crate) fn claim_write(memory: &mut (impl LocalMrWriteAccess + ?Sized)) -> Re
 }
 
 impl sealed::RegionAccess for LocalMr {
+    #[inline]
     fn buffer_and_range(&self) -> (&SharedBuffer, Range<usize>) {
         (self.memory(), self.range.clone())
     }
 }
 
 impl sealed::RegionAccessMut for LocalMr {
+    #[inline]
     fn buffer_and_range_mut(&mut self) -> (&mut SharedBuffer, Range<usize>) {
         let range = self.range.clone();
         (self.memory_mut(), range)

@@ -22,6 +22,7 @@ mod right;
 
 use std::alloc::Layout;
 use std::fmt;
+use std::hint::select_unpredictable;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +47,8 @@ const SLOTS: usize = 4;
 /// Length in bytes of the header of a slot. The header has four words of 8 bytes: version, length,
 /// checksum and zero.
 const HEADER_LEN: usize = 32;
+/// Number of words of 8 bytes in a header.
+const HEADER_WORDS: usize = HEADER_LEN / 8;
 /// Length of the headers of all slots, in bytes, and thus the offset of the first value in the
 /// published memory.
 const HEADERS_LEN: usize = SLOTS * HEADER_LEN;
@@ -278,10 +281,12 @@ impl<'c> PublishedReader<'c> {
     /// continually, [`Error::Work`] if the owner has ended the access, and the error that ended the
     /// connection.
     pub async fn read(&mut self) -> Result<&[u8]> {
-        if self.local.try_as_slice().is_err() {
+        let mut attempt = self.try_read().await;
+        if let Err(Error::Verbs(rdma_core::Error::InUse { .. })) = attempt {
             self.replace_memory()?;
+            attempt = self.try_read().await;
         }
-        if !self.try_read().await? {
+        if !attempt? {
             self.retry_read().await?;
         }
         Ok(self.last_value())
@@ -298,6 +303,7 @@ impl<'c> PublishedReader<'c> {
     }
 
     /// Returns the published value that the last successful read has copied to local memory.
+    #[inline]
     fn last_value(&self) -> &[u8] {
         &self.local.as_slice()[self.value.clone()]
     }
@@ -349,17 +355,20 @@ impl<'c> PublishedReader<'c> {
     async fn try_read(&mut self) -> Result<bool> {
         if self.local.length() <= MAX_SINGLE_READ_LEN {
             self.rdma.read(&mut self.local, &self.remote).await?;
-            let newest = self.newest_header();
-            return Ok(self.accept(newest));
+            let bytes = self.local.as_slice();
+            let newest = newest_header(bytes);
+            let found = complete_value(bytes, &newest, self.capacity);
+            return Ok(self.accept(&newest, found));
         }
         self.read_part(0..HEADERS_LEN).await?;
-        let newest = self.newest_header();
+        let newest = newest_header(self.local.as_slice());
         if newest.len > self.capacity {
             return Ok(false);
         }
         let start = value_range(newest.slot, self.capacity).start;
         self.read_part(start..start + newest.len).await?;
-        Ok(self.accept(newest))
+        let found = complete_value(self.local.as_slice(), &newest, self.capacity);
+        Ok(self.accept(&newest, found))
     }
 
     /// Reads the bytes `range` of the published memory, by RDMA, into the same range of `local`.
@@ -374,44 +383,55 @@ impl<'c> PublishedReader<'c> {
         }
     }
 
-    /// Checks the published value that was read together with `header`, and makes it the last read
-    /// value. Returns `false` if the value does not match its length and checksum in the header,
-    /// because the owner has overwritten it during the read.
-    fn accept(&mut self, header: Header) -> bool {
-        let start = value_range(header.slot, self.capacity).start;
-        let is_complete = header.len <= self.capacity
-            && slot_of(header.version) == header.slot
-            && checksum(
-                header.version,
-                &self.local.as_slice()[start..start + header.len],
-            ) == header.checksum;
-        if is_complete {
-            self.value = start..start + header.len;
-            self.version = header.version;
-        }
-        is_complete
-    }
-
-    /// Returns the header of the newest published value: the header with the highest version in the
-    /// local copy of the memory, which the last RDMA read has filled.
-    fn newest_header(&self) -> Header {
-        let bytes = self.local.as_slice();
-        let word = |slot: usize, index: usize| {
-            let at = slot * HEADER_LEN + 8 * index;
-            u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+    /// Makes `found`, the range of a complete value within the local memory, the last read value.
+    /// `header` is the header of the value. Returns `false` if `found` is `None`: the value is not
+    /// complete.
+    #[inline]
+    fn accept(&mut self, header: &Header, found: Option<Range<usize>>) -> bool {
+        let Some(value) = found else {
+            return false;
         };
-        // `max_by_key` returns the last maximum. This must be slot 0 while all versions are 0: the
-        // initial value is in slot 0, and unfilled slots also have the version 0.
-        let slots = (0..SLOTS).rev();
-        let newest = slots.max_by_key(|&slot| word(slot, 0));
-        let slot = newest.expect("there are several slots");
-        Header {
-            slot,
-            version: word(slot, 0),
-            len: usize::try_from(word(slot, 1)).unwrap_or(usize::MAX),
-            checksum: word(slot, 2),
-        }
+        self.value = value;
+        self.version = header.version;
+        true
     }
+}
+
+/// Returns the header of the newest published value: the header with the highest version in
+/// `bytes`, a copy of the published memory.
+#[inline]
+fn newest_header(bytes: &[u8]) -> Header {
+    let (words, _) = bytes[..HEADERS_LEN].as_chunks::<8>();
+    let word = |slot: usize, index: usize| u64::from_be_bytes(words[slot * HEADER_WORDS + index]);
+    // While all versions are 0, the initial value is in slot 0. Unfilled slots also have the
+    // version 0.
+    let (mut newest, mut version) = (0, word(0, 0));
+    for slot in 1..SLOTS {
+        // Selects without a branch, which the processor could not predict.
+        let is_newer = word(slot, 0) > version;
+        newest = select_unpredictable(is_newer, slot, newest);
+        version = version.max(word(slot, 0));
+    }
+    Header {
+        slot: newest,
+        version,
+        len: usize::try_from(word(newest, 1)).unwrap_or(usize::MAX),
+        checksum: word(newest, 2),
+    }
+}
+
+/// Returns the range of the published value with the header `header` in `bytes`, a copy of the
+/// published memory. `capacity` is the maximum length of a value in bytes. Returns `None` if the
+/// value does not match its length and checksum in the header, because the owner has overwritten
+/// the value during the read.
+#[inline]
+fn complete_value(bytes: &[u8], header: &Header, capacity: usize) -> Option<Range<usize>> {
+    let start = value_range(header.slot, capacity).start;
+    let is_plausible = header.len <= capacity && slot_of(header.version) == header.slot;
+    let value = start..start + header.len.min(capacity);
+    let is_complete =
+        is_plausible && checksum(header.version, &bytes[value.clone()]) == header.checksum;
+    is_complete.then_some(value)
 }
 
 /// Returns the index of the slot that stores the value with the version `version`. Successive

@@ -3,7 +3,7 @@
 use std::io;
 
 use rdma_async::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RdmaListener, RdmaStream};
-use rdma_async::{RdmaBuilder, StreamChunk};
+use rdma_async::{CompletionMode, RdmaBuilder, StreamChunk};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -65,11 +65,17 @@ impl Arrived {
     }
 }
 
+/// Returns the settings of connections over RDMA. The pieces are long, so waiting for completion
+/// events takes little time, and leaves the processors to the threads that read and write files.
+fn builder() -> RdmaBuilder {
+    RdmaBuilder::default().completion(CompletionMode::Event)
+}
+
 impl Listener {
     pub(crate) async fn bind(address: &str, tcp: bool) -> anyhow::Result<Self> {
         Ok(match tcp {
             true => Self::Tcp(TcpListener::bind(address).await?),
-            false => Self::Rdma(RdmaBuilder::default().bind(address).await?),
+            false => Self::Rdma(builder().bind(address).await?),
         })
     }
 
@@ -92,7 +98,7 @@ impl Link {
     pub(crate) async fn connect(address: &str, tcp: bool) -> anyhow::Result<Self> {
         Ok(match tcp {
             true => Self::Tcp(TcpStream::connect(address).await?),
-            false => Self::Rdma(RdmaStream::connect(address).await?),
+            false => Self::Rdma(builder().connect(address).await?.into_stream()),
         })
     }
 

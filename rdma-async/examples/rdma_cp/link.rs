@@ -2,8 +2,8 @@
 
 use std::io;
 
-use rdma_async::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RdmaListener, RdmaStream};
 use rdma_async::{CompletionMode, RdmaBuilder, StreamChunk};
+use rdma_async::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RdmaListener, RdmaStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

@@ -113,7 +113,7 @@ impl Connection {
         let is_exclusive = window.is_some();
         let (lease, memory) = if let Some(window) = window {
             let limit = self.settings.response_timeout;
-            let pending = Windows::pair(&*self.windows, region, access, window)?;
+            let pending = Windows::pair(&self.windows, region, access, window)?;
             let binding = pin!(self.bind_window(pending));
             let (region, memory) =
                 in_time("the binding of a memory window", limit, binding).await?;

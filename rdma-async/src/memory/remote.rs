@@ -65,6 +65,7 @@ impl RemoteMr {
 
     /// Creates a region from a token (address, length and key) that was received by means outside
     /// of this crate. The peer is not notified when the region is dropped.
+    #[inline]
     pub fn from_token(memory: RemoteMemory) -> Self {
         Self {
             memory,

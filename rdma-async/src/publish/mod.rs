@@ -262,6 +262,7 @@ impl<'c> PublishedReader<'c> {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the value has another capacity.
+    #[inline]
     pub fn switch_to(&mut self, token: RemoteMemory) -> Result<()> {
         if usize::try_from(token.len) != Ok(self.local.length()) {
             let reason = "the value has another capacity";
@@ -449,6 +450,7 @@ fn value_range(slot: usize, capacity: usize) -> Range<usize> {
 
 /// Returns the checksum in the header of a slot, computed from the version and the value. The
 /// checksum of an empty value is not 0, so an unfilled header is never valid.
+#[inline]
 fn checksum(version: u64, value: &[u8]) -> u64 {
     xxh3_64_with_seed(value, version)
 }

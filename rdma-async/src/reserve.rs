@@ -286,9 +286,10 @@ impl GrantState {
         }
     }
 
-    /// Calls `send`, which sends the offer of the memory to the peer or the notification that the
-    /// peer's access has ended, and returns its value. During the call, a lock prevents other
-    /// threads from sending the other of these messages, so that the offer is sent first.
+    /// Calls `send`, which sends the peer the offer of the memory or the notification that the
+    /// peer's access has ended, and returns the value of `send`. During the call, a lock prevents
+    /// other threads from sending the other message. `send` must not send the offer after the lease
+    /// has ended, so the peer never gets the offer after the notification.
     pub(crate) fn send_in_order<T>(&self, send: impl FnOnce() -> T) -> T {
         let _inner = self.inner.lock();
         send()

@@ -395,8 +395,8 @@ fn more_control_messages_than_credits_end_the_connection() {
         let mut listener = listen(plain).await;
         let (good, good_server) = join(&mut listener, plain).await;
         let (mut hostile, server) = victim(&mut listener).await;
-        // The server ignores each frame, but gets no credits for the messages by which it returns
-        // the credits of the frames.
+        // The server ignores each answer. The peer gives no credits, so the server cannot return
+        // the credits of the answers, and the peer soon sends more answers than it has credits for.
         for id in 0.. {
             if server.failure().is_some() {
                 break;

@@ -65,7 +65,7 @@ fn receives_of_a_connection_that_ends_are_flushed() {
 }
 
 #[test]
-fn all_threads_that_wait_learn_of_one_disconnection() {
+fn one_disconnection_ends_the_wait_of_all_threads() {
     let Some(address) = manager::address() else {
         return;
     };

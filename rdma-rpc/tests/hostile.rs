@@ -373,7 +373,7 @@ async fn a_long_response_that_arrives_after_the_end_of_a_shutdown_is_delivered(a
     let serving = async {
         let first = within("the first request", raw.hear()).await.unwrap();
         let second = within("the second request", raw.hear()).await.unwrap();
-        // The server has sent one long response, which this frame overtakes.
+        // Announces one long response, which arrives after this frame.
         let goodbye = frame(9, 0, 2, (0, 0), &1_u64.to_be_bytes());
         assert!(raw.say(&message(&[goodbye])).await);
         let word = |at: usize| u32::from_be_bytes(*first[at..].first_chunk().unwrap());

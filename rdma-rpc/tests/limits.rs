@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context as TaskContext, Wake, Waker};
@@ -26,6 +27,7 @@ over_every_transport! {
     requests_and_responses_above_the_limit_are_refused;
     calls_above_the_concurrency_wait;
     the_time_that_a_call_waits_for_a_slot_counts_towards_its_deadline;
+    a_call_that_gets_a_slot_after_its_deadline_frees_the_slot;
     concurrent_first_calls_all_get_a_slot;
     load_above_the_limit_is_refused;
     a_method_can_have_a_separate_limit;
@@ -398,6 +400,30 @@ async fn the_time_that_a_call_waits_for_a_slot_counts_towards_its_deadline(addre
     let (left, ..) = within("the second call", waiting).await.unwrap().unwrap();
     let left = Duration::from_millis(left.unwrap());
     assert!(left <= LIMIT - WAIT, "{left:?} are left");
+}
+
+async fn a_call_that_gets_a_slot_after_its_deadline_frees_the_slot(address: Address) {
+    const SHORT: Duration = Duration::from_millis(100);
+    let (server, holding) = held(address, |server| server.concurrency(1)).await;
+    let client = HeldClient::new(connect(&server).await);
+    let running = {
+        let client = client.clone();
+        tokio::spawn(async move { client.wait("first".to_owned()).await })
+    };
+    holding.arrived.reached("the call's arrival", 1).await;
+    let late = client.with_deadline(SHORT);
+    let mut waiting = pin!(late.echo("late".to_owned()));
+    let mut cx = TaskContext::from_waker(Waker::noop());
+    assert!(
+        waiting.as_mut().poll(&mut cx).is_pending(),
+        "no slot is free"
+    );
+    holding.release.add_permits(1);
+    within("the first call", running).await.unwrap().unwrap();
+    tokio::time::sleep(2 * SHORT).await;
+    let error = rpc(within("the end of the call", waiting).await);
+    assert!(matches!(error, Error::DeadlineExceeded { .. }), "{error:?}");
+    assert_answers(&client).await;
 }
 
 /// The calls begin while the connection learns how many calls the server accepts. No call ends, so

@@ -166,9 +166,9 @@ impl Connection {
     }
 
     /// Offers memory of [`Rdma::reserve`](crate::Rdma::reserve) to the peer, and waits until the
-    /// peer's device has acknowledged the message. `lease` is the id of the lease, the peer's right
-    /// of access, and `reservation` gets the memory when the peer gives it back. Fails if the lease
-    /// has ended or the memory was offered before.
+    /// peer's device has acknowledged the message. `lease` is the id of the lease (the peer's
+    /// permission to access the memory). When the peer gives the memory back, the memory is stored
+    /// in `reservation`. Fails if the lease has ended or the memory was offered before.
     pub(crate) async fn offer_lease(
         &self,
         lease: u64,

@@ -229,9 +229,9 @@ impl Leases {
         self.table.lock().leases.contains_key(&id)
     }
 
-    /// Lends a region to the peer, which a message then offers to the peer. Returns the id of the
-    /// lease, and the address, length and key of the memory. `charge` counts the region as held by
-    /// the peer, if the peer has requested it. On an error, returns the region.
+    /// Lends a region to the peer. The caller then sends the peer a message with the lease. Returns
+    /// the id of the lease, and the address, length and key of the memory. `charge` counts the
+    /// region as held by the peer, if the peer has requested it. On an error, returns the region.
     pub(super) fn lend(
         &self,
         region: LocalMr,
@@ -244,8 +244,8 @@ impl Leases {
     }
 
     /// Lends a region to the peer like [`Self::lend`], but gives the peer only the access rights
-    /// that are also in `allowed`, and does not offer the lease to the peer: only this end can end
-    /// the lease.
+    /// that are also in `allowed`, and marks the lease as not offered. The peer cannot end the lease
+    /// before [`Self::set_offered`].
     pub(super) fn lend_unoffered(
         &self,
         region: LocalMr,
@@ -336,7 +336,9 @@ impl Leases {
                 reservation.put_back(begin_end(lease.region));
                 EndedLease::ToReservation
             }
-            _application => EndedLease::Memory(lease.region.end(), lease.charge),
+            ReturnTo::Application | ReturnTo::Unoffered => {
+                EndedLease::Memory(lease.region.end(), lease.charge)
+            }
         })
     }
 
@@ -347,8 +349,8 @@ impl Leases {
         self.table.lock().revoked.len()
     }
 
-    /// Removes a lease that a message was to offer to the peer and whose message was not sent, and
-    /// returns the lease, so that the caller can end the access to its region.
+    /// Removes the lease `id`, about which no message was sent to the peer. Returns the lease, so
+    /// that the caller can end the access to its region, or `None` if the lease has ended before.
     pub(super) fn remove_unsent(&self, id: u64) -> Option<Lease> {
         self.table.lock().remove(id)
     }
@@ -368,9 +370,9 @@ impl Leases {
     }
 }
 
-/// Gives every peer of the device that knows the key the rights `access` to `region`, by a memory
-/// registration of its own. Also returns the address, length and key. On an error, returns the
-/// region.
+/// Registers the memory of `region` separately with the access rights `access`, so that every peer
+/// of the device that knows the key can access the memory. Returns the region, and the address,
+/// length and key of the memory. On an error, returns `region`.
 fn expose(
     region: LocalMr,
     access: AccessFlags,

@@ -47,9 +47,10 @@ struct Entry {
     lent: Option<LentMemory>,
 }
 
-/// A reply of the peer for which a future waits. If this value is dropped, the reply stays in the
-/// list of expected replies ([`PendingReplies`]) until it arrives: until then the peer may read a
-/// long message of this end, and a grant that this end has not requested is a violation.
+/// A reply of the peer for which a future waits. If this value is dropped after the request was
+/// sent, the reply stays in the list of expected replies ([`PendingReplies`]) until it arrives. The
+/// peer may read a long message of this end until then, and a late grant of memory is not mistaken
+/// for a grant that this end has not requested.
 #[derive(Debug)]
 pub(super) struct PendingReply<'a> {
     pub(super) id: u64,

@@ -238,8 +238,8 @@ impl Drop for Windows {
 }
 
 /// Region of local memory while a request binds or invalidates its memory window. If this value is
-/// dropped, the memory returns to its pool after the request has completed. `W` refers to the
-/// windows of the connection: a borrow, or an [`Arc`] if this value outlives a borrow.
+/// dropped, the memory returns to its pool after the request has completed. `W` is a reference to
+/// the windows of the connection, or an [`Arc`] if this value must outlive such a reference.
 #[derive(Debug)]
 pub(crate) struct PendingWindow<W: Deref<Target = Windows>> {
     /// `None` only within `end`, `into_region` and `drop`.

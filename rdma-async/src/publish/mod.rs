@@ -279,7 +279,8 @@ impl<'c> PublishedReader<'c> {
     /// # Errors
     ///
     /// [`Error::Timeout`] if no complete value was found for 10 s because the owner writes
-    /// continually, [`Error::Work`] if the owner has ended the access, and the error that ended the
+    /// continually, [`Error::Work`] if the owner has ended the access, [`Error::Verbs`] if memory
+    /// cannot be registered after a read whose future was dropped, and the error that ended the
     /// connection.
     pub async fn read(&mut self) -> Result<&[u8]> {
         let mut attempt = self.try_read().await;
@@ -293,7 +294,8 @@ impl<'c> PublishedReader<'c> {
         Ok(self.last_value())
     }
 
-    /// Replaces the local memory, because the request of a dropped read still uses it.
+    /// Replaces the local memory, because a request still writes to the present memory: the request
+    /// of a read whose future was dropped.
     #[cold]
     fn replace_memory(&mut self) -> Result<()> {
         let layout = Layout::from_size_align(self.local.length(), 8);
@@ -384,9 +386,9 @@ impl<'c> PublishedReader<'c> {
         }
     }
 
-    /// Makes `found`, the range of a complete value within the local memory, the last read value.
-    /// `header` is the header of the value. Returns `false` if `found` is `None`: the value is not
-    /// complete.
+    /// Records the range `found` of a complete value within the local memory, and the version in
+    /// its header `header`, as those of the last read value. Returns `false` and records nothing if
+    /// `found` is `None`, because the value is not complete.
     #[inline]
     fn accept(&mut self, header: &Header, found: Option<Range<usize>>) -> bool {
         let Some(value) = found else {
@@ -404,8 +406,8 @@ impl<'c> PublishedReader<'c> {
 fn newest_header(bytes: &[u8]) -> Header {
     let (words, _) = bytes[..HEADERS_LEN].as_chunks::<8>();
     let word = |slot: usize, index: usize| u64::from_be_bytes(words[slot * HEADER_WORDS + index]);
-    // While all versions are 0, the initial value is in slot 0. Unfilled slots also have the
-    // version 0.
+    // Only a higher version replaces slot 0: while all versions are 0, the initial value is in slot
+    // 0, and unfilled slots also have the version 0.
     let (mut newest, mut version) = (0, word(0, 0));
     for slot in 1..SLOTS {
         // Selects without a branch, which the processor could not predict.

@@ -104,8 +104,9 @@ impl Driver {
 
     /// Repeats turns (rounds) until no poll has found a completion for the time that the completion
     /// mode sets, or until a turn finds no completion and only the driver refers to the shard. A
-    /// turn posts the staged requests and missing receives, ends connections whose deadlines have
-    /// passed, polls the completion queue, and yields to the executor.
+    /// turn posts the staged requests, ends connections whose deadlines have passed, posts receives
+    /// for which memory could not be allocated before, polls the completion queue, and yields to
+    /// the executor.
     async fn poll_while_busy(&mut self, shard: &Arc<Shard>) {
         let spin = match shard.profile.completion {
             CompletionMode::Event => Duration::ZERO,

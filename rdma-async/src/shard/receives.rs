@@ -11,9 +11,9 @@ use rdma_core::{ProtectionDomain, QueuePairBuilder, SharedReceiveQueue, WorkComp
 use crate::error::{Error, Result};
 use crate::memory::PieceLender;
 
-/// Interval between attempts to allocate memory for receives after an attempt has failed. Long
-/// enough that the attempts take little processor time, and short enough that the peers'
-/// retransmissions continue until an attempt succeeds.
+/// Interval between attempts to post receives for which memory could not be allocated. Long enough
+/// that the attempts take little processor time, and short enough that a retransmitted message soon
+/// finds a receive.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Shared receive queue, with the memory of its receives. As many receives are posted as messages
@@ -33,7 +33,8 @@ pub(super) struct Receives {
     posted: AtomicUsize,
     /// Set while too few receives are posted because memory could not be allocated.
     is_short: AtomicBool,
-    /// Time of the next attempt to post the missing receives while `is_short` is set.
+    /// Time of the next attempt to post the missing receives while `is_short` is set. Locked by the
+    /// thread that posts missing receives.
     retry_at: Mutex<Option<Instant>>,
 }
 
@@ -80,6 +81,7 @@ impl Receives {
             *allowed += messages;
             self.set_targets(*allowed);
         }
+        let _filling = self.retry_at.lock();
         self.fill()
     }
 
@@ -144,8 +146,8 @@ impl Receives {
     /// attempt.
     #[inline(never)]
     fn refill(&self) {
-        let outcome = self.fill();
         let mut retry_at = self.retry_at.lock();
+        let outcome = self.fill();
         self.is_short.store(outcome.is_err(), Ordering::Relaxed);
         let Err(error) = outcome else {
             *retry_at = None;
@@ -158,9 +160,9 @@ impl Receives {
         *retry_at = Some(Instant::now() + RETRY_INTERVAL);
     }
 
-    /// Returns the time at which [`Self::retry`] must be called, because memory for receives could
-    /// not be allocated. Without receives no message completes, after which the missing receives
-    /// would be posted.
+    /// Returns the time of the next attempt, by [`Self::retry`], to post receives for which memory
+    /// could not be allocated, or `None` if no attempt is needed. Other attempts follow only the
+    /// arrival of a message, and no message arrives without receives.
     pub(super) fn retry_time(&self) -> Option<Instant> {
         match self.is_short.load(Ordering::Relaxed) {
             true => *self.retry_at.lock(),
@@ -176,7 +178,8 @@ impl Receives {
     }
 
     /// Posts receives with memory of the pool until as many receives are posted as
-    /// [`Self::set_targets`] has set.
+    /// [`Self::set_targets`] has set. The caller must hold the lock of `retry_at`: a second thread
+    /// would count the receives as posted that the first thread then fails to post.
     fn fill(&self) -> Result<()> {
         let target = self.target.load(Ordering::Relaxed);
         let mut missing = target.saturating_sub(self.posted.load(Ordering::Relaxed));

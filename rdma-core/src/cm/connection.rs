@@ -120,14 +120,14 @@ pub struct Connection {
     waiting: EventWaiter,
     /// Set once the connection has been disconnected, or split by [`Self::into_parts`].
     ended: AtomicBool,
-    /// Locked by the thread that waits for events. An event is read only once, so the thread stores
-    /// the news of the event here for the threads that wait after it.
-    news: Mutex<News>,
+    /// State that the events have reported. Locked by the thread that waits for events: an event is
+    /// read only once, so that thread stores the reported state for the threads that wait next.
+    reported: Mutex<ReportedState>,
 }
 
 /// State of a connection as reported by the events read so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum News {
+enum ReportedState {
     /// No event has reported an end.
     Open,
     /// The peer has disconnected, or has confirmed that this side has disconnected.
@@ -144,7 +144,7 @@ impl Connection {
             peer,
             waiting,
             ended: AtomicBool::new(false),
-            news: Mutex::new(News::Open),
+            reported: Mutex::new(ReportedState::Open),
         }
     }
 
@@ -193,11 +193,11 @@ impl Connection {
         if self.ended.load(Ordering::Acquire) {
             return Ok(true);
         }
-        let Some(mut news) = self.lock_news(deadline) else {
+        let Some(mut reported) = self.lock_reported(deadline) else {
             return Ok(self.ended.load(Ordering::Acquire));
         };
         while !self.ended.load(Ordering::Acquire) {
-            if *news == News::DeviceRemoved {
+            if *reported == ReportedState::DeviceRemoved {
                 return Err(self.waiting.removed());
             }
             let Some(event) = self.waiting.channel.next_until(deadline)? else {
@@ -205,24 +205,24 @@ impl Connection {
             };
             match event.kind {
                 ConnectionEventKind::Disconnected => {
-                    *news = News::Disconnected;
+                    *reported = ReportedState::Disconnected;
                     self.end()?;
                 }
                 // This side has disconnected meanwhile.
-                ConnectionEventKind::TimewaitExit => *news = News::Disconnected,
-                ConnectionEventKind::DeviceRemoval => *news = News::DeviceRemoved,
+                ConnectionEventKind::TimewaitExit => *reported = ReportedState::Disconnected,
+                ConnectionEventKind::DeviceRemoval => *reported = ReportedState::DeviceRemoved,
                 _ => {}
             }
         }
         Ok(true)
     }
 
-    /// Locks the news of the connection, and waits until `deadline` while another thread waits for
-    /// events. Returns `None` if the deadline passes first.
-    fn lock_news(&self, deadline: Option<Instant>) -> Option<MutexGuard<'_, News>> {
+    /// Locks the reported state. Waits until `deadline` if another thread has the lock because it
+    /// waits for events. Returns `None` if the deadline passes first.
+    fn lock_reported(&self, deadline: Option<Instant>) -> Option<MutexGuard<'_, ReportedState>> {
         match deadline {
-            Some(deadline) => self.news.try_lock_until(deadline),
-            None => Some(self.news.lock()),
+            Some(deadline) => self.reported.try_lock_until(deadline),
+            None => Some(self.reported.lock()),
         }
     }
 
@@ -254,20 +254,20 @@ impl Connection {
         let step = ConnectionStep::Disconnecting;
         // Another thread may be waiting for the same event.
         let deadline = Instant::now().checked_add(self.waiting.timeout);
-        let Some(mut news) = self.lock_news(deadline) else {
+        let Some(mut reported) = self.lock_reported(deadline) else {
             return Err(self.waiting.timed_out(step).into());
         };
-        match *news {
-            News::Open => {}
-            News::Disconnected => return Ok(()),
-            News::DeviceRemoved => return Err(self.waiting.removed()),
+        match *reported {
+            ReportedState::Open => {}
+            ReportedState::Disconnected => return Ok(()),
+            ReportedState::DeviceRemoved => return Err(self.waiting.removed()),
         }
-        self.waiting.until(step, |kind| match kind {
+        self.waiting.until_time(deadline, step, |kind| match kind {
             // The peer may have disconnected first.
             ConnectionEventKind::Disconnected | ConnectionEventKind::TimewaitExit => Ok(()),
             other => Err(other),
         })?;
-        *news = News::Disconnected;
+        *reported = ReportedState::Disconnected;
         Ok(())
     }
 
@@ -327,9 +327,18 @@ impl EventWaiter {
     pub(super) fn until<T>(
         &self,
         step: ConnectionStep,
+        pick: impl FnMut(ConnectionEventKind) -> Result<T, ConnectionEventKind>,
+    ) -> Result<T> {
+        self.until_time(Instant::now().checked_add(self.timeout), step, pick)
+    }
+
+    /// Waits for the event that completes `step` like [`Self::until`], at most until `deadline`.
+    fn until_time<T>(
+        &self,
+        deadline: Option<Instant>,
+        step: ConnectionStep,
         mut pick: impl FnMut(ConnectionEventKind) -> Result<T, ConnectionEventKind>,
     ) -> Result<T> {
-        let deadline = Instant::now().checked_add(self.timeout);
         loop {
             let Some(event) = self.channel.next_until(deadline)? else {
                 return Err(self.timed_out(step).into());

@@ -51,7 +51,7 @@ impl ConnectionParameters {
 
     /// Sets the minimum time that the peer waits before it retries a request for which this side
     /// had no receive posted. `code` stands for a time in the specification, 0 to 31 (IBTA volume
-    /// 1, table 46). The default is 12, which is 0.64 ms. (The default of librdmacm is 0, which is
+    /// 1, table 45). The default is 12, which is 0.64 ms. (The default of librdmacm is 0, which is
     /// the longest delay, 655 ms.)
     pub fn min_rnr_timer(mut self, code: u8) -> Self {
         self.retries.not_ready_timer = code;

@@ -80,7 +80,7 @@ impl ConnectOptions {
 
     /// Sets the minimum time that the peer waits before it retries a request for which this side
     /// had no receive posted. `code` is the code of a delay in the specification, 0 to 31 (IBTA
-    /// volume 1, table 46). The default is 12, which is 0.64 ms.
+    /// volume 1, table 45). The default is 12, which is 0.64 ms.
     ///
     /// The codes are not in ascending order. Code 1 is the shortest delay, 0.01 ms; every second
     /// code doubles the delay, up to 491.52 ms for code 31. **Code 0 is the longest delay, 655.36

@@ -13,7 +13,7 @@ pub(crate) struct Retries {
     /// Number of retries of a request for which the peer had no receive posted; 7 means no limit.
     pub(crate) not_ready: u8,
     /// Code of the minimum time that the peer waits before it retries a request for which this side
-    /// had no receive posted (IBTA volume 1, table 46).
+    /// had no receive posted (IBTA volume 1, table 45).
     pub(crate) not_ready_timer: u8,
 }
 
@@ -39,7 +39,7 @@ impl Retries {
     }
 }
 
-/// Returns the delay for the code `code` of the receiver-not-ready timer (IBTA volume 1, table 46).
+/// Returns the delay for the code `code` of the receiver-not-ready timer (IBTA volume 1, table 45).
 pub(super) fn delay_of(code: u8) -> Duration {
     let hundredths_of_ms = match code {
         0 => 65_536,
@@ -61,7 +61,7 @@ pub(super) fn code_of(delay: Duration) -> u8 {
 mod tests {
     use super::*;
 
-    /// Checks that the codes of receiver-not-ready (RNR) delays mean the delays in table 46 of the
+    /// Checks that the codes of receiver-not-ready (RNR) delays mean the delays in table 45 of the
     /// specification.
     #[test]
     fn receiver_not_ready_delays_are_those_of_the_table() {

@@ -82,7 +82,10 @@ impl Calls {
                 Frame::Goodbye { status: 0, .. } => self.close(),
                 Frame::Goodbye { status: 2, body } => {
                     let body = message.bytes().get(body).unwrap_or_default();
-                    let sent = body.try_into().map_err(|_| Violation::Fields)?;
+                    let sent = match body.is_empty() {
+                        true => [0; 8],
+                        false => body.try_into().map_err(|_| Violation::Fields)?,
+                    };
                     if self.set_sent_long_responses(u64::from_be_bytes(sent)) {
                         self.refuse_all();
                     }

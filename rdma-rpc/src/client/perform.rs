@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::calls::{Answer, Calls, PendingCall, calls};
 use super::endpoints::ChosenConnection;
@@ -198,16 +198,28 @@ impl Client {
             return Err(Error::ShuttingDown);
         }
         let metadata = self.metadata_of(method.name)?;
-        if core.peer_settings().is_none() {
-            // The maximum length of a request arrives with the settings.
-            core.wait_for_settings().await?;
+        let mut limit = self.deadline;
+        if core.peer_settings().is_none() || !core.outbox.has_room() {
+            let exceeded = || self.info(method).exceeded();
+            let begun = Instant::now();
+            let waiting = async {
+                // The maximum length of a request arrives with the settings.
+                core.wait_for_settings().await?;
+                core.outbox.wait_for_room().await;
+                Ok(())
+            };
+            let waited = timeout(limit, waiting).await;
+            waited.unwrap_or_else(|_| Err(exceeded()))?;
+            limit = limit.saturating_sub(begun.elapsed());
+            if limit.is_zero() {
+                return Err(exceeded());
+            }
         }
-        core.outbox.wait_for_room().await;
         let header = Header::Request {
             id: CallId::ONE_WAY,
             codec: <F::Request as Codec>::ID,
             method: method.id,
-            limit: Some(self.deadline),
+            limit: Some(limit),
             metadata: metadata.encoded(),
         };
         let value = TypedBody::new::<F::Request>(&request);
@@ -217,7 +229,7 @@ impl Client {
         match appended.map_err(|error| error_of_unsent(core, error))? {
             Appended::Batched => Ok(()),
             Appended::Long(batch) => {
-                let deadline = Instant::now().checked_add(self.deadline);
+                let deadline = Instant::now().checked_add(limit);
                 let sending = send_long(&**core, batch);
                 match by_deadline(deadline, &self.info(method), sending).await {
                     Err(error) if error.is_refusal() => {
@@ -570,17 +582,18 @@ async fn begin<C: Deref<Target = Core>>(
                 Some(time) => {
                     let waited = timeout_at(time, waiting).await;
                     let slot = waited.unwrap_or_else(|_| Err(exceeded()))?;
-                    let rest = time.saturating_duration_since(Instant::now());
-                    if rest.is_zero() {
-                        return Err(exceeded());
-                    }
-                    (slot, Some(rest))
+                    (slot, Some(time.saturating_duration_since(Instant::now())))
                 }
                 None => (waiting.await?, limit),
             }
         }
     };
-    Ok((Calls::begin(core, slot, deadline, streams)?, rest))
+    let pending = Calls::begin(core, slot, deadline, streams)?;
+    if rest.is_some_and(|rest| rest.is_zero()) {
+        // Dropping the call frees the slot.
+        return Err(exceeded());
+    }
+    Ok((pending, rest))
 }
 
 /// Sends the request of a call. Sends it immediately if the connection has no other call in

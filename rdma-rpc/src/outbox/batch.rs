@@ -268,7 +268,7 @@ impl Batch {
         self.len
     }
 
-    /// Returns the length of the message in bytes, at most [`MAX_BATCH_LEN`].
+    /// Returns the length of the message in bytes, or [`MAX_BATCH_LEN`] if the message is longer.
     pub(super) fn short_len(&self) -> usize {
         self.len.min(MAX_BATCH_LEN)
     }

@@ -25,9 +25,9 @@ use crate::payload::Buffer;
 use crate::status::Status;
 use crate::wire::Header;
 
-/// Number of frames after which a message is sent immediately if no earlier message waits, even if
-/// other ready tasks may append more frames to it. The peer can then handle these frames while this
-/// end produces more.
+/// Number of frames after which a message is sent immediately if no earlier message waits or is
+/// being sent, even if other ready tasks may append more frames to it. The peer can then handle
+/// these frames while this end produces more.
 const EARLY_SEND_FRAMES: u16 = 32;
 
 /// Number of bytes in complete messages that wait to be sent, above which new calls and stream
@@ -62,7 +62,8 @@ struct State {
     queue: VecDeque<Batch>,
     /// Number of bytes of the batches in `queue` and of the batch that the flusher is sending.
     queued: usize,
-    /// The part of `queued` that is not long: of each batch at most [`MAX_BATCH_LEN`] bytes.
+    /// Part of `queued` without the excess of long batches: each batch counts with at most
+    /// [`MAX_BATCH_LEN`] bytes.
     queued_short: usize,
     /// Number of bytes of the long frames that wait or are being sent.
     long: usize,
@@ -310,8 +311,8 @@ impl Outbox {
         !self.is_full.load(Ordering::Acquire)
     }
 
-    /// Returns the number of bytes of the complete batches that wait to be sent. Does not count
-    /// messages with a single long frame beyond the maximum length of a batch.
+    /// Returns the number of bytes of the complete batches that wait or are being sent. A message
+    /// with a single long frame counts with at most the maximum length of a batch.
     pub(crate) fn queued_in_batches(&self) -> usize {
         self.state.lock().queued_short
     }
@@ -398,8 +399,8 @@ impl OpenBatch<'_> {
         loop {
             let batch = state.open_batch().map_err(AppendError::Transport)?;
             if let Some(len) = push(batch).map_err(AppendError::Codec)? {
-                let is_long_enough = batch.frames() >= EARLY_SEND_FRAMES;
-                if is_long_enough && state.queue.is_empty() && !state.is_sending {
+                let has_enough_frames = batch.frames() >= EARLY_SEND_FRAMES;
+                if has_enough_frames && state.queue.is_empty() && !state.is_sending {
                     state.close_batch();
                     // The frame was appended. After an error the flusher tries again, and ends the
                     // connection if that fails, too.

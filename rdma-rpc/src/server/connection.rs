@@ -42,7 +42,7 @@ pub(crate) struct ServerConnection {
     idle: Notify,
     /// Set once new calls are refused.
     is_closing: AtomicBool,
-    /// Number of responses longer than a batch that the client has received.
+    /// Number of responses longer than a batch that were sent to the client.
     long_responses: AtomicU64,
 }
 

@@ -27,6 +27,9 @@ struct Slot {
     running: Option<RunningCall>,
     /// Newest generation of a request or cancellation. Requests of older generations are stale.
     newest: Option<u32>,
+    /// Generation of the last call whose handler has finished. The task of the handler may still be
+    /// sending a long response.
+    finished: Option<u32>,
     /// Generation of a call that was cancelled before its request arrived: a short cancellation may
     /// overtake a long request.
     cancelled: Option<u32>,
@@ -124,10 +127,16 @@ impl Slots {
     }
 
     /// Stores `task`, the task of the handler of the running call `id`, so that the end of the call
-    /// can abort the task. Aborts the task immediately if the call has already ended.
+    /// can abort the task. Aborts the task immediately if the call has already ended, unless the
+    /// handler has finished.
     pub(super) fn set_task(&self, id: CallId, task: AbortHandle) {
-        let is_running = self.with_call(id, |running| running.task = Some(task.clone()));
-        if is_running.is_none() {
+        let Ok(slot) = self.slot(id) else { return };
+        let mut slot = slot.lock();
+        let is_this = |running: &&mut RunningCall| running.generation == id.generation;
+        if let Some(running) = slot.running.as_mut().filter(is_this) {
+            running.task = Some(task);
+        } else if slot.finished != Some(id.generation) {
+            drop(slot);
             task.abort();
         }
     }
@@ -196,10 +205,17 @@ impl Slots {
     /// Ends the call `id`, whose handler has finished, so that its slot is free. Does nothing, and
     /// returns `false`, if the call has already ended.
     pub(super) fn end(&self, id: CallId) -> bool {
-        let ended = self
-            .slot(id)
-            .ok()
-            .and_then(|slot| slot.lock().take(id.generation));
+        let Ok(slot) = self.slot(id) else {
+            return false;
+        };
+        let ended = {
+            let mut slot = slot.lock();
+            let ended = slot.take(id.generation);
+            if ended.is_some() {
+                slot.finished = Some(id.generation);
+            }
+            ended
+        };
         let has_ended = ended.is_some();
         if let Some(ended) = ended {
             ended.end(&Error::Cancelled);

@@ -38,8 +38,9 @@ impl Raw {
         (raw, settings)
     }
 
-    /// Returns a server that does not implement the protocol, after it has sent its settings and
-    /// received those of its client, and this client.
+    /// Accepts a connection as a server that does not implement the protocol, over the transport of
+    /// `address`. Sends the settings of the server, and receives the settings of the client. Returns
+    /// the server's end of the connection, and the client.
     pub(crate) async fn accept(address: Address) -> (Self, Client) {
         let is_rdma = address.to_string().starts_with("rdma");
         let settings = [1 << 16, 8, 0, 0_u32].map(u32::to_be_bytes).concat();

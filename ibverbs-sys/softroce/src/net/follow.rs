@@ -53,7 +53,8 @@ impl Network {
         if !changes.addresses {
             return false;
         }
-        // Without the list, no address is known to be lost. The next report is handled again.
+        // Without the list, no address is known to be lost. The table is updated after the kernel's
+        // next report.
         let Ok(list) = HostAddress::try_list() else {
             return false;
         };

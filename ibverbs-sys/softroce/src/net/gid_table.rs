@@ -210,7 +210,7 @@ impl Table {
         let mut reserved = local_address.reserved.lock();
         let opened = reserved.take()?.open(receive_buffer);
         let opened = opened.map_err(|(address, error)| {
-            // A later call tries again.
+            // The next call of this function tries again: the host may have the address again.
             *reserved = Some(address);
             error
         });

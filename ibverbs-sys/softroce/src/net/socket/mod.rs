@@ -138,9 +138,10 @@ impl BoundAddress {
         Descriptor::open(|| UdpSocket::bind(address).map(Into::into)).map(Self)
     }
 
-    /// Creates the UDP socket of this reserved address, which is consumed. `receive_buffer` is the
-    /// requested size of the receive buffer in bytes, which the kernel may reduce. On an error,
-    /// returns the reserved address, too: the host may have lost the address for a while.
+    /// Creates the UDP socket of this reserved address. `receive_buffer` is the requested size of
+    /// the receive buffer in bytes, which the kernel may reduce. On an error, also returns the
+    /// reserved address, so that the caller can try again: the host may have lost the address for a
+    /// while.
     pub(crate) fn open(self, receive_buffer: usize) -> Result<Socket, (Self, io::Error)> {
         match Socket::configure(&self.0, receive_buffer) {
             Ok((local, sends_bursts)) => Ok(Socket::new(self.0, local, sends_bursts)),
@@ -197,8 +198,8 @@ impl Socket {
         }
     }
 
-    /// Sets the options of a bound UDP socket. Returns its local address, and whether the kernel
-    /// splits a message into a burst of datagrams.
+    /// Sets the options of the bound UDP socket `socket`. Returns the local address of the socket,
+    /// and `true` if the kernel can split a message into a burst of datagrams.
     fn configure(socket: &Descriptor, receive_buffer: usize) -> io::Result<(SocketAddr, bool)> {
         let local = SocketAddr::try_from(rustix::net::getsockname(socket)?)?;
         // Only a privileged process may exceed net.core.rmem_max.

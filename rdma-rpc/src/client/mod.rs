@@ -124,7 +124,7 @@ impl Client {
     /// applies to streaming calls, which have no deadline otherwise.
     ///
     /// If `limit` is zero, unary and streaming calls fail with [`Error::DeadlineExceeded`], and
-    /// nothing is sent. One-way calls are sent.
+    /// nothing is sent. One-way calls are sent, unless they have to wait for the connection.
     #[must_use]
     pub fn with_deadline(&self, limit: Duration) -> Self {
         Self {

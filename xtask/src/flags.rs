@@ -10,10 +10,11 @@ xflags::xflags! {
         /// Set up a Soft-RoCE device of the kernel: on this machine if its kernel has the module,
         /// else in a QEMU guest (a virtual machine).
         cmd softroce-setup {
-            /// Network device that the Soft-RoCE device uses [default: the device of the default
-            /// route, else a new dummy device].
+            /// Network device that the Soft-RoCE device uses [default: that of an existing device,
+            /// else the device of the default route, else a new dummy device].
             optional --netdev interface: String
-            /// Name of the Soft-RoCE device [default: the first unused name of rxe_0, rxe_1, ...].
+            /// Name of the Soft-RoCE device [default: an existing device, else the first unused name
+            /// of rxe_0, rxe_1, ...].
             optional --name name: String
             /// Change nothing. Report what is present, what is missing, and how to fix it. The exit
             /// status is 0 if a device can be used.
@@ -88,7 +89,8 @@ xflags::xflags! {
             /// messages within a process as packets, or through shared memory as between two
             /// processes); `hosts` (softroce, between two network namespaces); `rxe` (the kernel's
             /// Soft-RoCE); `wire` (softroce and the kernel's Soft-RoCE on one network); or the name
-            /// of a device of this machine.
+            /// of a device of this machine [default: the device that RDMA_DEVICE names, else all but
+            /// named devices].
             optional --device name: String
         }
         /// Run the benchmarks on this machine's RDMA device, or on softroce if the machine has no
@@ -104,7 +106,8 @@ xflags::xflags! {
             /// comparisons of a goal (G8) or of a letter (G). Any other NAME selects the tests
             /// whose names contain NAME (send_lat_8).
             optional --only name: String
-            /// Measure this device: `softroce`, `rxe`, or the name of a device of this machine.
+            /// Measure this device: `softroce`, `rxe`, or the name of a device of this machine
+            /// [default: RDMA_DEVICE, else the first device of this machine, else softroce].
             optional --device name: String
             /// End a program of the benchmarks after this time; 0 means no limit [default: 7200,
             /// with --quick 1800].
@@ -140,9 +143,11 @@ xflags::xflags! {
             optional --keep
         }
         /// Run tests that find more bugs the longer they run: killed processes in the middle of
-        /// their traffic, queue pairs destroyed during many writes, random schedules of a simulated
-        /// network, random rounds of rdma-core's objects, futures of rdma-async dropped at random
-        /// points, and fuzzing. A failure is printed with the command that repeats it.
+        /// their traffic or on a shared address, queue pairs destroyed during many writes, random
+        /// schedules of a simulated network, random rounds of rdma-core's objects, futures of
+        /// rdma-async dropped at random points, published values, 10,000 callers of rdma-rpc, killed
+        /// servers of a block store, and fuzzing. A failure is printed with the command that repeats
+        /// it.
         cmd soak {
             /// Run only the soak test of this name [default: all soak tests, which share the time
             /// equally].

@@ -17,7 +17,7 @@
 //! | `SOFTROCE_DUPLICATE` | the same | fraction of the sent packets that are sent twice |
 //! | `SOFTROCE_REORDER` | the same | fraction of the sent packets that later packets overtake |
 //! | `SOFTROCE_CORRUPT` | the same | fraction of the sent packets in which a bit is flipped |
-//! | `SOFTROCE_LATENCY` | `500ns`, `20us`, `1.5ms`, `1s` | delay of every packet |
+//! | `SOFTROCE_LATENCY` | `500ns`, `20us`, `1.5ms`, `1s` | delay of every packet, at most an hour; while 16,384 packets are delayed, further packets are lost |
 //! | `SOFTROCE_SEED` | number, `0x` for hexadecimal | seed of these faults: the same seed with the same packets gives the same faults |
 //! | `SOFTROCE_FAIL` | `verb:n:errno`, with commas | the n-th call of a verb fails, counted from 1: `ibv_reg_mr:2:ENOMEM` |
 //! | `SOFTROCE_EVENT` | `event@time`, with commas | raises an asynchronous event of the port or the device at this time after opening: `IBV_EVENT_GID_CHANGE@50ms` |

@@ -213,6 +213,15 @@ impl Descriptor {
         Ok(())
     }
 
+    /// Returns the lowest descriptor number that the process does not use, which the next file of
+    /// the program will get. Returns `None` if the process can open no further file.
+    pub(crate) fn lowest_free_number(&self) -> Option<u32> {
+        let _opening = Opening::begin();
+        // The kernel gives the duplicate the lowest free number.
+        let duplicate = fcntl_dupfd_cloexec(self, 0).ok()?;
+        u32::try_from(duplicate.as_raw_fd()).ok()
+    }
+
     /// Duplicates the descriptor, so that two owners can use the same file.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         Self::open(|| self.file.try_clone())

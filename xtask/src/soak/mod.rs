@@ -165,6 +165,15 @@ fn share(time: Duration, count: usize) -> Duration {
     (time / count.max(1)).max(Duration::from_secs(1))
 }
 
+/// Test of softroce's test program `same_host` that kills processes in the middle of their traffic.
+const KILLED_PEERS: &str = "the_links_of_killed_peers_are_removed";
+/// Test of `same_host` that destroys queue pairs during many writes.
+const DESTROYED_QUEUE_PAIR: &str = "a_destroyed_queue_pair_receives_nothing";
+/// Test of rdma-async's test program `publish` whose readers look for torn values.
+const TORN_VALUES: &str = "readers_never_read_a_partial_update";
+/// Test of rdma-rpc's test program `block_store` that kills servers while clients write.
+const KILLED_SERVERS: &str = "a_block_store_loses_no_acknowledged_block_over_rdma";
+
 fn kills(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     let built = test_program("same_host")?;
     let repeated = Repeated {
@@ -175,7 +184,7 @@ fn kills(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     };
     repeated.run(time, |seed, count| {
         let variables = [("SOFTROCE_TEST_SEED", seed), ("SOFTROCE_TEST_KILLS", count)];
-        same_host(&built, "peers_that_are_killed", &variables)
+        same_host(&built, KILLED_PEERS, &variables)
     })
 }
 
@@ -189,7 +198,7 @@ fn storms(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     };
     repeated.run(time, |_, count| {
         let variables = [("SOFTROCE_TEST_STORMS", count)];
-        same_host(&built, "a_queue_pair_that_is_gone", &variables)
+        same_host(&built, DESTROYED_QUEUE_PAIR, &variables)
     })
 }
 
@@ -322,7 +331,7 @@ fn shared_address(_: &Shell, time: Duration) -> anyhow::Result<u8> {
 }
 
 fn published(_: &Shell, time: Duration) -> anyhow::Result<u8> {
-    const TEST: &str = "readers_never_read_a_partial_update";
+    const TEST: &str = TORN_VALUES;
     let (program, built) = release_test_program("rdma-async", "publish")?;
     Repeated {
         name: "published",
@@ -368,7 +377,7 @@ fn callers(_: &Shell, time: Duration) -> anyhow::Result<u8> {
 }
 
 fn block_store(_: &Shell, time: Duration) -> anyhow::Result<u8> {
-    const TEST: &str = "a_block_store_loses_no_acknowledged_block_over_rdma";
+    const TEST: &str = KILLED_SERVERS;
     // The test runs the example as processes. With optimizations, because a restarted server copies
     // all blocks from its peers, and their number grows with each kill.
     let package = ["--release", "--package", "rdma-rpc"];
@@ -446,6 +455,22 @@ mod tests {
             error.contains("no soak `kils`; there are:\nkills "),
             "{error}"
         );
+    }
+
+    /// A test program that is started with an unknown name of a test runs no test and succeeds.
+    #[test]
+    fn the_tests_of_the_soaks_exist() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let same_host = "ibverbs-sys/softroce/tests/same_host/main.rs";
+        for (file, test) in [
+            (same_host, KILLED_PEERS),
+            (same_host, DESTROYED_QUEUE_PAIR),
+            ("rdma-async/tests/publish.rs", TORN_VALUES),
+            ("rdma-rpc/tests/block_store.rs", KILLED_SERVERS),
+        ] {
+            let source = std::fs::read_to_string(root.join(file)).unwrap();
+            assert!(source.contains(test), "{file} has no test {test}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
     (
         "softroce-preload",
         "foreign",
-        "the programs of UCX and Open MPI on softroce",
+        "the programs of UCX, Open MPI and uDAPL on softroce",
     ),
     (
         "rdma-core",
@@ -82,7 +82,7 @@ const REPETITIONS: &[(&str, &str, &str)] = &[
 /// descriptions of single programs and tests are in [`PROGRAMS`], [`TESTS`] and [`REPETITIONS`].
 const OTHERS: &[&str] = &[
     "the kernel's Soft-RoCE, and the guest that has it",
-    "softroce by packets and by shared memory",
+    "softroce by packets, by shared memory and between two network namespaces",
     "the examples in the documentation of the crates",
     "the programs of other projects over the streams of rdma-async",
 ];

@@ -17,7 +17,6 @@
 //! process is received. A connection that exceeds a rate limit is not refused. Such a connection
 //! waits in the kernel's queue, or with its first message unread.
 
-use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
@@ -113,12 +112,14 @@ impl RateLimit {
     }
 }
 
-/// Returns whether this process uses at least three quarters of the descriptors that it may open;
-/// the rest is reserved for the program. Judges by the number of the descriptor `newest`, because
-/// the kernel always assigns the lowest free number.
-pub(super) fn is_short_of_descriptors(newest: &Descriptor) -> bool {
+/// Returns whether a further link could take descriptors that the program needs: the lower half of
+/// the numbers that the process may use is in use. Otherwise at least a quarter of the numbers is
+/// free, because the device's own numbers are in the highest quarter until this quarter is full.
+/// `descriptor` is any descriptor of the device.
+pub(super) fn is_short_of_descriptors(descriptor: &Descriptor) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    u64::try_from(newest.as_raw_fd()).is_ok_and(|number| number >= limit / 4 * 3)
+    let lowest = descriptor.lowest_free_number();
+    lowest.is_none_or(|lowest| u64::from(lowest) >= limit / 2)
 }
 
 #[cfg(all(test, not(loom)))]

@@ -24,7 +24,8 @@ use softroce::path::Way;
 
 use crate::node::{LIMIT, Node};
 use crate::peer::{Peer, Role};
-use crate::{connected, descriptors, mappings, open_files, threads, write};
+use crate::resources::{descriptors, mappings, open_files, threads};
+use crate::{connected, write};
 
 /// Kinds of attacks. All but `Once` are repeated without end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

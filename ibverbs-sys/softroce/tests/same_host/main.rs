@@ -10,6 +10,7 @@
 
 mod closing;
 mod counted;
+mod descriptor_limit;
 mod exec;
 mod fetched;
 mod flood;
@@ -21,23 +22,21 @@ mod node;
 mod peer;
 mod plan;
 mod refused;
+mod resources;
 mod stopped;
 mod stream;
 mod traffic;
 mod unreliable;
+mod wakeups;
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ibverbs_sys::{ibv_send_flags, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode};
+use ibverbs_sys::{ibv_send_flags, ibv_wc_status, ibv_wr_opcode};
 use libtest_mimic::{Arguments, Failed, Trial};
 use node::{LIMIT, Node, PATIENT, Request, SIZE};
-use peer::{MESSAGE, Peer, Role, hear, message};
+use peer::{MESSAGE, Peer, Role, message};
+use resources::{await_resources, resources};
 use softroce::fault::NetworkFaults;
 use softroce::path::Way;
 use traffic::{LONG, Traffic};
@@ -62,7 +61,7 @@ fn main() {
     let trials = vec![
         trial(
             "processes_with_the_usual_limit_of_descriptors_share_memory",
-            processes_with_the_usual_limit_of_descriptors_share_memory,
+            descriptor_limit::processes_with_the_usual_limit_of_descriptors_share_memory,
         ),
         trial(
             "messages_are_sent_through_shared_memory",
@@ -74,23 +73,23 @@ fn main() {
         ),
         trial(
             "one_sided_operations_do_not_wake_the_peer",
-            one_sided_operations_do_not_wake_the_peer,
+            wakeups::one_sided_operations_do_not_wake_the_peer,
         ),
         trial(
             "a_thread_waiting_for_an_event_is_woken_by_the_peer",
-            a_thread_waiting_for_an_event_is_woken_by_the_peer,
+            wakeups::a_thread_waiting_for_an_event_is_woken_by_the_peer,
         ),
         trial(
             "an_event_loop_is_woken_by_the_peer",
-            an_event_loop_is_woken_by_the_peer,
+            wakeups::an_event_loop_is_woken_by_the_peer,
         ),
         trial(
             "a_message_to_an_event_loop_that_is_busy_is_received",
-            a_message_to_an_event_loop_that_is_busy_is_received,
+            wakeups::a_message_to_an_event_loop_that_is_busy_is_received,
         ),
         trial(
             "all_threads_that_wait_at_a_channel_are_served",
-            all_threads_that_wait_at_a_channel_are_served,
+            wakeups::all_threads_that_wait_at_a_channel_are_served,
         ),
         trial("bytes_arrive_in_every_length", bytes_arrive_in_every_length),
         trial(
@@ -319,47 +318,6 @@ fn count(name: &str) -> u64 {
     softroce::counters().named(name).expect("a counter")
 }
 
-/// Limit of the number of descriptors of this process and of the peers that it starts. The previous
-/// limit is set again when this value is dropped.
-struct DescriptorLimit(libc::rlimit);
-
-impl DescriptorLimit {
-    fn set(limit: u64) -> Self {
-        let mut before = libc::rlimit {
-            rlim_cur: 0,
-            rlim_max: 0,
-        };
-        // SAFETY: the pointer is valid for writes.
-        let outcome = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before) };
-        assert_eq!(outcome, 0);
-        let lower = libc::rlimit {
-            rlim_cur: limit.min(before.rlim_max),
-            ..before
-        };
-        // SAFETY: the pointer is valid for reads.
-        let outcome = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const lower) };
-        assert_eq!(outcome, 0);
-        Self(before)
-    }
-}
-
-impl Drop for DescriptorLimit {
-    fn drop(&mut self) {
-        // SAFETY: the pointer is valid for reads.
-        let outcome = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const self.0) };
-        if outcome != 0 {
-            eprintln!("the limit of descriptors could not be set again");
-        }
-    }
-}
-
-fn processes_with_the_usual_limit_of_descriptors_share_memory() {
-    // The default of most systems.
-    let _limit = DescriptorLimit::set(1024);
-    let (node, _peer) = connected(Role::Idle);
-    assert_eq!(node.way(), Some(Way::Shared));
-}
-
 fn messages_are_sent_through_shared_memory() {
     let (node, peer) = connected(Role::Idle);
     assert_eq!(node.way(), Some(Way::Shared));
@@ -371,139 +329,6 @@ fn messages_are_sent_through_shared_memory() {
     }
     assert_eq!(count("shared_messages") - messages, 200);
     assert_eq!(count("port_xmit_packets"), packets, "without packets");
-}
-
-/// Checks that one-sided operations do not wake the peer's engine, which is asleep all the time.
-fn one_sided_operations_do_not_wake_the_peer() {
-    let (node, peer) = connected(Role::Idle);
-    node.execute(&write(&node, 0, 0, 8, peer.card.memories[0]));
-    let before = count("shared_wakings");
-    for memory in peer.card.memories {
-        for _ in 0..1000 {
-            node.execute(&write(&node, 0, 0, 64, memory));
-            node.execute(&read(&node, 0, 0, 64, memory));
-        }
-    }
-    assert_eq!(count("shared_wakings"), before);
-}
-
-/// Checks that a message wakes the peer's thread that waits for the event, and not the engine,
-/// which would have to wake the thread.
-fn a_thread_waiting_for_an_event_is_woken_by_the_peer() {
-    const ROUNDS: u64 = 50;
-    let (channel, all) = wake_for_each_of(ROUNDS, Role::Echoes { times: ROUNDS });
-    assert!(
-        channel >= ROUNDS,
-        "{channel} of {all} for {ROUNDS} messages"
-    );
-}
-
-/// Checks the same for a thread that waits until a non-blocking channel is readable.
-fn an_event_loop_is_woken_by_the_peer() {
-    const ROUNDS: u64 = 50;
-    let (channel, all) = wake_for_each_of(ROUNDS, Role::EchoesByEvents { times: ROUNDS });
-    // If the test is delayed by some milliseconds, the next message wakes the engine.
-    assert!(channel > 0, "0 of {all} for {ROUNDS} messages");
-}
-
-/// Sends messages to a peer that plays `role` and sleeps before each. Returns the number of wakeups
-/// of the peer's thread, and of all wakeups.
-fn wake_for_each_of(rounds: u64, role: Role) -> (u64, u64) {
-    let mut node = Node::new();
-    node.timeout = PATIENT;
-    let mut peer = Peer::start(role);
-    peer.meet(&node);
-    let wakings = || (count("shared_channel_wakings"), count("shared_wakings"));
-    let before = wakings();
-    peer.go();
-    for _ in 0..rounds {
-        node.receive(0, node.memories[0].sge(0, 8));
-        peer.wait_until_asleep();
-        node.post(&message(&node));
-        hear(&node);
-    }
-    peer.done();
-    let (channel, all) = (wakings().0 - before.0, wakings().1 - before.1);
-    // The acknowledgement of an answer goes with the next message, or alone after half a
-    // millisecond.
-    assert!(all <= 2 * rounds + 1, "{all} for {rounds} messages");
-    (channel, all)
-}
-
-/// Checks that the engine receives a message if the thread that was woken for the message does not.
-fn a_message_to_an_event_loop_that_is_busy_is_received() {
-    let mut node = Node::new();
-    // Nothing is retransmitted, so the acknowledgement of the message itself is required.
-    node.timeout = 0;
-    let mut peer = Peer::start(Role::Arms);
-    peer.meet(&node);
-    assert_eq!(node.way(), Some(Way::Shared));
-    for _ in 0..10 {
-        peer.go();
-        peer.done();
-        let before = count("shared_channel_wakings");
-        node.execute(&message(&node));
-        assert_eq!(count("shared_channel_wakings"), before + 1);
-    }
-}
-
-/// Checks that messages are received when several threads wait at one channel and the peer's wakeup
-/// goes to any one of them.
-fn all_threads_that_wait_at_a_channel_are_served() {
-    const ROUNDS: u64 = 2000;
-    const THREADS: usize = 3;
-    // If a thread is not woken, the test fails while the thread still waits at the channel, which
-    // must not be destroyed then.
-    let mut node = ManuallyDrop::new(Node::new());
-    // No timer, because a timeout would make the engine process a message for which a thread was
-    // woken in vain.
-    node.timeout = 0;
-    let mut peer = Peer::start(Role::Echoes { times: ROUNDS });
-    peer.meet(&node);
-    assert_eq!(node.way(), Some(Way::Shared));
-    peer.go();
-    let (fetched, events) = mpsc::channel();
-    let is_over = Arc::new(AtomicBool::new(false));
-    let threads = [(); THREADS].map(|()| {
-        let (channel, fetched) = (node.channel(), fetched.clone());
-        let is_over = Arc::clone(&is_over);
-        thread::spawn(move || {
-            while !is_over.load(Ordering::SeqCst) {
-                channel.next_event();
-                // Fails only if the test has failed and dropped the receiver.
-                let _ = fetched.send(());
-            }
-        })
-    });
-    let mut received = 0;
-    for round in 0..ROUNDS {
-        node.receive(0, node.memories[0].sge(0, 8));
-        node.post(&message(&node));
-        loop {
-            node.arm();
-            // Polls after arming: completions that arrive from here on raise an event.
-            while let Some(wc) = node.poll() {
-                assert_eq!(wc.status, ibv_wc_status::IBV_WC_SUCCESS);
-                received += u64::from(wc.opcode.0 & ibv_wc_opcode::IBV_WC_RECV.0 != 0);
-            }
-            if received > round {
-                break;
-            }
-            let event = events.recv_timeout(Duration::from_secs(10));
-            event.expect("a thread is woken for the answer");
-        }
-    }
-    peer.done();
-    // Raises an event for each thread, so that all threads end.
-    is_over.store(true, Ordering::SeqCst);
-    node.fail();
-    while !threads.iter().all(|thread| thread.is_finished()) {
-        node.arm();
-        node.receive(0, node.memories[0].sge(0, 8));
-        while node.poll().is_some() {}
-        let _ = events.recv_timeout(Duration::from_millis(10));
-    }
-    drop(ManuallyDrop::into_inner(node));
 }
 
 fn bytes_arrive_in_every_length() {
@@ -841,53 +666,6 @@ fn number(variable: &str, default: u64) -> u64 {
             .parse()
             .unwrap_or_else(|_| panic!("{variable} is not a number: {value}"))
     })
-}
-
-fn descriptors() -> usize {
-    fs::read_dir("/proc/self/fd").expect("procfs").count()
-}
-
-/// Returns the descriptors of this process, each with the file that it refers to.
-fn open_files() -> BTreeSet<String> {
-    let open = fs::read_dir("/proc/self/fd").expect("procfs");
-    let name = |entry: fs::DirEntry| {
-        let target = fs::read_link(entry.path()).ok()?;
-        let number = entry.file_name();
-        Some(format!("{} {}", number.to_string_lossy(), target.display()))
-    };
-    open.filter_map(|entry| name(entry.ok()?)).collect()
-}
-
-/// Returns the name of each thread of this process, with its state and current system call.
-fn threads() -> Vec<String> {
-    let tasks = fs::read_dir("/proc/self/task").expect("procfs");
-    let of = |task: fs::DirEntry| {
-        let read = |name| fs::read_to_string(task.path().join(name)).unwrap_or_default();
-        format!("{} {}", read("stat").trim(), read("syscall").trim())
-    };
-    tasks.filter_map(Result::ok).map(of).collect()
-}
-
-/// Returns the mappings of files that processes share.
-fn mappings() -> BTreeSet<String> {
-    let maps = fs::read_to_string("/proc/self/maps").expect("procfs");
-    let lines = maps.lines().filter(|line| line.contains("memfd:"));
-    lines.map(str::to_owned).collect()
-}
-
-/// Returns the numbers of descriptors and of shared mappings.
-fn resources() -> (usize, usize) {
-    (descriptors(), mappings().len())
-}
-
-/// Waits until the resources of this process equal `before`.
-fn await_resources(before: (usize, usize)) {
-    let deadline = Instant::now() + LIMIT;
-    while resources() != before {
-        let now = resources();
-        assert!(Instant::now() < deadline, "{now:?} and not {before:?}");
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 fn the_links_of_killed_peers_are_removed() {

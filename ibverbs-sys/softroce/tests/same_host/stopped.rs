@@ -8,10 +8,11 @@ use ibverbs_sys::ibv_wc_status;
 use softroce::fault::stops::StopPoint;
 
 use crate::node::{LIMIT, Memory, Node, PATIENT};
+use crate::number;
 use crate::peer::{Peer, Role};
 use crate::plan::{ENDLESS, KINDS, Plan, reuse};
+use crate::resources::{await_resources, resources};
 use crate::stream::Stream;
-use crate::{await_resources, number, resources};
 
 /// Exponent of a timeout of 34 ms: a peer that does not answer counts as ended after eight
 /// timeouts.

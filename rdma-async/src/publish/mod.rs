@@ -23,13 +23,15 @@ mod right;
 use std::alloc::Layout;
 use std::fmt;
 use std::hint::select_unpredictable;
+use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rdma_core::{AccessFlags, ExposedMemory, RemoteMemory};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub use self::announcer::Announcer;
@@ -212,6 +214,9 @@ pub struct PublishedReader<'c> {
     version: u64,
     /// Set while a received notification was not yet followed by a successful read.
     has_notification: bool,
+    /// Set while a request may write to `local`: during a read, and after a read that failed or
+    /// whose future was dropped.
+    is_in_use: bool,
 }
 
 /// Header of a slot of the published memory, as a reader has read it. Not valid if the owner was
@@ -248,6 +253,7 @@ impl<'c> PublishedReader<'c> {
             value: 0..0,
             version: 0,
             has_notification: false,
+            is_in_use: false,
         })
     }
 
@@ -283,15 +289,26 @@ impl<'c> PublishedReader<'c> {
     /// cannot be registered after a read whose future was dropped, and the error that ended the
     /// connection.
     pub async fn read(&mut self) -> Result<&[u8]> {
-        let mut attempt = self.try_read().await;
-        if let Err(Error::Verbs(rdma_core::Error::InUse { .. })) = attempt {
+        if mem::replace(&mut self.is_in_use, true) {
             self.replace_memory()?;
-            attempt = self.try_read().await;
         }
-        if !attempt? {
-            self.retry_read().await?;
+        let mut first_attempt = None;
+        loop {
+            let is_complete = match self.local.length() <= MAX_SINGLE_READ_LEN {
+                true => {
+                    self.rdma.read(&mut self.local, &self.remote).await?;
+                    self.accept(newest_header(self.local.as_slice()))
+                }
+                false => self.read_parts().await?,
+            };
+            if is_complete {
+                self.is_in_use = false;
+                return Ok(self.last_value());
+            }
+            check_time(*first_attempt.get_or_insert_with(Instant::now))?;
+            // Other tasks must be able to run even if every read completes without waiting.
+            yield_now().await;
         }
-        Ok(self.last_value())
     }
 
     /// Replaces the local memory, because a request still writes to the present memory: the request
@@ -328,41 +345,10 @@ impl<'c> PublishedReader<'c> {
         }
     }
 
-    /// Repeats the RDMA read of the published value, for at most [`READ_TIMEOUT`], until the value
-    /// matches its checksum. The value does not match if the owner has overwritten it during the
-    /// read.
-    async fn retry_read(&mut self) -> Result<()> {
-        let exceeded = || Error::Timeout {
-            what: "finding a complete published value",
-            limit: READ_TIMEOUT,
-        };
-        let begun = Instant::now();
-        let again = async {
-            while !self.try_read().await? {
-                // Other tasks must be able to run even if every read completes without waiting.
-                tokio::task::yield_now().await;
-                // Such reads end before `timeout` examines the time.
-                if begun.elapsed() > READ_TIMEOUT {
-                    return Err(exceeded());
-                }
-            }
-            Ok(())
-        };
-        let outcome = timeout(READ_TIMEOUT, again).await;
-        outcome.unwrap_or_else(|_| Err(exceeded()))
-    }
-
-    /// Reads the newest published value and its header once, into local memory of the reader.
-    /// Returns `false` if the value does not match the header, because the owner has overwritten
-    /// the value during the read. The caller then reads again.
-    async fn try_read(&mut self) -> Result<bool> {
-        if self.local.length() <= MAX_SINGLE_READ_LEN {
-            self.rdma.read(&mut self.local, &self.remote).await?;
-            let bytes = self.local.as_slice();
-            let newest = newest_header(bytes);
-            let found = complete_value(bytes, &newest, self.capacity);
-            return Ok(self.accept(&newest, found));
-        }
+    /// Reads the newest published value and its header once, into local memory of the reader: the
+    /// headers first, and then the value. Returns `false` if the value does not match the header,
+    /// because the owner has overwritten the value during the read. The caller then reads again.
+    async fn read_parts(&mut self) -> Result<bool> {
         self.read_part(0..HEADERS_LEN).await?;
         let newest = newest_header(self.local.as_slice());
         if newest.len > self.capacity {
@@ -370,8 +356,7 @@ impl<'c> PublishedReader<'c> {
         }
         let start = value_range(newest.slot, self.capacity).start;
         self.read_part(start..start + newest.len).await?;
-        let found = complete_value(self.local.as_slice(), &newest, self.capacity);
-        Ok(self.accept(&newest, found))
+        Ok(self.accept(newest))
     }
 
     /// Reads the bytes `range` of the published memory, by RDMA, into the same range of `local`.
@@ -386,17 +371,30 @@ impl<'c> PublishedReader<'c> {
         }
     }
 
-    /// Records the range `found` of a complete value within the local memory, and the version in
-    /// its header `header`, as those of the last read value. Returns `false` and records nothing if
-    /// `found` is `None`, because the value is not complete.
+    /// Checks the value with the header `newest` in the local memory. If the value is complete,
+    /// makes it the last read value. Otherwise changes nothing and returns `false`.
     #[inline]
-    fn accept(&mut self, header: &Header, found: Option<Range<usize>>) -> bool {
+    fn accept(&mut self, newest: Header) -> bool {
+        let found = complete_value(self.local.as_slice(), &newest, self.capacity);
         let Some(value) = found else {
             return false;
         };
         self.value = value;
-        self.version = header.version;
+        self.version = newest.version;
         true
+    }
+}
+
+/// Fails if more than [`READ_TIMEOUT`] has passed since `first_attempt`, the end of the first
+/// attempt to read a value.
+#[cold]
+fn check_time(first_attempt: Instant) -> Result<()> {
+    match first_attempt.elapsed() > READ_TIMEOUT {
+        true => Err(Error::Timeout {
+            what: "finding a complete published value",
+            limit: READ_TIMEOUT,
+        }),
+        false => Ok(()),
     }
 }
 

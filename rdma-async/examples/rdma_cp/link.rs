@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// Maximum length, in bytes, of a piece in which the file is read and sent. Long enough that the
 /// cost of each send is small.
-pub(crate) const PIECE: usize = 256 << 10;
+pub(crate) const PIECE: usize = 512 << 10;
 
 /// A connection over RDMA or TCP.
 #[derive(Debug)]

@@ -55,7 +55,8 @@ enum Role {
     },
 }
 
-#[tokio::main]
+// One thread for the connection. Blocking threads read and write the file and compute its checksum.
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let line = CommandLine::parse();
     let shows_progress = !line.quiet;

@@ -330,6 +330,35 @@ async fn the_bytes_of_an_argument_are_not_sent_in_messages_over_rdma() {
     assert!(*mine(into) == expected);
 }
 
+#[tokio::test]
+async fn reads_that_wait_for_other_transfers_hold_no_memory() {
+    const CALLS: usize = 16;
+    let name = std::env::var("RDMA_DEVICE").unwrap_or_else(|_| "softroce0".to_owned());
+    let device = rdma_async::RdmaDevice::open(&name);
+    let device = device.expect("the device can be used");
+    let transport = common::transport().on(&device);
+    let server = Server::new(PagesServer::new(Shared(Arc::default())));
+    let server = server.transport(transport).listen(common::rdma()).await;
+    let server = server.expect("the device can be used");
+    let client = PagesClient::new(connect(&server).await);
+    let call = async || {
+        let bulk = Bulk::from(filled(&client, 1 << 20));
+        let page = Page {
+            title: String::new(),
+            images: vec![(0, bulk)],
+            cover: None,
+        };
+        within("the sums", client.sums(page)).await.unwrap()
+    };
+    let sums = futures_util::future::join_all((0..CALLS).map(|_| call())).await;
+    assert_eq!(sums.len(), CALLS);
+    let highest = device.pool_statistics().highest;
+    assert!(
+        (1 << 20..CALLS / 2 << 20).contains(&highest),
+        "{highest} bytes"
+    );
+}
+
 async fn bulks_may_be_anywhere_in_a_value(address: Address) {
     let (_server, client, _) = serve(address, |server| server).await;
     let same = Bulk::from(vec![3; 10]);

@@ -242,11 +242,20 @@ impl Bulk {
             Bound::Excluded(&end) => end,
             Bound::Unbounded => self.len(),
         };
-        self.check(start, end.saturating_sub(start))?;
-        let memory = self.allocate(end.saturating_sub(start))?;
-        let (outcome, mut memory) = self.read_into([(start, memory)]).await;
-        outcome?;
-        memory.pop().ok_or_else(|| BulkError::Lost.into())
+        let len = end.saturating_sub(start);
+        self.check(start, len)?;
+        match &*self.0 {
+            BulkKind::Peer(peer) => peer.read_new(start, len).await,
+            BulkKind::Own(own) => {
+                let (outcome, memory) =
+                    own.copy(Direction::Read, vec![(start, vec![0; len].into())]);
+                outcome?;
+                memory
+                    .into_iter()
+                    .next()
+                    .ok_or_else(|| BulkError::Lost.into())
+            }
+        }
     }
 
     /// Reads ranges of the memory that the peer lends with this [`Bulk`]. Each part is an offset in
@@ -314,20 +323,6 @@ impl Bulk {
             whole: self.len(),
         };
         end.map(drop).ok_or_else(|| outside.into())
-    }
-
-    /// Allocates `len` bytes of local memory for reading from this [`Bulk`]. The memory may contain
-    /// bytes of earlier transfers.
-    fn allocate(&self, len: usize) -> Result<BulkMemory> {
-        match &*self.0 {
-            BulkKind::Own(_) => Ok(vec![0; len].into()),
-            BulkKind::Peer(peer) => {
-                let access = peer.access.get().ok_or(BulkError::Ended)?;
-                let link = access.core().outbox.link();
-                let link = link.ok_or_else(|| access.core().end_error())?;
-                BulkMemory::allocate(&link, len, true)
-            }
-        }
     }
 
     /// Reads or writes parts of the bulk. Each part is an offset in the bulk, and local memory that

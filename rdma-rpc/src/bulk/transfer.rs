@@ -39,13 +39,35 @@ impl PeerBulk {
         direction: Direction,
         parts: Vec<(usize, BulkMemory)>,
     ) -> (Result<()>, Vec<BulkMemory>) {
-        let Some(access) = self.access.get() else {
-            return (Err(BulkError::Ended.into()), memories(parts));
+        let (transfer, _stopped) = match self.prepare(direction) {
+            Ok(prepared) => prepared,
+            Err(error) => return (Err(error), memories(parts)),
         };
-        let core = Arc::clone(access.core());
-        let Some(link) = core.outbox.link() else {
-            return (Err(core.end_error()), memories(parts));
-        };
+        let core = Arc::clone(transfer.core());
+        let running = core.runtime.spawn(transfer.run(parts));
+        match running.await {
+            Ok((outcome, memories)) => (outcome, memories),
+            Err(_) => (Err(core.end_error()), Vec::new()),
+        }
+    }
+
+    /// Reads `len` bytes at the offset `at` of the peer's memory into new memory, in a new task
+    /// like [`Self::transfer`]. Allocates the memory when the transfer begins: transfers that wait
+    /// for others hold no memory, and the memory of a finished transfer, which may still be in the
+    /// processor's caches, is used again.
+    pub(super) async fn read_new(&self, at: usize, len: usize) -> Result<BulkMemory> {
+        let (transfer, _stopped) = self.prepare(Direction::Read)?;
+        let core = Arc::clone(transfer.core());
+        let running = core.runtime.spawn(transfer.run_read(at, len));
+        running.await.map_err(|_| core.end_error())?
+    }
+
+    /// Creates a transfer in the direction `direction`, and the guard that stops the transfer when
+    /// it is dropped.
+    fn prepare(&self, direction: Direction) -> Result<(Transfer, StopOnDrop)> {
+        let access = self.access.get().ok_or(BulkError::Ended)?;
+        let core = access.core();
+        let link = core.outbox.link().ok_or_else(|| core.end_error())?;
         let stopped = StopOnDrop::default();
         let transfer = Transfer {
             pieces: PieceTransfer {
@@ -57,11 +79,7 @@ impl PeerBulk {
             transferred: Arc::clone(&self.transferred),
             is_stopped: Arc::clone(&stopped.0),
         };
-        let running = core.runtime.spawn(transfer.run(parts));
-        match running.await {
-            Ok((outcome, memories)) => (outcome, memories),
-            Err(_) => (Err(core.end_error()), Vec::new()),
-        }
+        Ok((transfer, stopped))
     }
 }
 
@@ -84,6 +102,10 @@ struct Transfer {
 }
 
 impl Transfer {
+    fn core(&self) -> &Arc<Core> {
+        self.pieces.access.core()
+    }
+
     /// Transfers all parts in order, in the direction of this transfer, until an error occurs. Each
     /// part is an offset in the peer's memory and local memory. Returns the outcome and the local
     /// memory of all parts.
@@ -93,7 +115,8 @@ impl Transfer {
         let mut divided: Vec<_> = divided
             .map(|(at, memory)| LocalPieces::new(*at, memory, device))
             .collect();
-        let outcome = self.transfer(&mut divided).await;
+        let turn = Turn::new(&self.core().bulks);
+        let outcome = self.transfer(&mut divided, turn).await;
         let joined: Vec<_> = divided.into_iter().map(LocalPieces::into_memory).collect();
         for ((_, memory), joined) in parts.iter_mut().zip(joined) {
             if let Some(joined) = joined {
@@ -103,12 +126,28 @@ impl Transfer {
         (outcome, memories(parts))
     }
 
-    /// Divides the parts into small pieces, and transfers these in order. Lets other tasks run
-    /// before each further piece. After an error, begins no further piece, and waits for the pieces
-    /// in flight.
-    async fn transfer(&self, parts: &mut [LocalPieces<'_>]) -> Result<()> {
-        let core: &Arc<Core> = self.pieces.access.core();
+    /// Waits until this transfer may begin, allocates `len` bytes of memory, and reads the bytes at
+    /// the offset `at` of the peer's memory into it. Returns the memory.
+    async fn run_read(self, at: usize, len: usize) -> Result<BulkMemory> {
+        let core = self.core();
         let mut turn = Turn::new(&core.bulks);
+        turn.begin().await.map_err(|_| core.end_error())?;
+        let mut memory = BulkMemory::allocate(&self.pieces.link, len, true)?;
+        let device = self.pieces.link.rdma().map(|rdma| rdma.device());
+        let mut pieces = [LocalPieces::new(at, &mut memory, device)];
+        self.transfer(&mut pieces, turn).await?;
+        let [pieces] = pieces;
+        Ok(match pieces.into_memory() {
+            Some(joined) => joined,
+            None => memory,
+        })
+    }
+
+    /// Divides the parts into small pieces, and transfers these in order. `turn` contains the
+    /// number of bytes that this transfer may already move. Lets other tasks run before each
+    /// further piece. After an error, begins no further piece, and waits for the pieces in flight.
+    async fn transfer(&self, parts: &mut [LocalPieces<'_>], mut turn: Turn<'_>) -> Result<()> {
+        let core = self.core();
         let mut length = self.pieces.length();
         // Pieces in flight, each with the index of its part.
         let mut in_flight = FuturesOrdered::new();
@@ -178,7 +217,7 @@ impl Transfer {
         if self.is_stopped.load(Ordering::Relaxed) {
             return Err(Error::Cancelled);
         }
-        if let Some(end) = self.pieces.access.core().end() {
+        if let Some(end) = self.core().end() {
             return Err(end.clone());
         }
         let _entered = self.pieces.access.begin_piece()?;

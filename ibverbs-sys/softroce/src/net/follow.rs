@@ -50,12 +50,14 @@ impl Network {
         let Some(port) = address::port_of_slot(self.base, self.slot()) else {
             return false;
         };
-        if !changes.addresses {
+        let must_list = self.must_list.swap(false, Ordering::Relaxed);
+        if !changes.addresses && !must_list {
             return false;
         }
         // Without the list, no address is known to be lost. The table is updated after the kernel's
-        // next report.
+        // next report of any change.
         let Ok(list) = HostAddress::try_list() else {
+            self.must_list.store(true, Ordering::Relaxed);
             return false;
         };
         let has_fixed_addresses = !self.config.addresses.is_empty();
@@ -73,6 +75,7 @@ impl Network {
             let found = hosts.iter().find(|host| host.ip == ip);
             has_changed |= local_address.set_interface(found.map(|host| &host.interface));
         }
+        self.open_awaited();
         if has_fixed_addresses {
             return has_changed;
         }
@@ -117,6 +120,19 @@ impl Network {
             let _ = host_peers.listen(local_address.local);
         }
         Ok(true)
+    }
+
+    /// Opens the sockets of the addresses that the host has again, and for which queue pairs wait.
+    fn open_awaited(&self) {
+        let mut has_opened = false;
+        for (gid, local_address) in self.table.local_addresses() {
+            if local_address.must_open() {
+                has_opened |= self.open_socket(gid).is_ok_and(|opened| opened);
+            }
+        }
+        if has_opened {
+            self.publish(&self.groups.lock());
+        }
     }
 
     fn open_all(&self) {

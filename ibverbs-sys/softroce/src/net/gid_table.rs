@@ -53,6 +53,9 @@ pub(super) struct LocalAddress {
     /// Set while the host has the address. While clear, programs find an empty entry for the GIDs
     /// of the address.
     is_present: AtomicBool,
+    /// Set if a queue pair uses the address although its socket could not be opened, because the
+    /// host did not have the address.
+    is_awaited: AtomicBool,
     reserved: Mutex<Option<BoundAddress>>,
     endpoint: OnceLock<Arc<Endpoint>>,
 }
@@ -63,6 +66,7 @@ impl LocalAddress {
             local,
             interface: Mutex::new(interface),
             is_present: AtomicBool::new(true),
+            is_awaited: AtomicBool::new(false),
             reserved: Mutex::new(Some(udp)),
             endpoint: OnceLock::new(),
         }
@@ -112,6 +116,12 @@ impl LocalAddress {
     /// entries in the GID table instead of the GIDs of the address.
     pub(super) fn is_present(&self) -> bool {
         self.is_present.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the socket must be opened: the host has the address again, for which a queue
+    /// pair waits.
+    pub(super) fn must_open(&self) -> bool {
+        self.is_present() && self.is_awaited.load(Ordering::Relaxed)
     }
 
     /// Records the network interface that has the address at present, or `None` if the host does
@@ -214,6 +224,9 @@ impl Table {
             *reserved = Some(address);
             error
         });
+        local_address
+            .is_awaited
+            .store(opened.is_err(), Ordering::Relaxed);
         Some(opened.map(|socket| {
             prepare(&socket);
             let gid = first as u8;

@@ -57,6 +57,8 @@ pub(crate) struct Network {
     /// Set if packets are received at all addresses, and not only at those that queue pairs have
     /// used.
     pub(super) receives_everywhere: AtomicBool,
+    /// Set if the list of the host's addresses could not be read after the last report of a change.
+    pub(super) must_list: AtomicBool,
     /// Addresses of the host for which the program's user was told that they get no GID, because
     /// their port is in use.
     pub(super) reported: Mutex<HashSet<IpAddr>>,
@@ -137,6 +139,7 @@ impl Network {
             table,
             changes,
             receives_everywhere: AtomicBool::new(false),
+            must_list: AtomicBool::new(false),
             reported: Mutex::default(),
             config: config.clone(),
             base: config.port,

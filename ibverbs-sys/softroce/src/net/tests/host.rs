@@ -235,6 +235,29 @@ fn a_socket_that_cannot_be_opened_without_its_address_is_opened_later() {
 }
 
 #[test]
+fn the_socket_of_a_returned_address_is_opened_for_the_queue_pairs_that_use_it() {
+    let test = "the_socket_of_a_returned_address_is_opened_for_the_queue_pairs_that_use_it";
+    if !is_inside(&format!("net::tests::host::{test}")) {
+        return;
+    }
+    add_interface();
+    let config = config();
+    let [a, b] = [(); 2].map(|()| try_open(&config).unwrap());
+    ip("address delete 10.81.0.1/24 dev veth0");
+    a.activate(2);
+    b.activate(2);
+    assert_eq!((a.open_addresses(), b.open_addresses()), (1, 1));
+    ip("address add 10.81.0.1/24 dev veth0");
+    let end = Instant::now() + TIMEOUT;
+    while (a.open_addresses(), b.open_addresses()) != (2, 2) {
+        assert!(Instant::now() < end, "a socket is not opened");
+        a.update_from_host();
+        b.update_from_host();
+    }
+    assert_eq!(exchange(&a, &path(2, v4()), &b).source, v4());
+}
+
+#[test]
 fn a_change_of_routes_ends_the_trials_of_bursts() {
     if !is_inside("net::tests::host::a_change_of_routes_ends_the_trials_of_bursts") {
         return;

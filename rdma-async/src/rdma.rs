@@ -299,8 +299,9 @@ impl Rdma {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for a size of 0, [`Error::Refused`] if a limit of the peer would
-    /// be exceeded or the peer cannot allocate the memory, [`Error::Timeout`] if the peer does not
-    /// answer, and the error that ended the connection.
+    /// be exceeded, the peer cannot allocate the memory or has not answered thousands of earlier
+    /// requests, [`Error::Timeout`] if the peer does not answer, and the error that ended the
+    /// connection.
     pub async fn request_remote_mr(&self, layout: Layout) -> Result<RemoteMr> {
         observed!(&self.connection, RequestMemory, layout.size(), {
             if layout.size() == 0 {

@@ -81,6 +81,12 @@ impl PendingReplies {
         }
     }
 
+    /// Returns the number of replies that the peer has not sent yet, including those for which no
+    /// future waits any more.
+    pub(super) fn len(&self) -> usize {
+        self.table.lock().entries.len()
+    }
+
     /// Returns whether this end expects the reply to a request with the id `id`.
     pub(super) fn expects(&self, id: u64) -> bool {
         self.table.lock().entries.contains_key(&id)

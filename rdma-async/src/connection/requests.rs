@@ -20,7 +20,7 @@ use crate::memory::{Amount, Charge, Exceeded};
 
 /// Maximum number of queued requests of a peer. Bounds the memory of the queue: the connection of a
 /// peer that sends more ends.
-const MAX_WAITING: usize = 4096;
+pub(super) const MAX_WAITING: usize = 4096;
 
 /// Size, in bytes, from which memory is allocated and zeroed on a thread for blocking tasks,
 /// because that takes more than about 100 µs.
@@ -186,7 +186,7 @@ impl Connection {
 mod tests {
     use std::alloc::Layout;
     use std::pin::pin;
-    use std::task::{Context, Waker};
+    use std::task::{Context, Poll, Waker};
     use std::time::Duration;
 
     use super::*;
@@ -229,6 +229,33 @@ mod tests {
             while server.granted_memory().regions > 0 {
                 tokio::task::yield_now().await;
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn unanswered_requests_are_limited() {
+        let (client, server) = pair(|builder| builder).await;
+        let layout = Layout::new::<[u8; 64]>();
+        let mut unwoken = Context::from_waker(Waker::noop());
+        let latest = Instant::now() + Duration::from_secs(60);
+        // The control task of the server, which answers requests, does not run meanwhile.
+        let mut sent = 0;
+        let error = loop {
+            assert!(Instant::now() < latest, "only {sent} requests were sent");
+            let mut request = pin!(client.request_remote_mr(layout));
+            match request.as_mut().poll(&mut unwoken) {
+                Poll::Ready(outcome) => break outcome.unwrap_err(),
+                Poll::Pending => sent = client.connection().replies.len(),
+            }
+            server.connection().shard().poll();
+            client.connection().shard().poll();
+        };
+        assert!(matches!(error, Error::Refused { .. }), "{error}");
+        assert_eq!(sent, MAX_WAITING);
+        // Once the peer has answered, further requests succeed.
+        while client.request_remote_mr(layout).await.is_err() {
+            assert!(Instant::now() < latest, "no request succeeds");
+            tokio::task::yield_now().await;
         }
     }
 }

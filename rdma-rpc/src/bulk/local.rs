@@ -132,10 +132,14 @@ impl<'m> LocalPieces<'m> {
     /// the order in which they were taken. If the device has not ended an operation, the device may
     /// still access the memory, which then cannot be put back and is lost.
     pub(super) fn put_back(&mut self, piece: PieceMemory<'m>) {
-        if let (LocalMemory::Region { joined, .. }, PieceMemory::Region(piece)) =
+        if let (LocalMemory::Region { joined, .. }, PieceMemory::Region(mut piece)) =
             (&mut self.memory, piece)
         {
-            *joined = join(joined.take(), Some(piece));
+            match piece.try_as_mut_slice() {
+                Ok(_) => *joined = join(joined.take(), Some(piece)),
+                // Without the piece, `into_memory` does not return the whole memory.
+                Err(error) => tracing::error!(%error, "memory of a failed transfer is lost"),
+            }
         }
     }
 

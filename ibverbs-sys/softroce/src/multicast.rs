@@ -110,6 +110,18 @@ impl<T: HasUsage> Groups<T> {
         Ok(())
     }
 
+    /// Detaches the queue pair `member`, which is being destroyed, from all groups. Calls `leave`
+    /// for each group that has no queue pair left.
+    pub fn detach_all(&self, member: &Arc<T>, mut leave: impl FnMut(Ipv6Addr)) {
+        self.groups.write().retain(|&group, members| {
+            members.retain(|held| !Arc::ptr_eq(held.shared(), member));
+            if members.is_empty() {
+                leave(group);
+            }
+            !members.is_empty()
+        });
+    }
+
     /// Returns the queue pairs that are attached to the group with the GID `group`. Each of them
     /// receives the datagrams to the group.
     pub fn members(&self, group: Ipv6Addr) -> SmallVec<[Arc<T>; 8]> {
@@ -202,6 +214,22 @@ mod tests {
 
     fn group(number: u32) -> Ipv6Addr {
         Ipv4Addr::from(0xe000_0100 + number).to_ipv6_mapped()
+    }
+
+    #[test]
+    fn a_destroyed_member_leaves_all_groups() {
+        let groups = Joined::default();
+        let (one, two) = (Arc::<Member>::default(), Arc::<Member>::default());
+        for (number, member) in [(0, &one), (1, &one), (1, &two)] {
+            assert_eq!(groups.attach(group(number), member), Ok(()));
+        }
+        groups.groups.detach_all(&one, |group| {
+            groups.joined.borrow_mut().retain(|joined| *joined != group);
+        });
+        assert_eq!(groups.joined(), 1);
+        assert!(groups.groups.members(group(0)).is_empty());
+        assert_eq!(groups.groups.members(group(1)).len(), 1);
+        assert_eq!(one.0.close(), Ok(()));
     }
 
     #[test]

@@ -325,6 +325,12 @@ impl Nic {
     pub(crate) fn remove(&self, queue_pair: &QueuePair) {
         self.network.send_held();
         self.clear_recent();
+        self.cancel_timer(queue_pair);
+    }
+
+    /// Cancels the timer of `queue_pair`, which is being reset or destroyed. A timer that stays set
+    /// would delay the first timeout of the next connection.
+    pub(crate) fn cancel_timer(&self, queue_pair: &QueuePair) {
         self.timers.cancel(queue_pair.number(), queue_pair.alarm());
     }
 

@@ -200,6 +200,8 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
                 // copy.
                 let _ = queue_pair.withdraw_and_wait();
                 opened.nic.queue_pairs.remove(queue_pair.number());
+                let leave = |group| opened.nic.network.leave(group);
+                opened.nic.groups.detach_all(&queue_pair, leave);
                 queue_pair.close();
                 opened.nic.remove(&queue_pair);
             }

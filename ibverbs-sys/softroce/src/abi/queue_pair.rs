@@ -17,7 +17,7 @@ use crate::context::{Element, HasUsage, InUse};
 use crate::fault::Verb;
 use crate::nic::Nic;
 use crate::object_counts::{Counted, Kind};
-use crate::proto::Service;
+use crate::proto::{Service, State};
 use crate::queue_pair::{
     Adapter, Batch, CreateError, Creation, Handle, Modification, QueuePair, number_of, service_of,
 };
@@ -264,6 +264,9 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
                 // SAFETY: only the owner of the queue pair may read the field `state`, and the
                 // owner is in this call.
                 unsafe { (*qp).state = number_of(state) };
+                if state == State::Reset {
+                    object.nic.cancel_timer(&object.queue_pair);
+                }
                 if attr_mask & STATE != 0 && values.qp_state == ibv_qp_state::IBV_QPS_RTR {
                     object.nic.begin_handshake(&object.queue_pair);
                 }

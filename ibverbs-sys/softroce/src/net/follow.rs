@@ -3,6 +3,7 @@
 //! changes of the host.
 
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 
@@ -72,11 +73,22 @@ impl Network {
             if ip.is_loopback() || local_address.interface_name().is_none() {
                 continue;
             }
-            let found = hosts.iter().find(|host| host.ip == ip);
+            // The socket of a link-local address is bound to one interface. If the address returns
+            // on another interface, the entry stays empty.
+            let is_bound = |host: &&HostAddress| match local_address.local {
+                SocketAddr::V6(local) if local.scope_id() != 0 => {
+                    host.interface.index == local.scope_id()
+                }
+                _ => true,
+            };
+            let found = (hosts.iter()).find(|host| host.ip == ip && is_bound(host));
             has_changed |= local_address.set_interface(found.map(|host| &host.interface));
         }
         self.open_awaited();
         if has_fixed_addresses {
+            if has_changed {
+                self.join_on_new_interfaces();
+            }
             return has_changed;
         }
         for host in hosts {
@@ -101,6 +113,9 @@ impl Network {
         if self.receives_everywhere.load(Ordering::SeqCst) {
             self.open_all();
         }
+        if has_changed {
+            self.join_on_new_interfaces();
+        }
         has_changed
     }
 
@@ -109,12 +124,14 @@ impl Network {
     /// GID.
     pub(super) fn open_socket(&self, gid: u8) -> io::Result<bool> {
         let buffer = self.config.receive_buffer;
-        // Peers in 127/8 do not send to addresses of the host, and have no connections yet
-        // otherwise.
-        let prepare = |socket: &_| self.prepare(socket, &[]);
+        // Held until the table contains the socket, so that a new connection adds its peer to the
+        // packet filter of the socket.
+        let peers = self.peers.lock();
+        let prepare = |socket: &_| self.prepare(socket, &peers.listed());
         let Some(local_address) = self.table.open(gid.into(), buffer, prepare).transpose()? else {
             return Ok(false);
         };
+        drop(peers);
         if let Some(host_peers) = self.host_peers() {
             // On failure, processes of this host reach the address by packets.
             let _ = host_peers.listen(local_address.local);

@@ -2,7 +2,7 @@
 //! Multicast groups in the network. While the NIC is a member of a group, it has a socket for the
 //! group on each network interface.
 
-use std::collections::HashMap;
+use std::collections::hash_map::{Entry, HashMap};
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::sync::Arc;
@@ -15,65 +15,85 @@ use super::socket::Socket;
 use crate::address;
 use crate::config::Segmentation;
 
-/// Sockets of multicast groups, by the address of the group and the index of the network interface,
-/// each with the number of times that the group was joined.
-pub(super) type JoinedGroups = HashMap<(SocketAddr, u32), (usize, Arc<Endpoint>)>;
+/// The multicast groups that the NIC has joined, by their GIDs.
+pub(super) type JoinedGroups = HashMap<Ipv6Addr, JoinedGroup>;
+
+/// A multicast group that the NIC has joined.
+#[derive(Debug, Default)]
+pub(super) struct JoinedGroup {
+    /// Number of calls of [`Network::join`] that were not reversed by [`Network::leave`].
+    joins: usize,
+    /// Sockets that receive packets to the group, by the address of the group and the index of the
+    /// network interface.
+    sockets: HashMap<(SocketAddr, u32), Arc<Endpoint>>,
+}
 
 impl Network {
     /// Makes the NIC join a multicast group, so that packets to the group arrive at the NIC. Each
     /// call must be matched by a call of [`leave`](Self::leave).
     pub(crate) fn join(&self, group: Ipv6Addr) -> io::Result<()> {
-        let wanted = self.group_addresses(group);
-        if wanted.is_empty() {
-            let message = format!("{group} is no multicast group that the port's GIDs reach");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
         let mut groups = self.groups.lock();
-        let mut added = Vec::new();
-        for (at, gid, local_address) in wanted {
-            if groups.contains_key(&(at, local_address.interface())) {
-                continue;
-            }
-            let socket =
-                match Socket::join(at, local_address.local.ip(), self.config.receive_buffer) {
-                    Ok(socket) => socket,
-                    // The interface may be gone or without multicast.
-                    Err(_) if !added.is_empty() => continue,
-                    Err(error) => return Err(error),
-                };
-            self.prepare(&socket, &[]);
-            let endpoint = Endpoint {
-                socket,
-                gid,
-                tunnelled: self.table.tunnelled(gid),
-            };
-            added.push(((at, local_address.interface()), Arc::new(endpoint)));
-        }
-        for (at, endpoint) in added {
-            groups.insert(at, (0, endpoint));
-        }
-        for (at, _, local_address) in self.group_addresses(group) {
-            if let Some((members, _)) = groups.get_mut(&(at, local_address.interface())) {
-                *members += 1;
-            }
+        let joined = groups.entry(group).or_default();
+        let outcome = self.join_on_interfaces(group, joined);
+        match &outcome {
+            Ok(()) => joined.joins += 1,
+            Err(_) if joined.joins == 0 => drop(groups.remove(&group)),
+            Err(_) => {}
         }
         self.publish(&groups);
-        Ok(())
+        outcome
     }
 
     /// Reverses one call of [`join`](Self::join). After the last call for a group, the group's
     /// sockets are closed.
     pub(crate) fn leave(&self, group: Ipv6Addr) {
         let mut groups = self.groups.lock();
-        for (at, _, local_address) in self.group_addresses(group) {
-            if let Some((members, _)) = groups.get_mut(&(at, local_address.interface())) {
-                *members = members.saturating_sub(1);
-                if *members == 0 {
-                    groups.remove(&(at, local_address.interface()));
-                }
+        if let Entry::Occupied(mut joined) = groups.entry(group) {
+            let joins = &mut joined.get_mut().joins;
+            *joins = joins.saturating_sub(1);
+            if joined.get().joins == 0 {
+                joined.remove();
             }
         }
         self.publish(&groups);
+    }
+
+    /// Joins the groups of the NIC also on the network interfaces that the host has got since.
+    pub(super) fn join_on_new_interfaces(&self) {
+        let mut groups = self.groups.lock();
+        for (&group, joined) in groups.iter_mut() {
+            // An interface on which the group cannot be joined receives no packets to the group.
+            let _ = self.join_on_interfaces(group, joined);
+        }
+        self.publish(&groups);
+    }
+
+    /// Opens the sockets of the multicast group `group` on all network interfaces for which
+    /// `joined` has none. Fails if the group then has no socket.
+    fn join_on_interfaces(&self, group: Ipv6Addr, joined: &mut JoinedGroup) -> io::Result<()> {
+        let message = format!("{group} is no multicast group that the port's GIDs reach");
+        let mut failure = io::Error::new(io::ErrorKind::InvalidInput, message);
+        for (at, gid, local_address) in self.group_addresses(group) {
+            let Entry::Vacant(entry) = joined.sockets.entry((at, local_address.interface())) else {
+                continue;
+            };
+            match Socket::join(at, local_address.local.ip(), self.config.receive_buffer) {
+                Ok(socket) => {
+                    self.prepare(&socket, &[]);
+                    entry.insert(Arc::new(Endpoint {
+                        socket,
+                        gid,
+                        tunnelled: self.table.tunnelled(gid),
+                    }));
+                }
+                // The interface may be gone or without multicast.
+                Err(error) => failure = error,
+            }
+        }
+        match joined.sockets.is_empty() {
+            true => Err(failure),
+            false => Ok(()),
+        }
     }
 
     /// Returns the socket addresses at which packets to the multicast group `group` arrive, at most
@@ -121,7 +141,7 @@ impl Network {
             .table
             .local_addresses()
             .filter_map(|(_, local_address)| local_address.endpoint());
-        let of_groups = groups.values().map(|(_, endpoint)| endpoint);
+        let of_groups = groups.values().flat_map(|joined| joined.sockets.values());
         local_address.chain(of_groups).cloned().collect()
     }
 

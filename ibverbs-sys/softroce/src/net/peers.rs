@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::{SocketAddr, SocketAddrV4};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::network::Network;
 use crate::proto::Path;
@@ -15,7 +15,24 @@ use crate::proto::Path;
 /// number of these queue pairs. The packet filters of the sockets drop packets of connections from
 /// other addresses in 127/8.
 #[derive(Debug, Default)]
-pub(super) struct Peers(Mutex<HashMap<SocketAddrV4, usize>>);
+pub(super) struct Peers(Mutex<ConnectedPeers>);
+
+/// Contents of [`Peers`].
+#[derive(Debug, Default)]
+pub(super) struct ConnectedPeers(HashMap<SocketAddrV4, usize>);
+
+impl Peers {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ConnectedPeers> {
+        self.0.lock()
+    }
+}
+
+impl ConnectedPeers {
+    /// Returns the addresses from which the packet filters accept packets of connections.
+    pub(super) fn listed(&self) -> Vec<SocketAddrV4> {
+        self.0.keys().copied().collect()
+    }
+}
 
 impl Network {
     /// Prepares the network for a connection on `path` to the peer's queue pair number
@@ -27,11 +44,11 @@ impl Network {
         let Some(peer) = self.filtered_peer(path, queue_pair) else {
             return;
         };
-        let mut peers = self.peers.0.lock();
-        let count = peers.entry(peer).or_insert(0);
+        let mut peers = self.peers.lock();
+        let count = peers.0.entry(peer).or_insert(0);
         *count += 1;
         if *count == 1 {
-            let listed: Vec<SocketAddrV4> = peers.keys().copied().collect();
+            let listed = peers.listed();
             for socket in self
                 .table
                 .local_addresses()
@@ -50,7 +67,7 @@ impl Network {
         let Some(peer) = self.filtered_peer(path, queue_pair) else {
             return;
         };
-        if let Entry::Occupied(mut found) = self.peers.0.lock().entry(peer) {
+        if let Entry::Occupied(mut found) = self.peers.lock().0.entry(peer) {
             *found.get_mut() -= 1;
             if *found.get() == 0 {
                 found.remove();

@@ -12,6 +12,7 @@ use super::{
     AccessFlags, Arrival, Attributes, Completion, CompletionStatus, Counter, Event, Host,
     LocalFault, Memory, Mtu, Path, Payload, QueuePair, ReceiveRequest, Remote, RemoteFault,
     Segment, SendOperation, SendRequest, Sequence, Service, State, Time, Upcoming, WindowBinding,
+    Withdrawal,
 };
 use crate::transfer::{
     Kind, Peer, RequestProperties, Transfer, TransferHost, choose, depends_on_memory,
@@ -30,6 +31,8 @@ pub(crate) struct Machine {
     pub(crate) events: Vec<Event>,
     /// Set if peers can map the memory of this machine.
     pub(crate) is_mappable: bool,
+    /// Set if other processes are using the keys that are withdrawn.
+    pub(crate) has_keys_in_use: bool,
     /// Location of the peer that the transport is given: in this process, on this host, or
     /// elsewhere.
     pub(crate) peer: Peer,
@@ -59,6 +62,7 @@ impl Default for Machine {
             received: Vec::new(),
             events: Vec::new(),
             is_mappable: false,
+            has_keys_in_use: false,
             peer: Peer::Elsewhere,
             counts: [0; Counter::COUNT],
         }
@@ -359,6 +363,15 @@ impl Memory for Machine {
                 Ok(())
             }
             _ => Err(LocalFault::Bind),
+        }
+    }
+
+    fn withdraw(&self, _: u32) -> Withdrawal {
+        match self.has_keys_in_use {
+            true => Withdrawal::Pending {
+                delay: Duration::from_micros(1),
+            },
+            false => Withdrawal::Complete,
         }
     }
 

@@ -184,6 +184,7 @@ pub(super) mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
     use std::ops::RangeInclusive;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::Adapter;
     use crate::counters::{Counters, Tally};
@@ -196,6 +197,8 @@ pub(super) mod tests {
     pub(in crate::queue_pair) struct TestDevice {
         pub(in crate::queue_pair) memory: Registry,
         pub(in crate::queue_pair) shared_queues: SharedQueueDirectory,
+        /// Set if the network interface has a low MTU.
+        pub(in crate::queue_pair) has_low_mtu: AtomicBool,
     }
 
     impl Adapter for TestDevice {
@@ -209,6 +212,13 @@ pub(super) mod tests {
 
         fn mtu(&self) -> Mtu {
             Mtu::Mtu2048
+        }
+
+        fn mtu_of(&self, _: u8) -> Mtu {
+            match self.has_low_mtu.load(Ordering::Relaxed) {
+                true => Mtu::Mtu512,
+                false => self.mtu(),
+            }
         }
 
         fn gid(&self, index: u8) -> Option<Ipv6Addr> {

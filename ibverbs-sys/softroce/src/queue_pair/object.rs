@@ -208,9 +208,10 @@ impl QueuePair {
         let attributes = inner.transport.attributes_mut();
         plan.apply(wanted.values, attributes);
         let source = attributes.path.map_or(0, |path| path.source);
-        if attributes.path.is_some() {
+        let sets_path = plan.set.contains(Mask::PATH_MTU) || plan.set.contains(Mask::ADDRESS);
+        if sets_path && attributes.path.is_some() {
             // Both sides use the MTU of the network between them, even if the program has not asked
-            // for it.
+            // for it. Other modifications keep the MTU: a message may be in transfer.
             attributes.path_mtu = attributes.path_mtu.min(self.device.mtu_of(source));
         }
         let windows = self.device.windows(source, attributes.path_mtu);

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ibverbs_sys::{ibv_event_type, ibv_mtu, ibv_qp_attr, ibv_qp_cap, ibv_qp_state};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -491,6 +492,19 @@ fn queues_have_the_requested_capacities() {
     enter(&two, 7, State::Error).unwrap();
     assert_eq!(two.sender().post_all(&mut four), Ok(()));
     assert_eq!(bench.sent().len(), 7);
+}
+
+#[test]
+fn the_path_mtu_stays_when_the_mtu_of_the_interface_changes() {
+    let bench = bench(8);
+    let one = bench.queue_pair(7, Service::ReliableConnection);
+    move_to_state(&one, 8, State::ReadyToReceive);
+    bench.device.has_low_mtu.store(true, Ordering::Relaxed);
+    enter(&one, 8, State::ReadyToSend).unwrap();
+    assert_eq!(one.query().path_mtu, ibv_mtu::IBV_MTU_1024);
+    let two = bench.queue_pair(8, Service::ReliableConnection);
+    move_to_state(&two, 7, State::ReadyToReceive);
+    assert_eq!(two.query().path_mtu, ibv_mtu::IBV_MTU_512);
 }
 
 #[test]

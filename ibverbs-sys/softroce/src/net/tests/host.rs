@@ -258,6 +258,28 @@ fn the_socket_of_a_returned_address_is_opened_for_the_queue_pairs_that_use_it() 
 }
 
 #[test]
+fn a_group_is_also_joined_on_interfaces_that_the_host_gets_later() {
+    let test = "a_group_is_also_joined_on_interfaces_that_the_host_gets_later";
+    if !is_inside(&format!("net::tests::host::{test}")) {
+        return;
+    }
+    ip("link set lo up");
+    let network = try_open(&config()).unwrap();
+    let group: Ipv6Addr = "ff0e::ffff:239.192.7.1".parse().unwrap();
+    let sockets = || network.endpoints().sockets().count();
+    network.join(group).unwrap();
+    let before = sockets();
+    add_interface();
+    let end = Instant::now() + TIMEOUT;
+    while sockets() == before {
+        assert!(Instant::now() < end, "the group is not joined");
+        network.update_from_host();
+    }
+    network.leave(group);
+    assert_eq!(sockets(), 1);
+}
+
+#[test]
 fn a_change_of_routes_ends_the_trials_of_bursts() {
     if !is_inside("net::tests::host::a_change_of_routes_ends_the_trials_of_bursts") {
         return;

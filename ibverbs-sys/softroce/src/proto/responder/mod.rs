@@ -175,7 +175,7 @@ impl Responder {
             Err(Refusal::Invalid)
         } else if opcode.is_send() || opcode.is_write() {
             self.message.accept(endpoint, packet, host).map(|ends| {
-                self.message_sequence += u32::from(ends);
+                self.message_sequence = self.message_sequence.wrapping_add(u32::from(ends));
                 self.expected = sequence.next();
                 self.acknowledgement_pending |= packet.header.bth.acknowledge;
                 let receives = opcode.is_send() || packet.header.immediate.is_some();
@@ -192,8 +192,11 @@ impl Responder {
         } else {
             self.read(sequence, endpoint, packet, host)
         };
-        if let Err(refusal) = done {
-            self.refuse(refusal, endpoint, host);
+        match done {
+            // The repetition of a packet that waited for a key in use may arrive before the NAK
+            // that requests it. The NAK would then be wrong.
+            Ok(()) => self.key_in_use = None,
+            Err(refusal) => self.refuse(refusal, endpoint, host),
         }
     }
 

@@ -146,7 +146,7 @@ impl Responder {
     #[inline]
     fn advance(&mut self, end: Sequence, ends: bool) {
         self.expected = end;
-        self.message_sequence += u32::from(ends);
+        self.message_sequence = self.message_sequence.wrapping_add(u32::from(ends));
     }
 }
 

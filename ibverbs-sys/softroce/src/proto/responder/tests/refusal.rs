@@ -252,6 +252,23 @@ fn a_key_that_cannot_be_invalidated_is_an_access_error() {
 }
 
 #[test]
+fn a_repeated_send_whose_key_is_no_longer_in_use_is_acknowledged() {
+    let mut node = node();
+    let key = node.machine.register(vec![0; 8]);
+    node.machine.post_receive(1, 8);
+    node.machine.has_keys_in_use = true;
+    let mut send = made(O::SendOnlyInvalidate, 0);
+    send.invalidate = Some(key);
+    node.receive_made(send, &[]);
+    assert_eq!(answers(&mut node), []);
+    node.machine.has_keys_in_use = false;
+    // The requester repeats the packet before the responder has requested it.
+    node.receive_made(send, &[]);
+    assert_eq!(answers(&mut node), [(O::Acknowledge, 0, ACK)]);
+    assert_eq!(node.machine.receive_ends(), [(1, S::Success)]);
+}
+
+#[test]
 fn acknowledgements_before_a_refusal_are_sent_first() {
     let mut pair = Pair::new(RC);
     let there = pair.b.machine.register(pattern(1000));

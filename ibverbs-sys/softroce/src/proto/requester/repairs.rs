@@ -18,6 +18,9 @@ pub(super) struct Repairs {
     missing: VecDeque<Missing>,
     /// Number of missing packets that must be sent again.
     waiting: u32,
+    /// Index in `missing` before which no packet must be sent again. Saves a search from the start
+    /// for each packet that is sent again.
+    first_waiting: usize,
     /// Sequence number before which all packets have arrived or are missing. `None` if no packet is
     /// known to be missing.
     end: Option<Sequence>,
@@ -93,6 +96,7 @@ impl Repairs {
         {
             latest = later(latest, packet.resent);
             self.missing.pop_front();
+            self.first_waiting = self.first_waiting.saturating_sub(1);
         }
         if latest.distance(unanswered) <= 0 {
             self.clear();
@@ -172,7 +176,8 @@ impl Repairs {
         if self.waiting == 0 {
             return None;
         }
-        let waiting = self.missing.iter().find(|packet| packet.resent.is_none());
+        let mut rest = self.missing.range(self.first_waiting..);
+        let waiting = rest.find(|packet| packet.resent.is_none());
         waiting.map(|packet| packet.sequence)
     }
 
@@ -181,13 +186,19 @@ impl Repairs {
     /// the next new packet. If the peer receives the packet `sent` and still misses the repeated
     /// packet, the repeated packet is assumed to be lost again.
     pub(super) fn repeated(&mut self, sequence: Sequence, covers: u32, sent: Sequence) {
-        for packet in &mut self.missing {
-            let distance = packet.sequence.distance(sequence);
-            if distance >= 0 && (distance as u32) < covers {
-                packet.resent = Some(sent);
+        let is_before = |packet: &Missing| packet.sequence.distance(sequence) < 0;
+        let first = self.missing.partition_point(is_before);
+        for packet in self.missing.range_mut(first..) {
+            if packet.sequence.distance(sequence) as u32 >= covers {
+                break;
+            }
+            if packet.resent.replace(sent).is_none() {
+                self.waiting -= 1;
             }
         }
-        self.count_waiting();
+        let rest = self.missing.range(self.first_waiting..);
+        let is_resent = |packet: &&Missing| packet.resent.is_some();
+        self.first_waiting += rest.take_while(is_resent).count();
     }
 
     /// Schedules all missing packets to be sent once more, including packets that were sent again
@@ -199,9 +210,11 @@ impl Repairs {
         self.count_waiting();
     }
 
+    /// Counts the packets that must be sent again, after any of them may have changed.
     fn count_waiting(&mut self) {
         let waiting = self.missing.iter().filter(|packet| packet.resent.is_none());
         self.waiting = waiting.count() as u32;
+        self.first_waiting = 0;
     }
 }
 

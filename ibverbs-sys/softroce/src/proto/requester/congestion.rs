@@ -21,6 +21,8 @@ pub(super) struct Congestion {
     times: [u64; 2],
     /// Round trip time in nanoseconds with a full queue. `None` before the first overflow.
     full: Option<u64>,
+    /// The value of `full` at the last overflow, before it was increased.
+    full_at_overflow: u64,
 }
 
 /// Number of units in a packet. Window sizes are computed in units, so that a window can also
@@ -74,7 +76,9 @@ impl Congestion {
     /// Records a loss of packets. Returns `true` if a full queue in the network is the likely
     /// reason: the longer one of the last two round trip times exceeds the shortest time, which
     /// `pipe` has recorded, by at least an eighth, and by at least half of the excess that a full
-    /// queue caused before. If so, also updates the round trip time of a full queue.
+    /// queue caused before. If so, also updates the round trip time of a full queue. Without an
+    /// overflow for a long time, that time has become too long: no more than twice the excess at
+    /// the last overflow counts.
     pub(super) fn handle_loss(&mut self, pipe: &Pipe) -> bool {
         let [one, last] = self.times;
         let time = one.max(last);
@@ -85,15 +89,20 @@ impl Congestion {
             return false;
         }
         let known = self.full.unwrap_or(0);
+        let at_overflow = self.full_at_overflow.saturating_sub(shortest);
         let queue = known.saturating_sub(shortest);
-        self.full = if time - shortest >= queue / 4 * 3 {
-            Some(time)
+        let queue = queue.min(at_overflow.saturating_mul(2));
+        let known = shortest.saturating_add(queue);
+        let full = if time - shortest >= queue / 4 * 3 {
+            time
         } else if time - shortest >= queue / 2 {
             // The known time may be too long.
-            Some(known - (known - time) / 4)
+            known - (known - time) / 4
         } else {
             return false;
         };
+        self.full = Some(full);
+        self.full_at_overflow = full;
         true
     }
 
@@ -170,6 +179,17 @@ mod tests {
             pipe.measured(Duration::from_micros(130), 64, Time::default());
         }
         assert!(!congestion.handle_loss(&pipe));
+    }
+
+    #[test]
+    fn an_overflow_is_noticed_after_a_long_time_with_an_empty_queue() {
+        let (mut congestion, pipe) = sender(&[150, 180]);
+        assert!(congestion.handle_loss(&pipe));
+        for _ in 0..100_000 {
+            congestion.measured(SHORTEST);
+        }
+        congestion.measured(Duration::from_micros(180));
+        assert!(congestion.handle_loss(&pipe));
     }
 
     #[test]

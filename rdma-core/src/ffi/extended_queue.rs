@@ -125,7 +125,8 @@ impl CompletionQueueHandle {
         // number that is never dereferenced.
         let raw = unsafe { sys::ibv_create_cq_ex(context.as_raw(), &mut attributes) };
         let Some(raw) = NonNull::new(raw) else {
-            return Err(Error::verb("ibv_create_cq_ex", object(), Errno::last()));
+            let errno = Errno::last();
+            return Err(Error::verb("ibv_create_cq_ex", object(), errno));
         };
         // SAFETY: the queue was just created from these objects, with these fields.
         unsafe { Self::adopt_extended(raw, context, channel, domain, fields) }

@@ -105,6 +105,7 @@ fn checked(queue_pair: &QueuePairHandle, gid: Gid, verb: &'static str, errno: i3
     if errno == 0 {
         return Ok(());
     }
+    let errno = positive(errno);
     let object = format!("{}, group {gid}", queue_pair.describe());
-    Err(Error::verb(verb, object, positive(errno)))
+    Err(Error::verb(verb, object, errno))
 }

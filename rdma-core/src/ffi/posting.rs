@@ -131,7 +131,8 @@ impl QueuePairHandle {
 
     #[cold]
     fn post_error(&self, verb: &'static str, errno: i32) -> Error {
-        Error::verb(verb, self.describe(), positive(errno))
+        let errno = positive(errno);
+        Error::verb(verb, self.describe(), errno)
     }
 }
 

@@ -374,7 +374,8 @@ impl QueuePairHandle {
         if errno == 0 {
             Ok(())
         } else {
-            Err(Error::verb(verb, self.describe(), positive(errno)))
+            let errno = positive(errno);
+            Err(Error::verb(verb, self.describe(), errno))
         }
     }
 

@@ -111,8 +111,9 @@ impl QueuePairPlan {
                 granted: QueuePairSizes::default(),
             }),
             None => {
+                let errno = Errno::last();
                 let object = format!("queue pair {number:#x} of {}", context.describe());
-                Err(Error::verb("ibv_open_qp", object, Errno::last()))
+                Err(Error::verb("ibv_open_qp", object, errno))
             }
         }
     }

@@ -307,9 +307,14 @@ impl Extension {
 ///
 /// The driver of Linux's Soft-RoCE then removes one entry too many from the queue, and unlocks its
 /// lock twice. Later versions of rdma-core have corrected the number of entries (November 2024) and
-/// the lock (June 2025). Soft-RoCE is recognised by its missing vendor ID, which all other drivers
-/// report. A device whose query fails is treated as Soft-RoCE.
+/// the lock (June 2025).
 fn has_end_poll_defect(context: &ContextHandle) -> bool {
+    is_soft_roce_of_linux(context)
+}
+
+/// Returns whether the device may be Soft-RoCE of Linux, which is recognised by its missing vendor
+/// ID: all other drivers report one. A device whose query fails is treated as Soft-RoCE.
+pub(super) fn is_soft_roce_of_linux(context: &ContextHandle) -> bool {
     const NO_VENDOR: u32 = 0x00ff_ffff;
     let attributes = context.query_device();
     attributes.map_or(true, |attributes| attributes.vendor_id == NO_VENDOR)

@@ -403,6 +403,56 @@ fn an_unsignaled_request_that_a_batch_leaves_behind_is_completed_by_another_batc
     assert_eq!(free.len(), queue.capacity());
 }
 
+/// Panics when it is dropped, if the field is `true`.
+struct Panics(bool);
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        if self.0 {
+            // Like a panic, but without a message.
+            std::panic::resume_unwind(Box::new(()));
+        }
+    }
+}
+
+/// Checks that a batch leaves its posted unsignaled requests to a later request before it drops the
+/// memory of the others, because that drop may panic.
+#[test]
+fn a_batch_whose_memory_panics_loses_no_slot() {
+    let context = context();
+    let domain = context.protection_domain().unwrap();
+    let pair = Pair::in_domain(&domain, |builder| builder, &Default::default());
+    let there = exposed(&domain, 8, AccessFlags::REMOTE);
+    let ops = || {
+        // SAFETY: the context is open, and only this thread uses it.
+        unsafe { &mut (*context.as_raw()).ops }
+    };
+    let driver = ops().post_send.replace(send_first).unwrap();
+    let _ = SEND_ALL.set(driver);
+    let queue = pair.left.concurrent_send_queue();
+    let write = |panics| {
+        let memory = pattern(&domain, 8, 1);
+        let memory = rdma_core::memory::Tagged::new(memory, Panics(panics));
+        SendRequest::write(memory, there.remote())
+    };
+    let mut batch = queue.batch(2);
+    for panics in [false, true] {
+        let slot = queue.reserve().unwrap();
+        batch.push(slot, write(panics).unsignaled()).unwrap();
+    }
+    assert_eq!(batch.post().unwrap_err().posted, 1);
+    ops().post_send = Some(driver);
+    let dropped = catch_unwind(AssertUnwindSafe(|| drop(batch)));
+    assert!(dropped.is_err());
+    queue.post(queue.reserve().unwrap(), write(false)).unwrap();
+    let done = common::succeed(pair.left.send_completions());
+    for (slot, _) in queue.complete(&done) {
+        queue.release(slot);
+    }
+    let free: Vec<_> = std::iter::from_fn(|| queue.reserve()).collect();
+    assert_eq!(free.len(), queue.capacity());
+}
+
 #[test]
 fn requests_of_a_scope_whose_completions_are_lost_are_forgotten_by_the_device() {
     let context = context();

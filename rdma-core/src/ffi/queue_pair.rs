@@ -442,7 +442,7 @@ impl Drop for QueuePairHandle {
         let remains = QueuePairDestruction {
             raw: self.raw,
             name: self.describe(),
-            completions: self.completions.clone(),
+            completions: self.completions.to_vec(),
             parents: Box::new(parents),
             memory: mem::take(self.abandoned.get_mut()),
         };

@@ -3,11 +3,13 @@
 mod common;
 
 use std::collections::HashSet;
-use std::sync::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use common::{Pair, bytes, completion, eventually, exposed, pattern, succeed};
+use rdma_core::memory::Tagged;
 use rdma_core::queue_pair::ConcurrentSendQueue;
 use rdma_core::queue_pair::ReservedSlot;
 use rdma_core::{AccessFlags, Buffer, ConnectOptions, Error, SendRequest, WorkCompletion};
@@ -382,4 +384,42 @@ fn two_concurrent_queues_of_unsignaled_requests_go_on() {
             assert!(ended > 0);
         }
     }
+}
+
+/// Increments a counter when it is dropped, and then panics if the other field is `true`.
+struct Dropped(Arc<AtomicUsize>, bool);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        if self.1 {
+            // Like a panic, but without a message.
+            std::panic::resume_unwind(Box::new(()));
+        }
+    }
+}
+
+#[test]
+fn memory_that_panics_when_it_is_dropped_does_not_keep_the_rest_of_its_chain() {
+    let pair = Pair::new();
+    let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
+    let queue = pair.left.concurrent_send_queue();
+    let count = Arc::new(AtomicUsize::new(0));
+    for (panics, signaled) in [(false, false), (true, false), (false, true)] {
+        let value = Dropped(Arc::clone(&count), panics);
+        let memory = Tagged::new(pattern(&pair.domain, 8, 1), value);
+        let request = SendRequest::write(memory, target.remote());
+        let request = if signaled {
+            request
+        } else {
+            request.unsignaled()
+        };
+        queue.post(queue.reserve().unwrap(), request).unwrap();
+    }
+    let completion = succeed(pair.left.send_completions());
+    let dropped = catch_unwind(AssertUnwindSafe(|| drop(queue.complete(&completion))));
+    assert!(dropped.is_err());
+    assert_eq!(count.load(Ordering::Relaxed), 3);
+    let free: Vec<_> = std::iter::from_fn(|| queue.reserve()).collect();
+    assert_eq!(free.len(), queue.capacity());
 }

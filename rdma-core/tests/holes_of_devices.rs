@@ -265,6 +265,70 @@ fn a_post_that_the_device_refuses_gives_memory_and_slot_back() {
     pair.check();
 }
 
+/// The driver's function for posting, which [`send_and_fail`] calls.
+static SEND_AND_FAIL: OnceLock<PostSend> = OnceLock::new();
+
+/// Posts the requests, fails, and reports no request as refused, like the driver of Linux's
+/// Soft-RoCE if the notification of the kernel fails.
+unsafe extern "C" fn send_and_fail(
+    queue_pair: *mut sys::ibv_qp,
+    wr: *mut sys::ibv_send_wr,
+    bad: *mut *mut sys::ibv_send_wr,
+) -> i32 {
+    let post = SEND_AND_FAIL.get().expect("it was replaced");
+    // SAFETY: the arguments are those of the intercepted call.
+    unsafe {
+        assert_eq!(post(queue_pair, wr, bad), 0);
+        *bad = ptr::null_mut();
+    }
+    libc::EIO
+}
+
+/// Checks that no memory is given back while the device may use it.
+#[test]
+fn a_request_that_a_failed_call_may_have_posted_is_in_flight() {
+    let context = context();
+    let domain = context.protection_domain().unwrap();
+    let inline = |builder: rdma_core::QueuePairBuilder| builder.inline_data(8);
+    let pair = Pair::in_domain(&domain, inline, &Default::default());
+    let there = exposed(&domain, 8, AccessFlags::REMOTE);
+    let ops = || {
+        // SAFETY: the context is open, and only this thread uses it.
+        unsafe { &mut (*context.as_raw()).ops }
+    };
+    let driver = ops().post_send.replace(send_and_fail).unwrap();
+    let _ = SEND_AND_FAIL.set(driver);
+    let write = |seed| SendRequest::write(pattern(&domain, 8, seed), there.remote());
+    let done = || common::succeed(pair.left.send_completions());
+    // Each queue has a path for simple requests, and one for any other request.
+    let mut sends = pair.left.send_queue();
+    sends.post(write(1)).unwrap();
+    assert_eq!(sends.complete(&done()).count(), 1);
+    sends.post(write(2).inline()).unwrap();
+    assert_eq!(sends.complete(&done()).count(), 1);
+    let inline = SendRequest::write(&[3; 8], there.remote());
+    sends.post_inline(inline).unwrap();
+    assert_eq!(sends.in_flight(), 1);
+    assert_eq!(sends.complete(&done()).count(), 0);
+    assert_eq!(sends.in_flight(), 0);
+    let concurrent = pair.left.concurrent_send_queue();
+    for request in [write(4), write(5).inline()] {
+        let slot = concurrent.reserve().unwrap();
+        concurrent.post(slot, request).unwrap();
+        assert_eq!(concurrent.complete(&done()).count(), 1);
+    }
+    let source = pattern(&domain, 8, 6);
+    let scope = pair.left.scope(Duration::from_secs(60), |scope| {
+        let write = SendRequest::write(source.as_slice(), there.remote());
+        scope.post(write).unwrap().wait().unwrap();
+    });
+    scope.unwrap();
+    let mut content = [0; 8];
+    there.read_at(0, &mut content).unwrap();
+    assert_eq!(content[..], common::bytes(8, 6));
+    ops().post_send = Some(driver);
+}
+
 /// The driver's function for posting, which [`send_first`] calls.
 static SEND_ALL: OnceLock<PostSend> = OnceLock::new();
 
@@ -335,6 +399,56 @@ fn an_unsignaled_request_that_a_batch_leaves_behind_is_completed_by_another_batc
         }
     }
     assert_eq!(posted, [], "every request came back");
+    let free: Vec<_> = std::iter::from_fn(|| queue.reserve()).collect();
+    assert_eq!(free.len(), queue.capacity());
+}
+
+/// Panics when it is dropped, if the field is `true`.
+struct Panics(bool);
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        if self.0 {
+            // Like a panic, but without a message.
+            std::panic::resume_unwind(Box::new(()));
+        }
+    }
+}
+
+/// Checks that a batch leaves its posted unsignaled requests to a later request before it drops the
+/// memory of the others, because that drop may panic.
+#[test]
+fn a_batch_whose_memory_panics_loses_no_slot() {
+    let context = context();
+    let domain = context.protection_domain().unwrap();
+    let pair = Pair::in_domain(&domain, |builder| builder, &Default::default());
+    let there = exposed(&domain, 8, AccessFlags::REMOTE);
+    let ops = || {
+        // SAFETY: the context is open, and only this thread uses it.
+        unsafe { &mut (*context.as_raw()).ops }
+    };
+    let driver = ops().post_send.replace(send_first).unwrap();
+    let _ = SEND_ALL.set(driver);
+    let queue = pair.left.concurrent_send_queue();
+    let write = |panics| {
+        let memory = pattern(&domain, 8, 1);
+        let memory = rdma_core::memory::Tagged::new(memory, Panics(panics));
+        SendRequest::write(memory, there.remote())
+    };
+    let mut batch = queue.batch(2);
+    for panics in [false, true] {
+        let slot = queue.reserve().unwrap();
+        batch.push(slot, write(panics).unsignaled()).unwrap();
+    }
+    assert_eq!(batch.post().unwrap_err().posted, 1);
+    ops().post_send = Some(driver);
+    let dropped = catch_unwind(AssertUnwindSafe(|| drop(batch)));
+    assert!(dropped.is_err());
+    queue.post(queue.reserve().unwrap(), write(false)).unwrap();
+    let done = common::succeed(pair.left.send_completions());
+    for (slot, _) in queue.complete(&done) {
+        queue.release(slot);
+    }
     let free: Vec<_> = std::iter::from_fn(|| queue.reserve()).collect();
     assert_eq!(free.len(), queue.capacity());
 }

@@ -1,16 +1,15 @@
 //! Established connections, and connections that are being established.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 
 use super::{
     ConnectionError, ConnectionEventKind, ConnectionId, ConnectionParameters, ConnectionRequest,
     ConnectionStep, EventChannel, PeerParameters,
 };
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::queue_pair::{PreparedQueuePair, QueuePair};
 
 /// The local side of a connection that is not established yet, but already has its queue pair.
@@ -118,17 +117,93 @@ pub struct Connection {
     pair: QueuePair,
     peer: PeerParameters,
     waiting: EventWaiter,
-    /// Set once the connection has been disconnected, or split by [`Self::into_parts`].
-    ended: AtomicBool,
-    /// State that the events have reported. Locked by the thread that waits for events: an event is
-    /// read only once, so that thread stores the reported state for the threads that wait next.
-    reported: Mutex<ReportedState>,
+    events: SharedEvents,
+}
+
+/// The knowledge that the threads of a connection share, and the right to read events. An event can
+/// be read only once, so one thread at a time reads events, and stores the state that they report
+/// for the threads that wait.
+#[derive(Debug, Default)]
+struct SharedEvents {
+    known: Mutex<Known>,
+    /// Notified when a thread stops reading events, and when this side disconnects.
+    changed: Condvar,
+}
+
+/// The state that [`SharedEvents`] protects by its lock.
+#[derive(Debug, Clone, Copy, Default)]
+struct Known {
+    /// Set once this side has disconnected, or the connection was split by
+    /// [`Connection::into_parts`].
+    has_ended: bool,
+    reported: ReportedState,
+    /// Set while a thread reads events.
+    is_reading: bool,
+}
+
+impl SharedEvents {
+    fn known(&self) -> Known {
+        *self.known.lock()
+    }
+
+    /// Records that this side disconnects. Returns whether that is new.
+    fn end(&self) -> bool {
+        let mut known = self.known.lock();
+        let is_new = !std::mem::replace(&mut known.has_ended, true);
+        self.changed.notify_all();
+        is_new
+    }
+
+    /// Takes the right to read events. Waits while another thread has the right. Returns `None` if
+    /// `deadline` passes first or `is_enough` returns `true`.
+    fn read(
+        &self,
+        deadline: Option<Instant>,
+        is_enough: impl Fn(&Known) -> bool,
+    ) -> Option<ReadingRight<'_>> {
+        let mut known = self.known.lock();
+        while !is_enough(&known) {
+            if !known.is_reading {
+                known.is_reading = true;
+                return Some(ReadingRight(self));
+            }
+            match deadline {
+                Some(deadline) => {
+                    let waited = self.changed.wait_until(&mut known, deadline);
+                    if waited.timed_out() && known.is_reading {
+                        return None;
+                    }
+                }
+                None => self.changed.wait(&mut known),
+            }
+        }
+        None
+    }
+}
+
+/// The right of one thread to read the events of a connection. The lock is not held meanwhile, so
+/// that other threads wait no longer than their own time limits.
+struct ReadingRight<'a>(&'a SharedEvents);
+
+impl ReadingRight<'_> {
+    /// Stores the state that an event has reported.
+    fn report(&self, state: ReportedState) {
+        self.0.known.lock().reported = state;
+    }
+}
+
+impl Drop for ReadingRight<'_> {
+    fn drop(&mut self) {
+        self.0.known.lock().is_reading = false;
+        self.0.changed.notify_all();
+    }
 }
 
 /// State of a connection as reported by the events read so far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum ReportedState {
     /// No event has reported an end.
+    #[default]
     Open,
     /// The peer has disconnected, or has confirmed that this side has disconnected.
     Disconnected,
@@ -143,8 +218,7 @@ impl Connection {
             pair,
             peer,
             waiting,
-            ended: AtomicBool::new(false),
-            reported: Mutex::new(ReportedState::Open),
+            events: SharedEvents::default(),
         }
     }
 
@@ -177,8 +251,9 @@ impl Connection {
     }
 
     /// Waits until the peer has disconnected or exited, or until `timeout` has passed (`None`: no
-    /// timeout). Returns whether the peer has disconnected. If so, the queue pair is in the error
-    /// state.
+    /// timeout). Returns whether the peer has disconnected. If so, the queue pair has been moved to
+    /// the error state and the disconnection was confirmed to the peer; a failure of these verbs is
+    /// only logged.
     ///
     /// Several threads may wait at the same time.
     ///
@@ -190,14 +265,15 @@ impl Connection {
     /// [`ConnectionError::DeviceRemoved`], and the error of `rdma_get_cm_event`.
     pub fn wait_disconnected(&self, timeout: Option<Duration>) -> Result<bool> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        if self.ended.load(Ordering::Acquire) {
-            return Ok(true);
-        }
-        let Some(mut reported) = self.lock_reported(deadline) else {
-            return Ok(self.ended.load(Ordering::Acquire));
+        let Some(reader) = self.events.read(deadline, |known| known.has_ended) else {
+            return Ok(self.events.known().has_ended);
         };
-        while !self.ended.load(Ordering::Acquire) {
-            if *reported == ReportedState::DeviceRemoved {
+        loop {
+            let known = self.events.known();
+            if known.has_ended {
+                return Ok(true);
+            }
+            if known.reported == ReportedState::DeviceRemoved {
                 return Err(self.waiting.removed());
             }
             let Some(event) = self.waiting.channel.next_until(deadline)? else {
@@ -205,24 +281,20 @@ impl Connection {
             };
             match event.kind {
                 ConnectionEventKind::Disconnected => {
-                    *reported = ReportedState::Disconnected;
-                    self.end()?;
+                    reader.report(ReportedState::Disconnected);
+                    match self.end() {
+                        Err(removed @ Error::Connection(ConnectionError::DeviceRemoved { .. })) => {
+                            return Err(removed);
+                        }
+                        Err(error) => self.log_failed_end(&error),
+                        Ok(()) => {}
+                    }
                 }
                 // This side has disconnected meanwhile.
-                ConnectionEventKind::TimewaitExit => *reported = ReportedState::Disconnected,
-                ConnectionEventKind::DeviceRemoval => *reported = ReportedState::DeviceRemoved,
+                ConnectionEventKind::TimewaitExit => reader.report(ReportedState::Disconnected),
+                ConnectionEventKind::DeviceRemoval => reader.report(ReportedState::DeviceRemoved),
                 _ => {}
             }
-        }
-        Ok(true)
-    }
-
-    /// Locks the reported state. Waits until `deadline` if another thread has the lock because it
-    /// waits for events. Returns `None` if the deadline passes first.
-    fn lock_reported(&self, deadline: Option<Instant>) -> Option<MutexGuard<'_, ReportedState>> {
-        match deadline {
-            Some(deadline) => self.reported.try_lock_until(deadline),
-            None => Some(self.reported.lock()),
         }
     }
 
@@ -241,40 +313,46 @@ impl Connection {
     /// [`Self::is_connected`] or this method, or drops the connection. Dropping the `Connection`
     /// disconnects without waiting.
     ///
+    /// Several threads may call this method, and the program may call it again after an error. Each
+    /// call waits until the peer has confirmed.
+    ///
     /// # Errors
     ///
     /// [`ConnectionError::TimedOut`] if the peer does not confirm, and the errors of the verbs that
     /// this method calls. The connection has ended in any case.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&self) -> Result<()> {
-        if self.ended.load(Ordering::Acquire) {
-            return Ok(());
-        }
         self.end()?;
         let step = ConnectionStep::Disconnecting;
-        // Another thread may be waiting for the same event.
         let deadline = Instant::now().checked_add(self.waiting.timeout);
-        let Some(mut reported) = self.lock_reported(deadline) else {
-            return Err(self.waiting.timed_out(step).into());
+        // Another thread may be reading the same event.
+        let is_reported = |known: &Known| known.reported != ReportedState::Open;
+        let Some(reader) = self.events.read(deadline, is_reported) else {
+            return match self.events.known().reported {
+                ReportedState::Open => Err(self.waiting.timed_out(step).into()),
+                ReportedState::Disconnected => Ok(()),
+                ReportedState::DeviceRemoved => Err(self.waiting.removed()),
+            };
         };
-        match *reported {
-            ReportedState::Open => {}
-            ReportedState::Disconnected => return Ok(()),
-            ReportedState::DeviceRemoved => return Err(self.waiting.removed()),
-        }
         self.waiting.until_time(deadline, step, |kind| match kind {
             // The peer may have disconnected first.
-            ConnectionEventKind::Disconnected | ConnectionEventKind::TimewaitExit => Ok(()),
-            other => Err(other),
-        })?;
-        *reported = ReportedState::Disconnected;
-        Ok(())
+            ConnectionEventKind::Disconnected | ConnectionEventKind::TimewaitExit => {
+                reader.report(ReportedState::Disconnected);
+                Ok(())
+            }
+            other => {
+                if matches!(other, ConnectionEventKind::DeviceRemoval) {
+                    reader.report(ReportedState::DeviceRemoved);
+                }
+                Err(other)
+            }
+        })
     }
 
     /// Moves the queue pair to the error state, and disconnects: informs the peer, or confirms if
     /// the peer has disconnected first. Later calls have no effect.
     fn end(&self) -> Result<()> {
-        if self.ended.swap(true, Ordering::AcqRel) {
+        if !self.events.end() {
             return Ok(());
         }
         let failed = self.pair.fail();
@@ -285,10 +363,16 @@ impl Connection {
         }
     }
 
+    /// Logs the error of [`Self::end`] if the caller does not return it.
+    fn log_failed_end(&self, error: &Error) {
+        // The connection may have ended already.
+        tracing::debug!(peer = %self.waiting.peer, %error, "disconnecting at the end");
+    }
+
     /// Splits the connection into its identifier, its queue pair and the peer's parameters, without
     /// disconnecting.
     pub fn into_parts(self) -> (ConnectionId, QueuePair, PeerParameters) {
-        self.ended.store(true, Ordering::Release);
+        self.events.end();
         (self.id.clone(), self.pair.clone(), self.peer.clone())
     }
 }
@@ -296,8 +380,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
-            // The connection may have ended already.
-            tracing::debug!(peer = %self.waiting.peer, %error, "disconnecting at the end");
+            self.log_failed_end(&error);
         }
     }
 }
@@ -394,5 +477,62 @@ impl EventWaiter {
             peer: self.peer.clone(),
         }
         .into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn after(time: Duration) -> Option<Instant> {
+        Instant::now().checked_add(time)
+    }
+
+    #[test]
+    fn a_thread_waits_for_a_reader_no_longer_than_its_own_deadline() {
+        let events = SharedEvents::default();
+        let reader = events.read(None, |_| false).unwrap();
+        let short = Duration::from_millis(20);
+        assert!(events.read(after(short), |_| false).is_none());
+        assert!(!events.known().has_ended, "the lock is free");
+        drop(reader);
+        assert!(events.read(after(short), |_| false).is_some());
+    }
+
+    #[test]
+    fn an_end_by_this_side_ends_the_waits_of_threads_that_do_not_read() {
+        let events = SharedEvents::default();
+        let _reader = events.read(None, |_| false).unwrap();
+        thread::scope(|scope| {
+            let waits = [None, after(LONG)].map(|deadline| {
+                let events = &events;
+                scope.spawn(move || events.read(deadline, |known| known.has_ended).is_none())
+            });
+            assert!(events.end());
+            assert!(!events.end());
+            for wait in waits {
+                assert!(wait.join().unwrap());
+            }
+        });
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_a_reader_gets_the_state_that_the_reader_has_stored() {
+        let events = SharedEvents::default();
+        let reader = events.read(None, |_| false).unwrap();
+        thread::scope(|scope| {
+            let is_reported = |known: &Known| known.reported != ReportedState::Open;
+            let events = &events;
+            let wait = scope.spawn(move || events.read(after(LONG), is_reported).is_none());
+            reader.report(ReportedState::Disconnected);
+            drop(reader);
+            assert!(wait.join().unwrap());
+        });
+        assert_eq!(events.known().reported, ReportedState::Disconnected);
+        assert!(!events.known().is_reading);
     }
 }

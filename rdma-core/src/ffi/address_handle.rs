@@ -161,8 +161,9 @@ pub(crate) fn vector_of_completion(
     if errno == 0 {
         return Ok(AddressVector::from_raw(&vector));
     }
+    let errno = positive(errno);
     let object = format!("{} port {port}", context.describe());
-    Err(Error::verb("ibv_init_ah_from_wc", object, positive(errno)))
+    Err(Error::verb("ibv_init_ah_from_wc", object, errno))
 }
 
 /// Returns the `ibv_rate` code for a rate in Mbit/s; `None` if the rate has no code.

@@ -39,9 +39,10 @@ pub(crate) fn advise(
         let errno =
             unsafe { sys::ibv_advise_mr(domain.as_raw(), advice, flags as _, &mut element, 1) };
         if errno != 0 {
+            let errno = positive(errno);
             let device = domain.context().describe();
             let object = format!("{piece} bytes of a memory region of {device}");
-            return Err(Error::verb("ibv_advise_mr", object, positive(errno)));
+            return Err(Error::verb("ibv_advise_mr", object, errno));
         }
         start += piece;
     }

@@ -116,8 +116,9 @@ impl Allocation {
         // SAFETY: the range is exactly the mapping that `memory` owns; the advice changes no byte.
         let answer = unsafe { libc::madvise(start.as_ptr().cast(), mapped, libc::MADV_HUGEPAGE) };
         if answer != 0 {
+            let errno = Errno::last();
             let object = format!("{len} bytes of memory");
-            return Err(Error::verb("madvise", object, Errno::last()));
+            return Err(Error::verb("madvise", object, errno));
         }
         Ok(memory)
     }
@@ -144,8 +145,9 @@ impl Allocation {
             )
         };
         if start == libc::MAP_FAILED {
+            let errno = Errno::last();
             let object = format!("{len} bytes of memory in pages of {page}");
-            return Err(Error::verb("mmap", object, Errno::last()));
+            return Err(Error::verb("mmap", object, errno));
         }
         let mapping = NonNull::new(start.cast::<u8>()).expect("the kernel maps nothing at 0");
         let ahead = if slack == 0 {
@@ -188,8 +190,9 @@ impl Allocation {
             )
         };
         if start == libc::MAP_FAILED {
+            let errno = Errno::last();
             let object = format!("{len} bytes of a file from {offset} on");
-            return Err(Error::verb("mmap", object, Errno::last()));
+            return Err(Error::verb("mmap", object, errno));
         }
         let start = NonNull::new(start.cast()).expect("the kernel maps nothing at 0");
         // SAFETY: the bytes were just mapped for reading and writing; the caller guarantees that no

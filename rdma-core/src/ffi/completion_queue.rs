@@ -98,7 +98,8 @@ impl CompletionQueueHandle {
             )
         };
         let Some(raw) = NonNull::new(raw) else {
-            return Err(Error::verb("ibv_create_cq", object(), Errno::last()));
+            let errno = Errno::last();
+            return Err(Error::verb("ibv_create_cq", object(), errno));
         };
         // SAFETY: the queue was just created from this context and channel.
         Ok(unsafe { Self::adopt(raw, context, channel, None) })

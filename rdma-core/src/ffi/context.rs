@@ -205,8 +205,9 @@ impl ContextHandle {
         let failed =
             unsafe { sys::ibv_query_pkey(self.raw.as_ptr(), port, index.into(), &mut key) };
         if failed != 0 {
+            let errno = positive(failed);
             let object = format!("device {} port {port} P_Key index {index}", self.name);
-            return Err(Error::verb("ibv_query_pkey", object, positive(failed)));
+            return Err(Error::verb("ibv_query_pkey", object, errno));
         }
         Ok(u16::from_be(key))
     }
@@ -218,8 +219,9 @@ impl ContextHandle {
         let errno =
             unsafe { sys::ibv_query_gid_ex(self.raw.as_ptr(), port.into(), index, &mut entry, 0) };
         if errno != 0 {
+            let errno = positive(errno);
             let object = format!("device {} port {port} GID index {index}", self.name);
-            return Err(Error::verb("ibv_query_gid_ex", object, positive(errno)));
+            return Err(Error::verb("ibv_query_gid_ex", object, errno));
         }
         Ok(entry)
     }
@@ -229,8 +231,9 @@ impl ContextHandle {
         // SAFETY: the context is open and `attributes` is a valid place for the answer.
         let errno = unsafe { sys::ibv_query_port(self.raw.as_ptr(), port, &mut attributes) };
         if errno != 0 {
+            let errno = positive(errno);
             let object = format!("device {} port {port}", self.name);
-            return Err(Error::verb("ibv_query_port", object, positive(errno)));
+            return Err(Error::verb("ibv_query_port", object, errno));
         }
         Ok(attributes)
     }
@@ -254,7 +257,8 @@ impl ContextHandle {
         if errno == 0 {
             Ok(())
         } else {
-            Err(Error::verb(verb, self.describe(), positive(errno)))
+            let errno = positive(errno);
+            Err(Error::verb(verb, self.describe(), errno))
         }
     }
 }

@@ -104,7 +104,8 @@ impl CountersHandle {
         if errno == 0 {
             Ok(())
         } else {
-            Err(Error::verb(verb, self.context.describe(), positive(errno)))
+            let errno = positive(errno);
+            Err(Error::verb(verb, self.context.describe(), errno))
         }
     }
 }

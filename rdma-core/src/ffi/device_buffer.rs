@@ -30,8 +30,9 @@ impl DeviceBuffer {
         // SAFETY: the new handle keeps the handle of the domain, which keeps the domain valid.
         let start = unsafe { sys::ibv_alloc_buf(domain.as_raw(), len, &mut raw) };
         let (Some(start), Some(raw)) = (NonNull::new(start.cast::<u8>()), NonNull::new(raw)) else {
+            let errno = Errno::last();
             let object = format!("{len} bytes of {}", domain.context().describe());
-            return Err(Error::verb("ibv_alloc_buf", object, Errno::last()));
+            return Err(Error::verb("ibv_alloc_buf", object, errno));
         };
         let buffer = Self {
             raw,

@@ -118,8 +118,9 @@ impl DeviceMemoryHandle {
         if errno == 0 {
             return Ok(());
         }
+        let errno = positive(errno);
         let object = format!("memory of {}", self.context.describe());
-        Err(Error::verb(verb, object, positive(errno)))
+        Err(Error::verb(verb, object, errno))
     }
 }
 

@@ -196,7 +196,8 @@ impl QueuePairHandle {
     }
 
     fn refused(&self, verb: &'static str, errno: i32) -> Error {
-        Error::verb(verb, self.describe(), positive(errno))
+        let errno = positive(errno);
+        Error::verb(verb, self.describe(), errno)
     }
 
     fn mark_sends(&self, id: u64, destination: Option<&AddressHandleOwner>) -> i32 {

@@ -29,7 +29,8 @@ impl ContextHandle {
             flags < 0 || libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) < 0
         };
         if failed {
-            return Err(Error::verb("fcntl", self.describe(), Errno::last()));
+            let errno = Errno::last();
+            return Err(Error::verb("fcntl", self.describe(), errno));
         }
         Ok(())
     }

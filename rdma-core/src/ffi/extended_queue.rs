@@ -125,7 +125,8 @@ impl CompletionQueueHandle {
         // number that is never dereferenced.
         let raw = unsafe { sys::ibv_create_cq_ex(context.as_raw(), &mut attributes) };
         let Some(raw) = NonNull::new(raw) else {
-            return Err(Error::verb("ibv_create_cq_ex", object(), Errno::last()));
+            let errno = Errno::last();
+            return Err(Error::verb("ibv_create_cq_ex", object(), errno));
         };
         // SAFETY: the queue was just created from these objects, with these fields.
         unsafe { Self::adopt_extended(raw, context, channel, domain, fields) }
@@ -306,9 +307,14 @@ impl Extension {
 ///
 /// The driver of Linux's Soft-RoCE then removes one entry too many from the queue, and unlocks its
 /// lock twice. Later versions of rdma-core have corrected the number of entries (November 2024) and
-/// the lock (June 2025). Soft-RoCE is recognised by its missing vendor ID, which all other drivers
-/// report. A device whose query fails is treated as Soft-RoCE.
+/// the lock (June 2025).
 fn has_end_poll_defect(context: &ContextHandle) -> bool {
+    is_soft_roce_of_linux(context)
+}
+
+/// Returns whether the device may be Soft-RoCE of Linux, which is recognised by its missing vendor
+/// ID: all other drivers report one. A device whose query fails is treated as Soft-RoCE.
+pub(super) fn is_soft_roce_of_linux(context: &ContextHandle) -> bool {
     const NO_VENDOR: u32 = 0x00ff_ffff;
     let attributes = context.query_device();
     attributes.map_or(true, |attributes| attributes.vendor_id == NO_VENDOR)

@@ -46,8 +46,9 @@ impl HostMemory {
     ///
     /// # Safety
     ///
-    /// While the value exists, no other code of this or any other process may access that part of
-    /// the file, or truncate the file.
+    /// While the value exists, the file must have at least `offset + len` bytes, because an access
+    /// beyond the end of the file raises `SIGBUS`, and no other code of this or any other process
+    /// may access that part of the file.
     #[doc(alias = "mmap")]
     pub unsafe fn map_file(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Self> {
         // SAFETY: the caller guarantees that no other code accesses that part of the file.

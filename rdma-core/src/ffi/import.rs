@@ -78,8 +78,11 @@ impl Context {
     ///
     /// The error of `ibv_import_device`: `EINVAL` for descriptors that belong to no device,
     /// [unsupported](Error::is_unsupported) for drivers without the verb. libibverbs does not
-    /// report whether it has closed the descriptor, so the descriptor stays open after an error.
+    /// report whether it has closed the descriptor, so the descriptor stays open after this error.
     /// softroce supports only descriptors of the same process.
+    ///
+    /// [`Error::UnknownDevice`] if the device is no longer present, or the error of
+    /// `ibv_get_device_list`. In both cases the new context is closed, with its descriptor.
     ///
     /// # Safety
     ///
@@ -98,7 +101,13 @@ impl Context {
             return Err(Error::verb("ibv_import_device", object, errno));
         };
         // SAFETY: the context was just opened, and the caller guarantees the requirement on events.
-        unsafe { Self::from_raw(raw) }
+        unsafe { Self::from_raw(raw) }.inspect_err(|_| {
+            // SAFETY: the context was just opened and has no owner, because `from_raw` has failed.
+            if unsafe { sys::ibv_close_device(raw.as_ptr()) } != 0 {
+                let errno = Errno::last();
+                tracing::error!(%errno, "ibv_close_device failed");
+            }
+        })
     }
 
     /// Imports the protection domain with this [handle](ProtectionDomain::object_handle), which

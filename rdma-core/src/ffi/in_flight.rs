@@ -533,10 +533,25 @@ impl<T: Send + 'static> CompletedRun<'_, T> {
     #[cold]
     #[inline(never)]
     fn release_rest(&mut self) {
-        while let Some((index, memory)) = self.next() {
-            self.slots.release(index);
-            drop(memory);
+        /// Releases the remaining requests also if the drop of one memory panics.
+        struct Rest<'r, 'a, T: Send + 'static>(&'r mut CompletedRun<'a, T>);
+
+        impl<T: Send + 'static> Rest<'_, '_, T> {
+            fn release(&mut self) {
+                while let Some((index, memory)) = self.0.next() {
+                    self.0.slots.release(index);
+                    drop(memory);
+                }
+            }
         }
+
+        impl<T: Send + 'static> Drop for Rest<'_, '_, T> {
+            fn drop(&mut self) {
+                self.release();
+            }
+        }
+
+        Rest(self).release();
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ibverbs_sys as sys;
 
@@ -128,7 +128,7 @@ impl Lease {
             before,
             during,
             is_described: AtomicBool::new(false),
-            beginnings: AtomicU32::new(0),
+            beginnings: AtomicU64::new(IN_TRANSITION),
         })
     }
 
@@ -203,9 +203,13 @@ pub(crate) struct WindowChange {
     /// Set once the request has been filled in; from then on it may have been posted.
     is_described: AtomicBool,
     /// The value of [`QueuePairHandle::beginnings`] for the queue pair when the request was
-    /// checked.
-    beginnings: AtomicU32,
+    /// checked, or [`IN_TRANSITION`].
+    beginnings: AtomicU64,
 }
+
+/// The value of [`WindowChange::beginnings`] if the queue pair was being restarted when the request
+/// was checked. No count has this value, because counts have 32 bits.
+const IN_TRANSITION: u64 = u64::MAX;
 
 impl WindowChange {
     /// Returns `true` if the request is a local invalidation, and `false` if it is a bind.
@@ -215,11 +219,12 @@ impl WindowChange {
 
     /// Returns an error unless the window and `queue_pair`, to which the request will be posted,
     /// belong to the same protection domain. Also stores how often the queue pair was restarted, so
-    /// that [`Self::inferred`] can detect a restart after this call. Must be called just before the
-    /// request is filled in.
+    /// that [`Self::inferred`] can detect a restart during or after this call. Must be called just
+    /// before the request is filled in.
     pub(crate) fn check(&self, queue_pair: &QueuePairHandle) -> Result<()> {
         if self.lease.window.domain().is_same(queue_pair.domain()) {
-            let beginnings = queue_pair.beginnings();
+            let beginnings = queue_pair.settled_beginnings();
+            let beginnings = beginnings.map_or(IN_TRANSITION, u64::from);
             self.beginnings.store(beginnings, Ordering::Relaxed);
             return Ok(());
         }
@@ -229,9 +234,9 @@ impl WindowChange {
 
     /// Returns the outcome of this request if it has no completion of its own: derived from
     /// `later`, the outcome of a later request of the queue pair. Returns [`Outcome::Failed`] if
-    /// the queue pair was reset or restarted in between.
+    /// the queue pair was reset or restarted in between, or was being restarted at the check.
     pub(crate) fn inferred(&self, later: Outcome, queue_pair: &QueuePairHandle) -> Outcome {
-        if self.beginnings.load(Ordering::Relaxed) == queue_pair.beginnings() {
+        if self.beginnings.load(Ordering::Relaxed) == u64::from(queue_pair.beginnings()) {
             later
         } else {
             Outcome::Failed

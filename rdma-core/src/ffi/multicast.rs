@@ -1,6 +1,7 @@
 //! The memberships of queue pairs in multicast groups.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
@@ -68,24 +69,27 @@ impl AttachedQueuePair {
         self.lid
     }
 
-    /// Ends the membership of the queue pair in the group. Does nothing if it has already ended.
+    /// Ends the membership of the queue pair in the group. Does nothing if the membership has
+    /// already ended. After an error the membership still exists.
     pub(crate) fn detach(&mut self) -> Result<()> {
         if self.detached {
             return Ok(());
         }
-        self.detached = true;
         let mut memberships = MEMBERSHIPS.lock();
         let key = key(&self.queue_pair, self.gid, self.lid);
         let count = memberships.entry(key).or_insert(1);
-        *count -= 1;
-        if *count > 0 {
-            return Ok(());
+        if *count > 1 {
+            *count -= 1;
+        } else {
+            let raw = sys::ibv_gid { raw: self.gid.0 };
+            // SAFETY: the queue pair and the GID are valid.
+            let errno = unsafe { sys::ibv_detach_mcast(self.queue_pair.as_raw(), &raw, self.lid) };
+            // After an error the membership still exists, so the count stays.
+            checked(&self.queue_pair, self.gid, "ibv_detach_mcast", errno)?;
+            memberships.remove(&key);
         }
-        memberships.remove(&key);
-        let raw = sys::ibv_gid { raw: self.gid.0 };
-        // SAFETY: the queue pair and the GID are valid.
-        let errno = unsafe { sys::ibv_detach_mcast(self.queue_pair.as_raw(), &raw, self.lid) };
-        checked(&self.queue_pair, self.gid, "ibv_detach_mcast", errno)
+        self.detached = true;
+        Ok(())
     }
 }
 
@@ -93,6 +97,15 @@ impl Drop for AttachedQueuePair {
     fn drop(&mut self) {
         if let Err(error) = self.detach() {
             tracing::error!(%error, "a queue pair stays in a group");
+            // The key must not outlive the queue pair, whose address may be used again.
+            let mut memberships = MEMBERSHIPS.lock();
+            let key = key(&self.queue_pair, self.gid, self.lid);
+            if let Entry::Occupied(mut count) = memberships.entry(key) {
+                *count.get_mut() -= 1;
+                if *count.get() == 0 {
+                    count.remove();
+                }
+            }
         }
     }
 }
@@ -105,6 +118,7 @@ fn checked(queue_pair: &QueuePairHandle, gid: Gid, verb: &'static str, errno: i3
     if errno == 0 {
         return Ok(());
     }
+    let errno = positive(errno);
     let object = format!("{}, group {gid}", queue_pair.describe());
-    Err(Error::verb(verb, object, positive(errno)))
+    Err(Error::verb(verb, object, errno))
 }

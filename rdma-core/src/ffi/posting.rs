@@ -8,6 +8,7 @@ use ibverbs_sys::ibv_wr_opcode as opcode;
 
 use super::context::positive;
 use super::elements::MAX_ELEMENTS;
+use super::extended_queue::is_soft_roce_of_linux;
 use super::queue_pair::QueuePairHandle;
 use super::request::FLUSH;
 use crate::error::{Error, Result};
@@ -21,7 +22,9 @@ struct NewerQpEx {
 }
 
 impl QueuePairHandle {
-    /// Posts one send request to the device.
+    /// Posts one send request to the device. Also succeeds if the driver reports an error but does
+    /// not report the request as refused, because the request may then be in the queue. Soft-RoCE
+    /// of Linux, for example, queues a request first and then notifies the kernel, which may fail.
     ///
     /// # Safety
     ///
@@ -34,8 +37,15 @@ impl QueuePairHandle {
     /// - The queue pair must have been created for the operation.
     #[inline]
     pub(super) unsafe fn post_send(&self, wr: &mut sys::ibv_send_wr) -> Result<()> {
+        let only = ptr::from_mut(wr);
         // SAFETY: the caller guarantees the same requirements for this list of one request.
-        unsafe { self.post_sends(wr) }.map_err(|(error, _)| error)
+        match unsafe { self.post_sends(wr) } {
+            Err((error, bad)) if bad != only => {
+                tracing::error!(%error, "{POSTED_DESPITE_ERROR}");
+                Ok(())
+            }
+            posted => posted.map_err(|(error, _)| error),
+        }
     }
 
     /// Returns the pointer through which the fast path posts requests. The caller must keep this
@@ -52,7 +62,8 @@ impl QueuePairHandle {
     }
 
     /// Posts a list of send requests in one call. On failure returns the error and the first
-    /// request that was not posted; the requests before that one were posted.
+    /// request that was not posted; the requests before that one were posted. A pointer that is not
+    /// in the list means that each request may have been posted.
     ///
     /// # Safety
     ///
@@ -75,9 +86,14 @@ impl QueuePairHandle {
                 ("ibv_bind_mw", unsafe { bind(self.as_raw(), first) })
             }
             // SAFETY: the queue pair is valid; the caller guarantees valid requests and memory.
-            Some(queue_pair) if !unsafe { is_for_lists(first) } => ("ibv_wr_complete", unsafe {
-                post_extended(queue_pair, first)
-            }),
+            Some(queue_pair) if !unsafe { is_for_lists(first) } => {
+                // SAFETY: the queue pair is valid; the caller guarantees valid requests and memory.
+                let (errno, completed) = unsafe { post_extended(queue_pair, first) };
+                if errno != 0 && completed && self.is_queued_despite(errno) {
+                    bad = ptr::null_mut();
+                }
+                ("ibv_wr_complete", errno)
+            }
             // SAFETY: the queue pair is valid; the caller guarantees valid requests and memory.
             _ => ("ibv_post_send", unsafe {
                 sys::ibv_post_send(self.as_raw(), first, &mut bad)
@@ -129,9 +145,20 @@ impl QueuePairHandle {
         Err((self.post_error("ibv_post_recv", errno), bad))
     }
 
+    /// Returns whether the requests before a call of `ibv_wr_complete` that has returned `errno`
+    /// may be in the queue. The driver of Linux's Soft-RoCE refuses a list with `ENOSPC` if the
+    /// queue is full. Any other positive number is from the notification of the kernel, when the
+    /// requests are in the queue already.
+    #[cold]
+    fn is_queued_despite(&self, errno: i32) -> bool {
+        let context = self.domain().context();
+        errno > 0 && errno != libc::ENOSPC && is_soft_roce_of_linux(context)
+    }
+
     #[cold]
     fn post_error(&self, verb: &'static str, errno: i32) -> Error {
-        Error::verb(verb, self.describe(), positive(errno))
+        let errno = positive(errno);
+        Error::verb(verb, self.describe(), errno)
     }
 }
 
@@ -147,6 +174,8 @@ unsafe impl Sync for FastPathQueuePair {}
 
 impl FastPathQueuePair {
     /// Posts one send request by `ibv_post_send`, and returns the error number, or 0 on success.
+    /// Also returns 0 if the request may be in the queue, as [`QueuePairHandle::post_send`]
+    /// describes.
     ///
     /// # Safety
     ///
@@ -155,10 +184,13 @@ impl FastPathQueuePair {
     /// have been created for `ibv_wr_*`.
     #[inline(always)]
     pub(super) unsafe fn post_send(self, wr: *mut sys::ibv_send_wr) -> i32 {
-        let mut bad = MaybeUninit::uninit();
+        let mut bad = wr;
         // SAFETY: the caller guarantees that the queue pair, the request and its memory are valid.
-        // `bad` is not needed for a list of one request.
-        unsafe { sys::ibv_post_send(self.0, wr, bad.as_mut_ptr()) }
+        let errno = unsafe { sys::ibv_post_send(self.0, wr, &mut bad) };
+        if errno != 0 && bad != wr {
+            return posted_despite(errno);
+        }
+        errno
     }
 
     /// Posts one receive request by `ibv_post_recv`, and returns the error number, or 0 on success.
@@ -174,6 +206,17 @@ impl FastPathQueuePair {
         // `bad` is not needed for a list of one request.
         unsafe { sys::ibv_post_recv(self.0, wr, bad.as_mut_ptr()) }
     }
+}
+
+/// The log message for a request that the driver has not reported as refused although the call has
+/// failed. The memory of the request is kept, because the device may still use the memory.
+const POSTED_DESPITE_ERROR: &str = "posting failed, but the driver refused no request";
+
+/// Logs the error number of a call that may have posted its request, and returns 0.
+#[cold]
+fn posted_despite(errno: i32) -> i32 {
+    tracing::error!(errno = %positive(errno), "{POSTED_DESPITE_ERROR}");
+    0
 }
 
 /// Returns whether a bind request is for a window of type 1. Such a window must be bound by its own
@@ -237,7 +280,7 @@ unsafe fn is_for_lists(first: *const sys::ibv_send_wr) -> bool {
 }
 
 /// Posts a list by the functions `ibv_wr_*`: all of it or, on failure, no request. Returns the
-/// error number, or 0 on success.
+/// error number, or 0 on success, and whether `ibv_wr_complete` was called.
 ///
 /// From `ibv_wr_start` to `ibv_wr_complete` the driver holds the queue pair's lock. Therefore the
 /// code in between must not panic, and must not call code of the program.
@@ -246,7 +289,10 @@ unsafe fn is_for_lists(first: *const sys::ibv_send_wr) -> bool {
 ///
 /// The list must meet the requirements of [`QueuePairHandle::post_sends`], and no request may have
 /// more than [`MAX_ELEMENTS`] elements.
-unsafe fn post_extended(queue_pair: *mut sys::ibv_qp_ex, first: *mut sys::ibv_send_wr) -> i32 {
+unsafe fn post_extended(
+    queue_pair: *mut sys::ibv_qp_ex,
+    first: *mut sys::ibv_send_wr,
+) -> (i32, bool) {
     // SAFETY: the queue pair is valid, and was created for these functions.
     unsafe { sys::ibv_wr_start(queue_pair) };
     let mut next: *const sys::ibv_send_wr = first;
@@ -256,12 +302,12 @@ unsafe fn post_extended(queue_pair: *mut sys::ibv_qp_ex, first: *mut sys::ibv_se
         if !unsafe { describe(queue_pair, wr) } {
             // SAFETY: the queue pair was started.
             unsafe { sys::ibv_wr_abort(queue_pair) };
-            return libc::EINVAL;
+            return (libc::EINVAL, false);
         }
         next = wr.next;
     }
     // SAFETY: the queue pair was started.
-    unsafe { sys::ibv_wr_complete(queue_pair) }
+    (unsafe { sys::ibv_wr_complete(queue_pair) }, true)
 }
 
 /// Adds the request `wr` to the list that `ibv_wr_start` has begun on the queue pair. Returns

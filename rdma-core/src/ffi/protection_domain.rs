@@ -40,14 +40,11 @@ impl ProtectionDomainHandle {
     pub(crate) fn allocate(context: Arc<ContextHandle>) -> Result<Self> {
         // SAFETY: the handle of the context keeps it open.
         let raw = unsafe { sys::ibv_alloc_pd(context.as_raw()) };
-        match NonNull::new(raw) {
-            Some(raw) => Ok(Self::adopt(context, raw)),
-            None => Err(Error::verb(
-                "ibv_alloc_pd",
-                context.describe(),
-                Errno::last(),
-            )),
-        }
+        let Some(raw) = NonNull::new(raw) else {
+            let errno = Errno::last();
+            return Err(Error::verb("ibv_alloc_pd", context.describe(), errno));
+        };
+        Ok(Self::adopt(context, raw))
     }
 
     /// Takes ownership of a protection domain, which must belong to `context`.
@@ -173,14 +170,11 @@ impl ThreadDomainHandle {
         let mut attributes = sys::ibv_td_init_attr::default();
         // SAFETY: the handle of the context keeps it open.
         let raw = unsafe { sys::ibv_alloc_td(context.as_raw(), &mut attributes) };
-        match NonNull::new(raw) {
-            Some(raw) => Ok(Self::adopt(context, raw)),
-            None => Err(Error::verb(
-                "ibv_alloc_td",
-                context.describe(),
-                Errno::last(),
-            )),
-        }
+        let Some(raw) = NonNull::new(raw) else {
+            let errno = Errno::last();
+            return Err(Error::verb("ibv_alloc_td", context.describe(), errno));
+        };
+        Ok(Self::adopt(context, raw))
     }
 
     /// Takes ownership of a thread domain, which must belong to `context`.

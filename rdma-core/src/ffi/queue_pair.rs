@@ -54,6 +54,8 @@ pub(crate) struct QueuePairHandle {
     /// Number of requested moves of the queue pair to the states RESET or RTS: see
     /// [`Self::beginnings`].
     beginnings: AtomicU32,
+    /// Number of those moves whose request has returned.
+    finished_beginnings: AtomicU32,
     /// Memory of requests that were still in flight when their queue was dropped. The device may
     /// use it until the queue pair is destroyed.
     abandoned: Mutex<Vec<Box<dyn Any + Send>>>,
@@ -122,6 +124,7 @@ impl QueuePairHandle {
             xrc_domain,
             send_queues: AtomicU32::new(0),
             beginnings: AtomicU32::new(0),
+            finished_beginnings: AtomicU32::new(0),
             abandoned: Mutex::default(),
         }
     }
@@ -270,11 +273,15 @@ impl QueuePairHandle {
             attributes.qp_state,
             sys::ibv_qp_state::IBV_QPS_RESET | sys::ibv_qp_state::IBV_QPS_RTS
         );
-        if mask.contains(AttributeMask::STATE) && begins {
+        let begins = mask.contains(AttributeMask::STATE) && begins;
+        if begins {
             self.beginnings.fetch_add(1, Ordering::AcqRel);
         }
         // SAFETY: the queue pair and the attributes are valid.
         let errno = unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), attributes, mask.bits() as _) };
+        if begins {
+            self.finished_beginnings.fetch_add(1, Ordering::AcqRel);
+        }
         if errno == 0 {
             Ok(())
         } else {
@@ -288,6 +295,16 @@ impl QueuePairHandle {
     /// succeeded.
     pub(crate) fn beginnings(&self) -> u32 {
         self.beginnings.load(Ordering::Acquire)
+    }
+
+    /// Returns [`Self::beginnings`], or `None` while the queue pair is being started or restarted:
+    /// a request that is posted meanwhile may still fail in the state before.
+    pub(crate) fn settled_beginnings(&self) -> Option<u32> {
+        // Read first: each move is counted as finished after it is counted as requested, so equal
+        // counts show that no move was in progress at the second read.
+        let finished = self.finished_beginnings.load(Ordering::Acquire);
+        let requested = self.beginnings();
+        (requested == finished).then_some(requested)
     }
 
     /// Modifies the attributes that `mask` selects. If the device refuses, the error names the
@@ -374,7 +391,8 @@ impl QueuePairHandle {
         if errno == 0 {
             Ok(())
         } else {
-            Err(Error::verb(verb, self.describe(), positive(errno)))
+            let errno = positive(errno);
+            Err(Error::verb(verb, self.describe(), errno))
         }
     }
 
@@ -441,10 +459,49 @@ impl Drop for QueuePairHandle {
         let remains = QueuePairDestruction {
             raw: self.raw,
             name: self.describe(),
-            completions: self.completions.clone(),
+            completions: self.completions.to_vec(),
             parents: Box::new(parents),
             memory: mem::take(self.abandoned.get_mut()),
         };
         remains.destroy();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::Context;
+    use crate::ffi::WindowHandle;
+    use crate::ffi::lease::Lease;
+    use crate::memory::{AccessFlags, Buffer, WindowType};
+    use crate::queue_pair::Outcome;
+
+    /// Checks that the success of a later request is no proof for a request that was checked while
+    /// the queue pair was being restarted: the request may have failed before the restart.
+    #[test]
+    fn a_later_success_proves_nothing_about_a_request_of_a_restart() {
+        let context = Context::open("softroce0").unwrap();
+        let domain = context.protection_domain().unwrap();
+        let prepared = domain.queue_pair().build().unwrap();
+        let queue_pair = prepared.handle();
+        let registration = domain.registration().access(AccessFlags::WINDOW_BIND);
+        let span = Buffer::into_span(registration.allocate(64).unwrap());
+        let window = WindowHandle::allocate(Arc::clone(domain.handle()), WindowType::Two).unwrap();
+        let change = Lease::new(window, span, AccessFlags::REMOTE)
+            .bind()
+            .unwrap();
+        change.check(queue_pair).unwrap();
+        let later = Outcome::Succeeded;
+        assert_eq!(change.inferred(later, queue_pair), Outcome::Succeeded);
+        // Simulates that another thread is within `apply` during the check.
+        queue_pair.beginnings.fetch_add(1, Ordering::AcqRel);
+        assert_eq!(change.inferred(later, queue_pair), Outcome::Failed);
+        change.check(queue_pair).unwrap();
+        queue_pair
+            .finished_beginnings
+            .fetch_add(1, Ordering::AcqRel);
+        assert_eq!(change.inferred(later, queue_pair), Outcome::Failed);
+        change.check(queue_pair).unwrap();
+        assert_eq!(change.inferred(later, queue_pair), Outcome::Succeeded);
     }
 }

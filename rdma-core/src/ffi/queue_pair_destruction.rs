@@ -16,7 +16,7 @@ pub(super) struct QueuePairDestruction {
     pub(super) raw: NonNull<sys::ibv_qp>,
     /// Name of the queue pair in log messages.
     pub(super) name: String,
-    pub(super) completions: [Arc<CompletionQueueHandle>; 2],
+    pub(super) completions: Vec<Arc<CompletionQueueHandle>>,
     /// The objects from which the queue pair was created and which must outlive it.
     pub(super) parents: Box<dyn Any + Send>,
     /// Memory that the device may use until the queue pair is destroyed.
@@ -46,5 +46,27 @@ impl QueuePairDestruction {
         }
         // The parents must outlive the queue pair.
         drop(self.parents);
+    }
+}
+
+/// A guard that destroys a queue pair unless [`Self::release`] is called.
+pub(super) struct DestroyedOnDrop(Option<QueuePairDestruction>);
+
+impl DestroyedOnDrop {
+    pub(super) fn new(destruction: QueuePairDestruction) -> Self {
+        Self(Some(destruction))
+    }
+
+    /// Ends the guard without destroying the queue pair, which has another owner now.
+    pub(super) fn release(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for DestroyedOnDrop {
+    fn drop(&mut self) {
+        if let Some(destruction) = self.0.take() {
+            destruction.destroy();
+        }
     }
 }

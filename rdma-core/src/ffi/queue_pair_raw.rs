@@ -7,6 +7,7 @@ use ibverbs_sys as sys;
 use ibverbs_sys::ibv_qp_open_attr_mask as mask;
 
 use super::queue_pair::{QueuePairHandle, QueuePairSizes};
+use super::queue_pair_destruction::{DestroyedOnDrop, QueuePairDestruction};
 use super::queue_pair_plan::{Created, QueuePairPlan};
 use crate::error::{Errno, Error, Result};
 use crate::queue_pair::{AttributeMask, ManualQueuePair, QueuePairBuilder, Transport};
@@ -25,8 +26,10 @@ impl QueuePairBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a builder without completion queues, and the errors of the
-    /// verbs that query the queue pair. On failure the queue pair is destroyed.
+    /// [`Error::InvalidArgument`] for a builder without completion queues, the errors of
+    /// [`Context::address`](crate::Context::address) for the choice of port and GID, and the errors
+    /// of the verbs that query the device and the queue pair. On failure the queue pair is
+    /// destroyed.
     ///
     /// # Safety
     ///
@@ -49,9 +52,21 @@ impl QueuePairBuilder {
         let kind = Transport::from_raw(unsafe { raw.as_ref().qp_type });
         let whole = self.has_completions() || kind == Transport::XrcTarget;
         let builder = self.transport(kind);
-        builder.adopt(|plan| {
+        // SAFETY: the caller guarantees that the queue pair is valid; its number does not change.
+        let number = unsafe { raw.as_ref().qp_num };
+        let context = builder.domain().handle().context().describe();
+        // An error before the handle exists destroys the queue pair as well.
+        let unowned = DestroyedOnDrop::new(QueuePairDestruction {
+            raw,
+            name: format!("queue pair {number:#x} of {context}"),
+            completions: builder.completions().collect(),
+            parents: Box::new(builder.clone()),
+            memory: Vec::new(),
+        });
+        builder.adopt(move |plan| {
             let granted = plan.sizes;
             let mut handle = QueuePairHandle::adopt(plan, Created { raw, granted });
+            unowned.release();
             if !whole {
                 let reason = "the builder has none of its completion queues";
                 return Err(Error::invalid("queue pair", reason));
@@ -111,8 +126,9 @@ impl QueuePairPlan {
                 granted: QueuePairSizes::default(),
             }),
             None => {
+                let errno = Errno::last();
                 let object = format!("queue pair {number:#x} of {}", context.describe());
-                Err(Error::verb("ibv_open_qp", object, Errno::last()))
+                Err(Error::verb("ibv_open_qp", object, errno))
             }
         }
     }

@@ -119,8 +119,9 @@ impl RawRegion {
         // SAFETY: the region is registered; `raw` is cleared below, so this succeeds once.
         let errno = unsafe { sys::ibv_dereg_mr(raw.as_ptr()) };
         if errno != 0 {
+            let errno = positive(errno);
             let object = format!("a memory region of {}", self.domain.context().describe());
-            return Err(Error::verb("ibv_dereg_mr", object, positive(errno)));
+            return Err(Error::verb("ibv_dereg_mr", object, errno));
         }
         self.raw = None;
         Ok(())

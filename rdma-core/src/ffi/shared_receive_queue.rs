@@ -201,7 +201,8 @@ impl SharedReceiveQueueHandle {
         if errno == 0 {
             Ok(())
         } else {
-            Err(Error::verb(verb, self.describe(), positive(errno)))
+            let errno = positive(errno);
+            Err(Error::verb(verb, self.describe(), errno))
         }
     }
 

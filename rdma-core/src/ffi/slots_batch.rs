@@ -292,10 +292,11 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_recv_wr> {
 
 impl<T: Send + 'static, W: Linked> Drop for SlotsStaging<'_, T, W> {
     fn drop(&mut self) {
-        self.end().for_each(drop);
         if self.earlier != 0 {
             self.slots.unsignaled_chains.leave(self.earlier);
         }
         self.room.close();
+        // Last, because the drop of memory may panic.
+        self.end().for_each(drop);
     }
 }

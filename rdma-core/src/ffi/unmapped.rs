@@ -45,7 +45,7 @@ impl UnmappedHandle {
         // SAFETY: `raw` is null, or a region that the verb has just created.
         let made = unsafe { RawRegion::new(Arc::clone(&domain), raw) };
         Ok(Self {
-            raw: made.ok_or_else(|| failed("ibv_alloc_null_mr", &domain, String::new()))?,
+            raw: made.ok_or_else(|| failed("ibv_alloc_null_mr", &domain, String::new))?,
             first: 0,
             len: u64::MAX,
             access: AccessFlags::LOCAL_WRITE,
@@ -72,7 +72,7 @@ impl UnmappedHandle {
         let made = unsafe { RawRegion::new(Arc::clone(&domain), raw) };
         let what = || format!("{len} bytes of device memory with access {access}");
         Ok(Self {
-            raw: made.ok_or_else(|| failed("ibv_reg_dm_mr", &domain, what()))?,
+            raw: made.ok_or_else(|| failed("ibv_reg_dm_mr", &domain, what))?,
             first: 0,
             len: len as u64,
             access,
@@ -104,7 +104,7 @@ impl UnmappedHandle {
         let made = unsafe { RawRegion::new(Arc::clone(&domain), raw) };
         let what = || format!("{len} bytes of a dma-buf with access {access}");
         Ok(Self {
-            raw: made.ok_or_else(|| failed("ibv_reg_dmabuf_mr", &domain, what()))?,
+            raw: made.ok_or_else(|| failed("ibv_reg_dmabuf_mr", &domain, what))?,
             first,
             len: len as u64,
             access,
@@ -157,9 +157,14 @@ impl UnmappedHandle {
 }
 
 #[cold]
-fn failed(verb: &'static str, domain: &ProtectionDomainHandle, what: String) -> Error {
+fn failed(
+    verb: &'static str,
+    domain: &ProtectionDomainHandle,
+    what: impl FnOnce() -> String,
+) -> Error {
+    // Building the description may change `errno`.
     let errno = Errno::last();
-    let device = domain.context().describe();
+    let (what, device) = (what(), domain.context().describe());
     let object = if what.is_empty() {
         device
     } else {

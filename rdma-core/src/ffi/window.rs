@@ -101,8 +101,9 @@ impl WindowHandle {
         // SAFETY: the window is allocated; `raw` is cleared below, so this succeeds once.
         let errno = unsafe { sys::ibv_dealloc_mw(raw.as_ptr()) };
         if errno != 0 {
+            let errno = positive(errno);
             let object = format!("a memory window of {}", self.domain.context().describe());
-            return Err(Error::verb("ibv_dealloc_mw", object, positive(errno)));
+            return Err(Error::verb("ibv_dealloc_mw", object, errno));
         }
         self.raw = None;
         Ok(())

@@ -10,13 +10,15 @@ use crate::ffi::RegionHandle;
 ///
 /// Neither this process nor a peer can write to the memory meanwhile, so it dereferences to `[u8]`.
 /// Peers get the access through a separate registration of only these bytes. Dropping this value
-/// ends that registration, and so the access. `LentMemory` is `Send` and `Sync`.
+/// ends that registration, and so the access. If the deregistration fails, peers may still read, so
+/// the memory is never freed and can never be written again. `LentMemory` is `Send` and `Sync`.
 #[derive(Debug)]
 pub struct LentMemory {
-    /// The registration that grants peers access. Declared before `source`, so that the access ends
-    /// before the memory can be written again.
+    /// The registration that grants peers access.
     lease: RegionHandle,
-    source: Source,
+    /// Dropped only after the registration has ended, because the memory can be written afterwards.
+    /// `None` only during the drop of this value.
+    source: Option<Source>,
 }
 
 /// The value that keeps the memory of a [`LentMemory`] alive and read-only.
@@ -37,7 +39,7 @@ impl LentMemory {
     #[doc(alias = "ibv_reg_mr")]
     pub fn new(claim: ReadClaim) -> Result<Self> {
         let lease = register(claim.place())?;
-        let source = Source::Claim(claim);
+        let source = Some(Source::Claim(claim));
         Ok(Self { lease, source })
     }
 
@@ -70,7 +72,7 @@ impl FrozenBuffer {
         let range = start + range.start..start + range.end;
         Ok(LentMemory {
             lease: register((span.region(), range))?,
-            source: Source::Frozen(self.clone()),
+            source: Some(Source::Frozen(self.clone())),
         })
     }
 }
@@ -84,11 +86,20 @@ fn register((region, range): (&RegionHandle, Range<usize>)) -> Result<RegionHand
     RegionHandle::register(domain, memory, range, AccessFlags::REMOTE_READ)
 }
 
+impl Drop for LentMemory {
+    fn drop(&mut self) {
+        if self.lease.end().is_err() {
+            // Peers may still read the memory, so it must never be written again.
+            std::mem::forget(self.source.take());
+        }
+    }
+}
+
 impl Deref for LentMemory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        match &self.source {
+        match self.source.as_ref().expect("the value exists") {
             Source::Claim(claim) => claim,
             Source::Frozen(frozen) => frozen,
         }

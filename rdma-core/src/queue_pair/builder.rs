@@ -12,7 +12,8 @@ use crate::completion::CompletionQueue;
 use crate::device::{AddressChoice, DeviceAttributes, LocalAddress};
 use crate::error::{Error, Result};
 use crate::ffi::{
-    QueuePairHandle, QueuePairPlan, QueuePairSizes, SharedReceiveQueueHandle, XrcDomainHandle,
+    CompletionQueueHandle, QueuePairHandle, QueuePairPlan, QueuePairSizes,
+    SharedReceiveQueueHandle, XrcDomainHandle,
 };
 use crate::memory::AccessFlags;
 use crate::protection_domain::ProtectionDomain;
@@ -322,6 +323,14 @@ impl QueuePairBuilder {
     /// Returns whether the program has set a completion queue for send requests.
     pub(crate) fn has_completions(&self) -> bool {
         self.send_completions.is_some()
+    }
+
+    /// Returns the completion queues that the program has set.
+    pub(crate) fn completions(&self) -> impl Iterator<Item = Arc<CompletionQueueHandle>> {
+        [&self.send_completions, &self.receive_completions]
+            .into_iter()
+            .flatten()
+            .map(|queue| Arc::clone(queue.handle()))
     }
 
     /// Creates a queue pair by calling `make`, and returns its handle with its settings.

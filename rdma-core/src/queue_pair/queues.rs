@@ -65,7 +65,9 @@ impl<T: Send + 'static> SendQueue<T> {
     /// Returns the memory, with [`Error::QueueFull`] if the queue already has the maximum number of
     /// outstanding requests, [`Error::TooManyElements`], [`Error::InvalidArgument`] for a request
     /// that no device can execute, [`Error::NotWritable`], or the error of posting, such as that of
-    /// `ibv_post_send`.
+    /// `ibv_post_send`. If the driver fails but may have posted the request, the queue keeps the
+    /// memory, and the error is only logged: the Soft-RoCE driver of Linux posts the request before
+    /// it notifies the kernel, which may fail.
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
     pub fn post(&mut self, request: SendRequest<T>) -> Result<(), PostError<T>>

@@ -174,10 +174,7 @@ impl IdHandle {
         // SAFETY: identifier and channel are valid, and both channels are locked. Every event that
         // was taken is acknowledged, so the call does not wait for one.
         let returned = unsafe { sys::rdma_migrate_id(self.raw.as_ptr(), channel.as_raw()) };
-        if returned != 0 {
-            let error = failed("rdma_migrate_id", describe(self.raw.as_ptr()));
-            return Err(error);
-        }
+        checked(returned, "rdma_migrate_id", || describe(self.raw.as_ptr()))?;
         from.remove(&key);
         to.insert(key, Arc::downgrade(self));
         drop((from, to));

@@ -36,6 +36,8 @@ fn checked(returned: i32, verb: &'static str, object: impl FnOnce() -> String) -
     if returned == 0 {
         Ok(())
     } else {
-        Err(failed(verb, object()))
+        // Building the description may change `errno`.
+        let errno = Errno::last();
+        Err(Error::verb(verb, object(), errno))
     }
 }

@@ -503,7 +503,8 @@ impl QueuePair {
         let mut host = self.environment(objects.as_ref()?, host_state);
         let result = act(transport, &mut host);
         self.fail_if_overrun(transport, &mut host);
-        if transport.state() == State::Error {
+        // A recovered queue pair is published again, so the record of the failed one must be gone.
+        if matches!(transport.state(), State::Error | State::SendQueueError) {
             // This does not wait for peers that still access memory through the queue pair: a later
             // reset or destruction does.
             self.publish(inner);

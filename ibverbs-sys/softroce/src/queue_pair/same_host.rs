@@ -579,7 +579,7 @@ impl QueuePair {
                 mine.host_state.peer = Peer::SameHost;
                 return Some(known);
             }
-            if known.own == version && known.link.is_dead() {
+            if known.own == version && known.link.is_dead() && known.link.is_peer_gone() {
                 mine.transport.set_peer_gone();
             }
         }

@@ -313,6 +313,12 @@ impl Link {
         &self.copying_peer
     }
 
+    /// Returns whether the peer process has ended or closed its side of the connection. A link also
+    /// ends if another link to the same process replaces it.
+    pub(crate) fn is_peer_gone(&self) -> bool {
+        self.copying_peer.is_gone()
+    }
+
     /// Returns the peer's process ID.
     pub(super) fn process(&self) -> Pid {
         self.copying_peer.process.number

@@ -12,7 +12,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -188,6 +188,9 @@ impl PeerDirectory {
         let taken = self.local.events.take();
         if taken.any && self.is_reminded.swap(false, Ordering::AcqRel) {
             self.wake_timer.clear();
+            // With the fence of `schedule_wakeups`: either that thread sets the timer again, or
+            // this thread sees its wakeup.
+            fence(Ordering::SeqCst);
             let owing = self.links().into_iter().filter(|link| link.must_wake());
             owing.for_each(|link| link.flush());
         }
@@ -245,6 +248,7 @@ impl PeerDirectory {
     /// Ensures that the engine (background thread) sends the deferred wakeups of peers within
     /// [`MAX_WAKE_DELAY`]. Does nothing if the timer for this is running already.
     pub(crate) fn schedule_wakeups(&self) {
+        fence(Ordering::SeqCst);
         if self.is_reminded.load(Ordering::Relaxed) || self.is_reminded.swap(true, Ordering::AcqRel)
         {
             return;

@@ -52,8 +52,8 @@ impl<R: Deref<Target = [Record]>> RecordArray<R> {
         let Some(Record([version, ..])) = self.0.get(index) else {
             return 0;
         };
-        let value = version.load(Ordering::Relaxed) | 1;
-        version.store(value, Ordering::Relaxed);
+        // In one step, because another thread may publish the record at the same time.
+        let value = version.fetch_or(1, Ordering::Relaxed) | 1;
         // A peer that sees any later write of this thread also sees this version.
         fence(Ordering::Release);
         value

@@ -366,7 +366,9 @@ pub(crate) fn posted<'a>(
                 Data::Gathered(list) => list,
                 Data::Inline(_) => &[],
             };
-            let taken = put_segments(list.iter().copied(), room);
+            // The key of an empty segment need not be valid.
+            let with_bytes = list.iter().copied().filter(|segment| segment.length > 0);
+            let taken = put_segments(with_bytes, room);
             (PayloadForm::Fetch(PartFlags::WHOLE), &room[..taken])
         }
     };

@@ -240,8 +240,12 @@ fn flushing_after_the_peer_has_closed_fails_only_if_written_bytes_were_lost() {
         }
         drop(server);
         client.rdma().ended().await;
-        let error = client.flush().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::BrokenPipe, "{error}");
+        for _ in 0..2 {
+            let error = client.flush().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::BrokenPipe, "{error}");
+            let error = client.shutdown().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::BrokenPipe, "{error}");
+        }
     });
 }
 

@@ -126,7 +126,10 @@ impl Drop for Credit<'_> {
         } else {
             connection.data_credits.add(1)
         };
-        debug_assert!(fits, "a credit that was taken can be returned");
+        if !fits {
+            // The peer has returned this credit although no message has used the credit.
+            connection.fail_for_violation("more credits than were in use");
+        }
         if control {
             connection.flush_outbox();
         }

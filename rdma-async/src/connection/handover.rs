@@ -19,17 +19,12 @@ use super::frame::Kind;
 use super::leases::{LentRegion, ReturnTo};
 use super::messages::Payload;
 use super::replies::Reply;
-use super::requests::MAX_WAITING;
 use super::send_state::{AWAITED, NotAccepted};
 use super::windows::{EndedAccess, Windows};
 use crate::error::{Error, Result};
 use crate::memory::{GrantedMemory, LocalMr, RemoteMr};
 use crate::observe::report_failed_end;
 use crate::reserve::GrantState;
-
-/// Maximum number of requests for memory and long messages of this end that the peer has not
-/// answered. A further request fails. Equal to the number of requests that a peer queues.
-const MAX_UNANSWERED: usize = MAX_WAITING;
 
 impl Connection {
     /// Requests memory with the size and alignment of `layout` from the peer, and waits for the
@@ -39,14 +34,9 @@ impl Connection {
         let (size, align) = (layout.size() as u64, layout.align() as u64);
         let wait_for_reply = pin!(async {
             let credit = self.control_credit().await?;
-            // A peer that never replies must not make the table of expected replies grow.
-            if self.replies.len() >= MAX_UNANSWERED {
-                return Err(Error::Refused {
-                    what: "a request for memory",
-                    reason: format!("it has not answered {MAX_UNANSWERED} earlier requests").into(),
-                });
-            }
-            let mut pending = self.replies.register(None);
+            let mut pending = self
+                .replies
+                .register_limited("a request for memory", None)?;
             let id = pending.id;
             let kind = Kind::Request { id, size, align };
             let number = {

@@ -315,7 +315,7 @@ impl Connection {
     fn end_after_failure(&self) {
         tracing::debug!(parent: &self.span, queue_pair = self.queue_pair.number(), error = ?self.failure(), "connection ended");
         let moved = self.queue_pair.fail();
-        self.sender.cancel_staged();
+        let has_cancelled = self.sender.cancel_staged();
         if let Err(error) = moved {
             tracing::warn!(%error, "the queue pair could not be moved to the error state");
             // Without the error state, requests in flight may never complete.
@@ -325,7 +325,7 @@ impl Connection {
             .fail(self.failure.get().expect("the error was set above"));
         self.outbox.clear();
         if let Some(outgoing) = self.outgoing.get() {
-            outgoing.clear();
+            outgoing.clear(has_cancelled);
             outgoing.waiters().wake();
         }
         let [room, result_free] = self.sender.waiters();
@@ -677,9 +677,14 @@ impl Connection {
         }
         let _waiting = (!self.handler.is_set()).then(|| self.shard.waiting());
         self.shard.wake_driver();
-        waiters
-            .wait_for(|| attempt().map(Ok).or_else(|| self.failed()))
-            .await
+        let attempt_or_failure = || {
+            attempt().map(Ok).or_else(|| {
+                let failed = self.failed()?;
+                // The value may have arrived between the attempt and the failure.
+                Some(attempt().map_or(failed, Ok))
+            })
+        };
+        waiters.wait_for(attempt_or_failure).await
     }
 }
 

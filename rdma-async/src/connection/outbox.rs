@@ -176,8 +176,9 @@ impl Connection {
             match self.submit_frame(kind, &mut Payload::Nothing, None, how) {
                 Ok(_) => {}
                 Err(NotAccepted::Full) => {
-                    let fits = self.control_credits.add(1);
-                    debug_assert!(fits, "a credit that was taken can be returned");
+                    if !self.control_credits.add(1) {
+                        self.fail_for_violation("more credits than were in use");
+                    }
                     break;
                 }
                 Err(NotAccepted::Refused(error)) => return Err(*error),

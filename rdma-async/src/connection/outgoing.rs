@@ -101,10 +101,14 @@ impl Outgoing {
         &self.room
     }
 
-    /// Drops all bytes that wait to be sent on the stream, because the connection has ended. Does
-    /// nothing while a thread, possibly this one, holds the lock to post bytes. The bytes then stay
-    /// until the connection is dropped.
-    pub(super) fn clear(&self) {
+    /// Drops all bytes that wait to be sent on the stream, because the connection has ended. If
+    /// `has_cancelled` is set, the send queue has cancelled pieces of the stream that were not
+    /// posted. Drops nothing while a thread, possibly this one, holds the lock to post bytes. The
+    /// bytes then stay until the connection is dropped.
+    pub(super) fn clear(&self, has_cancelled: bool) {
+        if has_cancelled {
+            self.has_lost.store(true, Ordering::Release);
+        }
         let Some(mut pieces) = self.pieces.try_lock() else {
             return;
         };
@@ -497,7 +501,9 @@ impl Connection {
         let lent = LentMemory::new(claim_read(piece)?)?;
         let memory = lent.remote();
         // The table of replies holds the lent memory until the peer has read it.
-        let pending = self.replies.register(Some(lent));
+        let mut pending = self.replies.register(Some(lent));
+        // No future waits for the reply.
+        pending.close();
         let mut unsent = pending.remove_unless_sent();
         let id = pending.id;
         let kind = Kind::Rendezvous { id, memory };

@@ -114,7 +114,9 @@ impl Connection {
         let credit = self.data_credit().await?;
         let lent = LentMemory::new(claim)?;
         let memory = lent.remote();
-        let mut pending = self.replies.register(Some(lent));
+        let mut pending = self
+            .replies
+            .register_limited("a long message", Some(lent))?;
         let kind = Kind::Rendezvous {
             id: pending.id,
             memory,

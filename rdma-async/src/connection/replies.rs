@@ -3,13 +3,18 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rdma_core::memory::LentMemory;
 use tokio::sync::oneshot;
 
 use super::frame::Refusal;
+use super::requests::MAX_WAITING;
 use crate::error::{Error, Result};
 use crate::memory::RemoteMr;
+
+/// Maximum number of replies that the peer has not sent, including those for which no future waits
+/// any more. Equal to the number of requests that a peer queues.
+const MAX_UNANSWERED: usize = MAX_WAITING;
 
 /// Reply of the peer to a request of this end for memory, or notification that the peer has read,
 /// or could not read, a long message of this end.
@@ -62,8 +67,32 @@ impl PendingReplies {
     /// Adds an expected reply to the table, and returns the handle by which a future waits for it.
     /// `lent` is memory that is lent to the peer until the reply arrives.
     pub(super) fn register(&self, lent: Option<LentMemory>) -> PendingReply<'_> {
+        self.register_in(self.table.lock(), lent)
+    }
+
+    /// Adds an expected reply to the table like [`Self::register`]. Fails if the peer has not sent
+    /// [`MAX_UNANSWERED`] replies, so that a peer that never replies does not make the table grow.
+    /// `what` is the name of the request in the error.
+    pub(super) fn register_limited(
+        &self,
+        what: &'static str,
+        lent: Option<LentMemory>,
+    ) -> Result<PendingReply<'_>> {
+        let table = self.table.lock();
+        if table.entries.len() >= MAX_UNANSWERED {
+            drop(table);
+            let reason = format!("it has not answered {MAX_UNANSWERED} earlier requests").into();
+            return Err(Error::Refused { what, reason });
+        }
+        Ok(self.register_in(table, lent))
+    }
+
+    fn register_in(
+        &self,
+        mut table: MutexGuard<'_, Table>,
+        lent: Option<LentMemory>,
+    ) -> PendingReply<'_> {
         let (sender, receiver) = oneshot::channel();
-        let mut table = self.table.lock();
         table.last_id += 1;
         let id = table.last_id;
         match &table.failure {
@@ -79,12 +108,6 @@ impl PendingReplies {
             receiver,
             replies: self,
         }
-    }
-
-    /// Returns the number of replies that the peer has not sent yet, including those for which no
-    /// future waits any more.
-    pub(super) fn len(&self) -> usize {
-        self.table.lock().entries.len()
     }
 
     /// Returns whether this end expects the reply to a request with the id `id`.
@@ -138,6 +161,12 @@ impl PendingReplies {
 }
 
 impl PendingReply<'_> {
+    /// Gives up the reply, before the request is sent: the reply is then handled by the poll that
+    /// receives it.
+    pub(super) fn close(&mut self) {
+        self.receiver.close();
+    }
+
     /// Waits for the reply of the peer, or for the error that ends the connection. Returns `None`
     /// if the entry was removed from the table before.
     pub(super) async fn wait(&mut self) -> Option<Result<Reply>> {

@@ -248,20 +248,23 @@ impl<Q: Posted> SendState<Q> {
     }
 
     /// Cancels the requests that were not posted, and closes the queue. Adds the wakers of their
-    /// futures to `wakes`, and returns the number of the first cancelled request.
-    pub(super) fn cancel_staged(&mut self, wakes: &mut Vec<Waker>) -> u64 {
+    /// futures to `wakes`. Returns the number of the first cancelled request, and whether requests
+    /// were cancelled for which no future waits.
+    pub(super) fn cancel_staged(&mut self, wakes: &mut Vec<Waker>) -> (u64, bool) {
         self.staged.clear();
         self.staged_bytes.clear();
         let first = self.ended + self.queue.in_flight() as u64;
+        let mut has_unawaited = false;
         for number in first..self.accepted {
             let request = self.request(number);
             wakes.extend(request.waker.take());
             let was_awaited = std::mem::take(&mut request.is_awaited);
+            has_unawaited |= !was_awaited;
             self.awaited -= usize::from(was_awaited);
         }
         self.accepted = first;
         self.is_closed = true;
-        first
+        (first, has_unawaited)
     }
 
     /// Marks the `newly_ended` oldest requests as ended, and adds the wakers of their futures to

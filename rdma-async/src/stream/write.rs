@@ -11,6 +11,7 @@ use tokio::io::AsyncWrite;
 use tokio::task::coop::poll_proceed;
 use tokio_util::sync::ReusableBoxFuture;
 
+use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess};
 use crate::observe::ObservedPolls;
@@ -146,6 +147,15 @@ fn write_error(error: Error) -> io::Error {
     }
 }
 
+/// Fails if the connection has ended before all written bytes were posted. As with TCP, succeeds if
+/// the peer has closed the connection after the bytes were sent.
+fn check_lost(connection: &Connection) -> io::Result<()> {
+    match connection.lost_bytes() {
+        Some(error) => Err(write_error(error.clone())),
+        None => Ok(()),
+    }
+}
+
 impl AsyncWrite for OwnedWriteHalf {
     fn poll_write(
         self: Pin<&mut Self>,
@@ -170,17 +180,12 @@ impl AsyncWrite for OwnedWriteHalf {
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         let connection = self.rdma.connection();
         connection.post_staged();
-        // As with TCP, a flush succeeds if the peer closed the connection after the bytes were
-        // sent.
-        Poll::Ready(match connection.lost_bytes() {
-            Some(error) => Err(write_error(error.clone())),
-            None => Ok(()),
-        })
+        Poll::Ready(check_lost(connection))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.end();
-        Poll::Ready(Ok(()))
+        Poll::Ready(check_lost(self.rdma.connection()))
     }
 }
 

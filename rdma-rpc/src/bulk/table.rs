@@ -27,6 +27,11 @@ const MAX_PIECES_BEING_SENT: usize = 8 * MAX_TURNS * MAX_PIECES_IN_FLIGHT;
 /// transfer can start while another waits for its last data.
 const MAX_TURNS: usize = 2;
 
+/// Number of bytes of new memory that the running long reads of a connection allocate together;
+/// further long reads wait. Long reads take several turns, so the number of turns alone does not
+/// limit their memory.
+pub(super) const MAX_READ_LEN: usize = 64 << 20;
+
 /// Maximum number of unsent bytes of this end when the peer sends a frame about bulk memory, other
 /// than an answer. Such a frame beyond the limit is a protocol violation, because the answers would
 /// exhaust the memory. A correct peer never causes this: a server handles no messages at a far
@@ -58,6 +63,8 @@ pub(crate) struct BulkTable {
     /// Permits to begin pieces; a transfer holds one permit during its turn. The number of permits
     /// is limited, so that calls can proceed between pieces.
     pub(super) turns: Semaphore,
+    /// Permits for the bytes of new memory of long reads, see [`MAX_READ_LEN`].
+    pub(super) read_memory: Semaphore,
     /// Approximate number of messages that have arrived on the connection.
     messages: AtomicU64,
     /// Number of pieces that are being sent to the peer.
@@ -87,6 +94,7 @@ impl BulkTable {
             last_tag: AtomicU32::new(0),
             answers: Mutex::default(),
             turns: Semaphore::new(MAX_TURNS),
+            read_memory: Semaphore::new(MAX_READ_LEN),
             messages: AtomicU64::new(0),
             served: Arc::default(),
         }

@@ -411,7 +411,11 @@ async fn a_transfer_that_is_dropped_while_it_waits_for_other_transfers_ends() {
         assert_eq!(read[4], 10, "{read:x?}");
     }
     let bulk = given(&mut raw, &client, 3).await;
-    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
     let before = tasks();
     let read = bulk.read(..).now_or_never();
     assert!(read.is_none(), "{read:?}");
@@ -444,7 +448,9 @@ async fn a_bulk_that_is_longer_than_the_memory_of_the_machine_cannot_be_read() {
     assert!(text.contains("cannot be allocated"), "{text}");
     // The server has not ended.
     let client = StoreClient::new(connect(&server).await);
-    within("a call", client.take(vec![0; LEN].into())).await.unwrap();
+    within("a call", client.take(vec![0; LEN].into()))
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -291,7 +291,10 @@ async fn a_server_that_does_not_serve_gets_no_calls_on_a_new_connection(address:
     let held = HeldClient::new(client.with_deadline(Duration::from_millis(100)));
     let call = within("a call", held.wait(String::new())).await;
     let refused = call.unwrap_err().rpc();
-    assert!(matches!(refused, Some(Error::Unavailable { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Some(Error::Unavailable { .. })),
+        "{refused:?}"
+    );
     assert_eq!(holding.arrived.count(), 0);
 }
 

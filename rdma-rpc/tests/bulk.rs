@@ -28,6 +28,8 @@ over_every_transport! {
     a_bulk_above_the_limit_is_refused;
     the_memory_of_a_result_is_freed_when_the_caller_drops_it;
     the_lease_of_a_result_has_a_time_limit;
+    a_result_can_be_read_during_the_shutdown_of_the_server;
+    a_bulk_that_the_caller_keeps_delays_a_shutdown_by_the_grace_period_only;
     calls_proceed_during_a_long_transfer;
     a_transfer_reports_its_progress;
     bulks_of_the_peer_cannot_be_sent;
@@ -542,6 +544,34 @@ async fn the_lease_of_a_result_has_a_time_limit(address: Address) {
     let read = within("reading late", given.read(..)).await.unwrap_err();
     assert!(matches!(read, Error::Bulk(BulkError::Ended)), "{read}");
     assert_adds(&client).await;
+}
+
+async fn a_result_can_be_read_during_the_shutdown_of_the_server(address: Address) {
+    let (server, client, _) = serve(address, |server| server.grace(common::LIMIT)).await;
+    let given = within("the result", client.give(100_000)).await.unwrap();
+    let shutdown = tokio::spawn(server.shutdown());
+    let refused = async {
+        while client.add(1, 2).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    within("the shutdown", refused).await;
+    // The server has no running call, and only the bulk delays the end of the shutdown.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let bytes = within("reading", given.read(..)).await.unwrap();
+    assert!(*bytes == pattern(100_000));
+    assert!(!shutdown.is_finished());
+    drop(given);
+    within("the end of the server", shutdown).await.unwrap();
+}
+
+async fn a_bulk_that_the_caller_keeps_delays_a_shutdown_by_the_grace_period_only(address: Address) {
+    let short = |server: Server| server.grace(Duration::from_millis(100));
+    let (server, client, _) = serve(address, short).await;
+    let given = within("the result", client.give(100_000)).await.unwrap();
+    within("the end of the server", server.shutdown()).await;
+    let read = within("reading", given.read(..)).await;
+    read.expect_err("the connection has ended");
 }
 
 async fn calls_proceed_during_a_long_transfer(address: Address) {

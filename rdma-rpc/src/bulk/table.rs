@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 
 use super::access::Access;
 use super::lease::LeaseState;
@@ -54,6 +54,8 @@ pub(crate) struct BulkTable {
     leases: Mutex<HashMap<LeaseId, Arc<LeaseState>>>,
     /// Number of leases of results that have not ended.
     pub(super) results: AtomicUsize,
+    /// Notification that the last lease of a result has ended.
+    pub(super) results_ended: Notify,
     /// Permissions to access memory of the peer.
     borrowed: Mutex<HashMap<LeaseId, Weak<Access>>>,
     /// Number of pieces that were requested so far. The next request gets this number as its tag.
@@ -90,6 +92,7 @@ impl BulkTable {
             last_lease: AtomicU64::new(0),
             leases: Mutex::default(),
             results: AtomicUsize::new(0),
+            results_ended: Notify::new(),
             borrowed: Mutex::default(),
             last_tag: AtomicU32::new(0),
             answers: Mutex::default(),
@@ -97,6 +100,20 @@ impl BulkTable {
             read_memory: Semaphore::new(MAX_READ_LEN),
             messages: AtomicU64::new(0),
             served: Arc::default(),
+        }
+    }
+
+    /// Waits until no memory is lent with results: the caller has dropped the bulks of all results,
+    /// or their leases have expired. The caller of this function must ensure that no further result
+    /// is sent.
+    pub(crate) async fn wait_for_results(&self) {
+        loop {
+            let mut ended = std::pin::pin!(self.results_ended.notified());
+            ended.as_mut().enable();
+            if self.results.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            ended.await;
         }
     }
 

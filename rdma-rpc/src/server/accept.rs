@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::{Server, ServerConnection, Shared};
 use crate::address::Address;
@@ -42,7 +42,8 @@ impl ServerHandle {
     }
 
     /// Shuts the server down: stops accepting clients, refuses new calls with
-    /// [`Error::ShuttingDown`], and waits until the running calls have finished, at most for the
+    /// [`Error::ShuttingDown`], and waits until the running calls have finished and the callers have
+    /// dropped the [`Bulk`](crate::Bulk)s of their results, at most for the
     /// [grace period](Server::grace). Calls that run longer are dropped.
     pub async fn shutdown(mut self) {
         self.closing.send_replace(true);
@@ -154,8 +155,11 @@ async fn serve(shared: Arc<Shared>, client: Accepted, mut closing: watch::Receiv
     }
     let connection = ServerConnection::of(core);
     connection.close(core);
+    let grace_end = sleep(grace);
+    tokio::pin!(grace_end);
     tokio::select! {
-        _ = timeout(grace, connection.wait_for_handlers()) => {}
+        () = connection.wait_for_handlers() => {}
+        () = &mut grace_end => {}
         end = core.ended() => return end,
     }
     connection.stop(core);
@@ -166,6 +170,13 @@ async fn serve(shared: Arc<Shared>, client: Accepted, mut closing: watch::Receiv
         .is_ok()
     {
         connection.announce_all_answered(core);
+        // The end of the connection would also end the bulks of results that the client has just
+        // received.
+        tokio::select! {
+            () = core.bulks.wait_for_results() => {}
+            () = &mut grace_end => {}
+            end = core.ended() => return end,
+        }
     }
     if timeout(LAST_ANSWERS, core.outbox.wait_until_sent())
         .await

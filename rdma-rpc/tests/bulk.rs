@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{connect, listen, over_every_transport, within};
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use rdma_rpc::{
     Address, Bulk, BulkError, BulkMemory, CallError, Context, Error, Server, ServerHandle,
@@ -30,6 +31,7 @@ over_every_transport! {
     the_lease_of_a_result_has_a_time_limit;
     a_result_can_be_read_during_the_shutdown_of_the_server;
     a_bulk_that_the_caller_keeps_delays_a_shutdown_by_the_grace_period_only;
+    a_transfer_whose_future_is_not_polled_delays_no_other_transfer;
     calls_proceed_during_a_long_transfer;
     a_transfer_reports_its_progress;
     bulks_of_the_peer_cannot_be_sent;
@@ -572,6 +574,21 @@ async fn a_bulk_that_the_caller_keeps_delays_a_shutdown_by_the_grace_period_only
     within("the end of the server", server.shutdown()).await;
     let read = within("reading", given.read(..)).await;
     read.expect_err("the connection has ended");
+}
+
+async fn a_transfer_whose_future_is_not_polled_delays_no_other_transfer(address: Address) {
+    const LEN: usize = 2 << 20;
+    let (_server, client, _) = serve(address, |server| server).await;
+    let given = within("the result", client.give(LEN as u64)).await.unwrap();
+    let mut reads = [(); 6].map(|()| Box::pin(given.read(..)));
+    for read in &mut reads {
+        assert!(read.now_or_never().is_none());
+    }
+    let [first, second, _others @ ..] = reads;
+    within("the first read", first).await.unwrap();
+    within("the second read", second).await.unwrap();
+    let last = within("the last read", given.read(..)).await.unwrap();
+    assert!(*last == pattern(LEN));
 }
 
 async fn calls_proceed_during_a_long_transfer(address: Address) {

@@ -238,6 +238,12 @@ pub enum BulkError {
     /// it cannot be accessed.
     #[error("the memory differs from the description that its owner sent")]
     Lost,
+    /// The process cannot allocate memory of this length.
+    #[error("{len} bytes of memory cannot be allocated")]
+    OutOfMemory {
+        /// Length in bytes.
+        len: usize,
+    },
 }
 
 /// An error of a call: the service's own error, or an error of the framework.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{connect, listen, over_every_transport, within};
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use rdma_rpc::{
     Address, Bulk, BulkError, BulkMemory, CallError, Context, Error, Server, ServerHandle,
@@ -28,6 +29,9 @@ over_every_transport! {
     a_bulk_above_the_limit_is_refused;
     the_memory_of_a_result_is_freed_when_the_caller_drops_it;
     the_lease_of_a_result_has_a_time_limit;
+    a_result_can_be_read_during_the_shutdown_of_the_server;
+    a_bulk_that_the_caller_keeps_delays_a_shutdown_by_the_grace_period_only;
+    a_transfer_whose_future_is_not_polled_delays_no_other_transfer;
     calls_proceed_during_a_long_transfer;
     a_transfer_reports_its_progress;
     bulks_of_the_peer_cannot_be_sent;
@@ -64,6 +68,8 @@ trait Pages {
     async fn leave(&self, cx: &Context, bulk: Bulk) -> Result<(), String>;
     /// Returns memory that the test also refers to.
     async fn give(&self, cx: &Context, len: u64) -> Result<Bulk, String>;
+    /// Reads the whole bulk, and returns its length.
+    async fn measure(&self, bulk: Bulk) -> Result<u64, String>;
     async fn add(&self, left: u64, right: u64) -> Result<u64, String>;
     #[rpc(oneway)]
     async fn note(&self, bulk: Bulk);
@@ -184,6 +190,11 @@ impl Pages for Shared {
         let bulk = Bulk::from(memory);
         *self.0.kept.lock() = Some(bulk.clone());
         Ok(bulk)
+    }
+
+    async fn measure(&self, bulk: Bulk) -> Result<u64, String> {
+        let bytes = bulk.read(..).await.map_err(text)?;
+        Ok(bytes.len() as u64)
     }
 
     async fn add(&self, left: u64, right: u64) -> Result<u64, String> {
@@ -330,9 +341,9 @@ async fn the_bytes_of_an_argument_are_not_sent_in_messages_over_rdma() {
     assert!(*mine(into) == expected);
 }
 
-#[tokio::test]
-async fn reads_that_wait_for_other_transfers_hold_no_memory() {
-    const CALLS: usize = 16;
+/// Makes `calls` concurrent calls that each read a bulk of `len` bytes over RDMA. Returns the highest
+/// number of bytes of registered memory that the server has used.
+async fn highest_memory(calls: usize, len: usize) -> usize {
     let name = std::env::var("RDMA_DEVICE").unwrap_or_else(|_| "softroce0".to_owned());
     let device = rdma_async::RdmaDevice::open(&name);
     let device = device.expect("the device can be used");
@@ -342,21 +353,21 @@ async fn reads_that_wait_for_other_transfers_hold_no_memory() {
     let server = server.expect("the device can be used");
     let client = PagesClient::new(connect(&server).await);
     let call = async || {
-        let bulk = Bulk::from(filled(&client, 1 << 20));
-        let page = Page {
-            title: String::new(),
-            images: vec![(0, bulk)],
-            cover: None,
-        };
-        within("the sums", client.sums(page)).await.unwrap()
+        let bulk = Bulk::from(client.client().bulk_memory(len).unwrap());
+        within("the call", client.measure(bulk)).await.unwrap()
     };
-    let sums = futures_util::future::join_all((0..CALLS).map(|_| call())).await;
-    assert_eq!(sums.len(), CALLS);
-    let highest = device.pool_statistics().highest;
-    assert!(
-        (1 << 20..CALLS / 2 << 20).contains(&highest),
-        "{highest} bytes"
-    );
+    let lengths = futures_util::future::join_all((0..calls).map(|_| call())).await;
+    assert_eq!(lengths, vec![len as u64; calls]);
+    device.pool_statistics().highest
+}
+
+#[tokio::test]
+async fn reads_that_wait_for_other_transfers_hold_no_memory() {
+    let highest = highest_memory(16, 1 << 20).await;
+    assert!((1 << 20..8 << 20).contains(&highest), "{highest} bytes");
+    // Longer than a turn of a transfer. Together, these reads exceed the limit of 64 MiB.
+    let highest = highest_memory(24, 8 << 20).await;
+    assert!((8 << 20..128 << 20).contains(&highest), "{highest} bytes");
 }
 
 async fn bulks_may_be_anywhere_in_a_value(address: Address) {
@@ -535,6 +546,49 @@ async fn the_lease_of_a_result_has_a_time_limit(address: Address) {
     let read = within("reading late", given.read(..)).await.unwrap_err();
     assert!(matches!(read, Error::Bulk(BulkError::Ended)), "{read}");
     assert_adds(&client).await;
+}
+
+async fn a_result_can_be_read_during_the_shutdown_of_the_server(address: Address) {
+    let (server, client, _) = serve(address, |server| server.grace(common::LIMIT)).await;
+    let given = within("the result", client.give(100_000)).await.unwrap();
+    let shutdown = tokio::spawn(server.shutdown());
+    let refused = async {
+        while client.add(1, 2).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    within("the shutdown", refused).await;
+    // The server has no running call, and only the bulk delays the end of the shutdown.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let bytes = within("reading", given.read(..)).await.unwrap();
+    assert!(*bytes == pattern(100_000));
+    assert!(!shutdown.is_finished());
+    drop(given);
+    within("the end of the server", shutdown).await.unwrap();
+}
+
+async fn a_bulk_that_the_caller_keeps_delays_a_shutdown_by_the_grace_period_only(address: Address) {
+    let short = |server: Server| server.grace(Duration::from_millis(100));
+    let (server, client, _) = serve(address, short).await;
+    let given = within("the result", client.give(100_000)).await.unwrap();
+    within("the end of the server", server.shutdown()).await;
+    let read = within("reading", given.read(..)).await;
+    read.expect_err("the connection has ended");
+}
+
+async fn a_transfer_whose_future_is_not_polled_delays_no_other_transfer(address: Address) {
+    const LEN: usize = 2 << 20;
+    let (_server, client, _) = serve(address, |server| server).await;
+    let given = within("the result", client.give(LEN as u64)).await.unwrap();
+    let mut reads = [(); 6].map(|()| Box::pin(given.read(..)));
+    for read in &mut reads {
+        assert!(read.now_or_never().is_none());
+    }
+    let [first, second, _others @ ..] = reads;
+    within("the first read", first).await.unwrap();
+    within("the second read", second).await.unwrap();
+    let last = within("the last read", given.read(..)).await.unwrap();
+    assert!(*last == pattern(LEN));
 }
 
 async fn calls_proceed_during_a_long_transfer(address: Address) {

@@ -7,9 +7,10 @@ mod common;
 use std::alloc::Layout;
 use std::time::{Duration, Instant};
 
-use common::frames::{frame, message, request};
+use common::frames::{frame, message, request, settings};
 use common::raw::Raw;
 use common::{connect, listen, over_every_transport, within};
+use futures_util::FutureExt;
 use rdma_async::{LocalMrReadAccess, LocalMrWriteAccess, RemoteMr};
 use rdma_rpc::{Address, Bulk, BulkError, CallError, Context, Error, Server, ServerHandle};
 
@@ -384,6 +385,72 @@ async fn a_result_that_cannot_be_decoded_is_released(address: Address) {
     let (outcome, ()) = tokio::join!(client.mixed(), answering);
     let undecoded = matches!(outcome, Err(CallError::Rpc(Error::Decode(_))));
     assert!(undecoded, "{outcome:?}");
+}
+
+/// Returns a result of `Store.give` that the server `raw` sends: a writable bulk of `len` bytes.
+async fn given(raw: &mut Raw, client: &StoreClient, len: u8) -> Bulk {
+    let answering = async {
+        let request = within("the request", raw.hear()).await.unwrap();
+        let word = |at: usize| u32::from_be_bytes(*request[at..].first_chunk().unwrap());
+        let response = frame(2, 1, 0, (word(12), word(16)), &[len, len, 1, 0]);
+        assert!(raw.say(&message(&[response])).await);
+    };
+    let (bulk, ()) = tokio::join!(client.give(), answering);
+    bulk.unwrap()
+}
+
+#[tokio::test]
+async fn a_transfer_that_is_dropped_while_it_waits_for_other_transfers_ends() {
+    let (mut raw, client) = raw_server(common::tcp()).await;
+    // The server answers no read, so that two reads never complete.
+    let mut reading = Vec::new();
+    for len in [1, 2] {
+        let bulk = given(&mut raw, &client, len).await;
+        reading.push(tokio::spawn(async move { bulk.read(..).await }));
+        let read = within("the read", raw.hear()).await.unwrap();
+        assert_eq!(read[4], 10, "{read:x?}");
+    }
+    let bulk = given(&mut raw, &client, 3).await;
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    let before = tasks();
+    let read = bulk.read(..).now_or_never();
+    assert!(read.is_none(), "{read:?}");
+    let written = bulk.write(0, vec![0; 3].into()).now_or_never();
+    assert!(written.is_none(), "{written:?}");
+    // Far less than the time after which the connection ends for lack of an answer.
+    let ending = async {
+        while tasks() != before {
+            tokio::task::yield_now().await;
+        }
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(10), ending).await;
+    ended.expect("the tasks of the dropped transfers end");
+    for reading in reading {
+        reading.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_bulk_that_is_longer_than_the_memory_of_the_machine_cannot_be_read() {
+    let server = Server::new(StoreServer::new(Stored)).bulk_limit(usize::MAX);
+    let server = listen(server, common::tcp()).await;
+    let mut raw = Raw::connect(&server).await;
+    // A bulk of 2^62 bytes with the lease ID 9.
+    let token = [&[9][..], &[0x80; 8], &[0x40, 0, 0]].concat();
+    let take = message(&[settings(), request("Store.take", (0, 0), &token)]);
+    assert!(within("the call", raw.say(&take)).await);
+    let answer = within("the answer", raw.hear()).await.unwrap();
+    let text = String::from_utf8_lossy(&answer);
+    assert!(text.contains("cannot be allocated"), "{text}");
+    // The server has not ended.
+    let client = StoreClient::new(connect(&server).await);
+    within("a call", client.take(vec![0; LEN].into()))
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

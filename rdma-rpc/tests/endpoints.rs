@@ -20,6 +20,7 @@ over_every_transport! {
     calls_wait_for_a_server_and_then_fail;
     streams_and_bulks_work_with_several_servers;
     a_server_that_does_not_serve_gets_no_calls;
+    a_server_that_does_not_serve_gets_no_calls_on_a_new_connection;
     a_busy_connection_is_not_checked;
     connecting_fails_if_no_server_listens_at_first;
 }
@@ -277,6 +278,26 @@ async fn a_server_that_does_not_serve_gets_no_calls(address: Address) {
     reached(&client, &["first", "second"]).await;
 }
 
+async fn a_server_that_does_not_serve_gets_no_calls_on_a_new_connection(address: Address) {
+    let (first, holding, health) = named("first", another(&address)).await;
+    let checked = |builder: rdma_rpc::ClientBuilder| {
+        builder
+            .health_check(Duration::from_secs(5))
+            .backoff(Duration::from_millis(1), Duration::from_millis(1))
+    };
+    health.set("", HealthState::NotServing);
+    let client = connect_any(&[&first], checked).await;
+    assert!(client.peer().is_some() && client.failure().is_none());
+    let held = HeldClient::new(client.with_deadline(Duration::from_millis(100)));
+    let call = within("a call", held.wait(String::new())).await;
+    let refused = call.unwrap_err().rpc();
+    assert!(
+        matches!(refused, Some(Error::Unavailable { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(holding.arrived.count(), 0);
+}
+
 async fn a_busy_connection_is_not_checked(address: Address) {
     let (server, holding, _) = named("first", address).await;
     let interval = Duration::from_millis(30);
@@ -342,7 +363,10 @@ async fn a_client_reconnects_to_a_server_that_does_not_answer_its_health_check()
     let builder = client()
         .health_check(Duration::from_millis(50))
         .backoff(Duration::from_millis(5), Duration::from_millis(5));
-    let _client = within("connecting", builder.connect_any([address]))
+    // Connecting succeeds only with a server that answers.
+    let (server, ..) = named("first", common::tcp()).await;
+    let addresses = [address, server.address().to_string()];
+    let _client = within("connecting", builder.connect_any(addresses))
         .await
         .unwrap();
     within("the second connection", silent).await.unwrap();

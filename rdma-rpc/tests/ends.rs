@@ -4,7 +4,9 @@ mod common;
 
 use std::time::Duration;
 
+use common::frames::{message, request, settings};
 use common::held::{HeldClient, HeldServer, SharedHolding, assert_answers, held, held_pair};
+use common::raw::Raw;
 use common::{client, connect, over_every_transport, transport, within};
 use rdma_rpc::{Address, CallError, Error, Server};
 
@@ -174,6 +176,37 @@ async fn the_end_of_the_server_fails_every_call() {
         .dropped
         .reached("the end of the handlers", CALLS)
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_sends_during_a_shutdown_over_tcp_receives_its_last_answer() {
+    const LEN: usize = 300_000;
+    let (server, _) = held(common::tcp(), |server| server).await;
+    let address = server.address().to_string();
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    // Most of the answer stays in the memory of the server's system until the client reads.
+    socket.set_recv_buffer_size(4096).unwrap();
+    let address = address.strip_prefix("tcp://").unwrap().parse().unwrap();
+    let mut raw = Raw::Tcp(within("connecting", socket.connect(address)).await.unwrap());
+    within("the settings", raw.hear()).await.unwrap();
+    let body = [&[0xe0, 0xa7, 0x12][..], &[b'x'; LEN]].concat();
+    let echo = |slot| message(&[request("Held.echo", (slot, 0), &body)]);
+    let hello = message(&[settings()]);
+    assert!(within("the settings", raw.say(&hello)).await);
+    assert!(within("a call", raw.say(&echo(0))).await);
+    // Time for the response, and for the end of the shutdown if the server does not wait.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let shutdown = tokio::spawn(server.shutdown());
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    raw.say(&message(&[request("Held.echo", (1, 0), b"\x01x")]))
+        .await;
+    let mut longest = 0;
+    while let Some(message) = within("a message", raw.hear()).await {
+        longest = longest.max(message.len());
+    }
+    assert!(longest > LEN, "{longest} bytes");
+    drop(raw);
+    within("the end of the server", shutdown).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

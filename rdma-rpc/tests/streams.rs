@@ -2,9 +2,13 @@
 
 mod common;
 
+use std::time::Duration;
+
+use common::frames::{frame, message};
+use common::raw::Raw;
 use common::{Refusal, assert_echoes, connect, listen, over_every_transport, pair, within};
 use futures_util::StreamExt;
-use rdma_rpc::{Address, CallError, Error, Sender, Server};
+use rdma_rpc::{Address, CallError, Error, Receiver, Sender, Server};
 
 over_every_transport! {
     a_handler_sends_items_and_then_its_result;
@@ -236,6 +240,41 @@ async fn a_slow_reader_makes_the_sender_wait(address: Address) {
         ),
         "{end:?}"
     );
+}
+
+#[rdma_rpc::service]
+trait Taking {
+    async fn take(&self, texts: Receiver<String>) -> Result<(), ()>;
+}
+
+#[tokio::test]
+async fn the_deadline_of_a_call_ends_the_sending_of_an_item_that_the_server_does_not_receive() {
+    for len in [1000, 60_000] {
+        let (mut raw, client) = Raw::accept(common::tcp()).await;
+        let client = TakingClient::new(client.with_deadline(Duration::from_millis(500)));
+        let (mut texts, result) = within("the call", client.take()).await.unwrap();
+        let request = within("the request", raw.hear()).await.unwrap();
+        let word = |at: usize| u32::from_be_bytes(*request[at..].first_chunk().unwrap());
+        let window = [u32::MAX, u32::MAX].map(u32::to_be_bytes).concat();
+        let window = frame(6, 0, 0, (word(12), word(16)), &window);
+        assert!(within("the window", raw.say(&message(&[window]))).await);
+        // The server receives nothing more, so that the transport accepts no more messages.
+        let sending = async {
+            loop {
+                if let Err(error) = texts.send("x".repeat(len)).await {
+                    return error;
+                }
+            }
+        };
+        let error = within("sending", sending).await;
+        assert!(matches!(error, Error::Cancelled), "{error}");
+        let late = within("the result", result).await.unwrap_err().rpc();
+        assert!(
+            matches!(late, Some(Error::DeadlineExceeded { .. })),
+            "{late:?}"
+        );
+        drop(raw);
+    }
 }
 
 mod leaking {

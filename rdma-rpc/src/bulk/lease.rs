@@ -437,6 +437,9 @@ impl CountedResultLease {
 
 impl Drop for CountedResultLease {
     fn drop(&mut self) {
-        self.0.bulks.results.fetch_sub(1, Ordering::Relaxed);
+        let bulks = &self.0.bulks;
+        if bulks.results.fetch_sub(1, Ordering::SeqCst) == 1 {
+            bulks.results_ended.notify_waiters();
+        }
     }
 }

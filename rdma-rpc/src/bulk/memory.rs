@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 use rdma_async::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RdmaDevice};
 
 use crate::core::Core;
-use crate::error::Error;
+use crate::error::{BulkError, Error};
 use crate::link::Link;
 use crate::payload::Buffer;
 
@@ -26,7 +26,7 @@ pub struct BulkMemory {
 impl BulkMemory {
     /// Allocates `len` bytes of zeroed memory that the connection `core` can transfer without a
     /// copy: registered memory for RDMA, heap memory for other transports. Fails if the connection
-    /// has ended.
+    /// has ended, or if the memory cannot be allocated.
     pub(crate) fn for_peer(core: &Core, len: usize) -> Result<Self, Error> {
         let link = core.outbox.link().ok_or_else(|| core.end_error())?;
         Self::allocate(&link, len, false)
@@ -37,7 +37,12 @@ impl BulkMemory {
     /// is cheaper, and suffices if the caller overwrites all bytes.
     pub(super) fn allocate(link: &Link, len: usize, is_stale: bool) -> Result<Self, Error> {
         let Some(rdma) = link.rdma().filter(|_| len > 0) else {
-            return Ok(vec![0; len].into());
+            // The peer chooses the length of its bulk, so a failure must not abort the process.
+            let mut bytes = Vec::new();
+            let reserved = bytes.try_reserve_exact(len);
+            reserved.map_err(|_| BulkError::OutOfMemory { len })?;
+            bytes.resize(len, 0);
+            return Ok(bytes.into());
         };
         let layout = Layout::from_size_align(len, 64).map_err(|_| Error::TooLarge {
             len,

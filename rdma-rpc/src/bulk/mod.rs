@@ -226,11 +226,13 @@ impl Bulk {
         Err(self)
     }
 
-    /// Reads a range of the memory that the peer lends into new local memory.
+    /// Reads a range of the memory that the peer lends into new local memory, which is allocated
+    /// when the transfer begins. The concurrent reads of more than 1 MiB on a connection allocate at
+    /// most 64 MiB together, and further ones wait. Each counts with at most 32 MiB.
     ///
     /// # Errors
     ///
-    /// The errors of [`Self::read_into`].
+    /// The errors of [`Self::read_into`], and [`BulkError::OutOfMemory`].
     pub async fn read(&self, range: impl RangeBounds<usize>) -> Result<BulkMemory> {
         let start = match range.start_bound() {
             Bound::Included(&start) => start,

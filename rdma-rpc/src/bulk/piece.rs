@@ -83,20 +83,31 @@ impl PieceTransfer {
     /// `memory`, or writes the bytes of `memory` to that offset, as the direction of this transfer
     /// says.
     pub(super) async fn transfer(&self, memory: &mut PieceMemory<'_>, at: usize) -> Result<()> {
-        let Some(rdma) = self.link.rdma() else {
-            return self.exchange(memory.bytes_mut(), at).await;
+        let outcome = match self.link.rdma() {
+            Some(rdma) => self.access_by_rdma(rdma, memory, at).await,
+            None => self.exchange(memory.bytes_mut(), at).await,
         };
+        outcome.map_err(|error| self.core().end().cloned().unwrap_or(error))
+    }
+
+    /// Transfers one part of the peer's memory by one-sided operations of `rdma`, like
+    /// [`Self::transfer`].
+    async fn access_by_rdma(
+        &self,
+        rdma: &Rdma,
+        memory: &mut PieceMemory<'_>,
+        at: usize,
+    ) -> Result<()> {
         let Some(token) = &self.token.memory else {
             return Err(BulkError::Lost.into());
         };
         let mut remote = RemoteMr::from_token_bytes(token);
         let remote = remote.get_mut(at..at + memory.len());
         let mut remote = remote.ok_or_else(|| Error::from(BulkError::Lost))?;
-        let outcome = match memory {
+        match memory {
             PieceMemory::Region(region) => self.access_remote(rdma, &mut remote, region).await,
             PieceMemory::Heap(bytes) => self.copy_and_access(rdma, &mut remote, bytes).await,
-        };
-        outcome.map_err(|error| self.core().end().cloned().unwrap_or(error))
+        }
     }
 
     /// Transfers one piece between the local memory `region` and the peer's memory `remote` by a

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 
 use super::access::Access;
 use super::lease::LeaseState;
@@ -26,6 +26,11 @@ const MAX_PIECES_BEING_SENT: usize = 8 * MAX_TURNS * MAX_PIECES_IN_FLIGHT;
 /// Number of transfers that a connection runs at the same time; other transfers wait. With two, a
 /// transfer can start while another waits for its last data.
 const MAX_TURNS: usize = 2;
+
+/// Number of bytes of new memory that the running long reads of a connection allocate together;
+/// further long reads wait. Long reads take several turns, so the number of turns alone does not
+/// limit their memory.
+pub(super) const MAX_READ_LEN: usize = 64 << 20;
 
 /// Maximum number of unsent bytes of this end when the peer sends a frame about bulk memory, other
 /// than an answer. Such a frame beyond the limit is a protocol violation, because the answers would
@@ -49,6 +54,8 @@ pub(crate) struct BulkTable {
     leases: Mutex<HashMap<LeaseId, Arc<LeaseState>>>,
     /// Number of leases of results that have not ended.
     pub(super) results: AtomicUsize,
+    /// Notification that the last lease of a result has ended.
+    pub(super) results_ended: Notify,
     /// Permissions to access memory of the peer.
     borrowed: Mutex<HashMap<LeaseId, Weak<Access>>>,
     /// Number of pieces that were requested so far. The next request gets this number as its tag.
@@ -58,6 +65,8 @@ pub(crate) struct BulkTable {
     /// Permits to begin pieces; a transfer holds one permit during its turn. The number of permits
     /// is limited, so that calls can proceed between pieces.
     pub(super) turns: Semaphore,
+    /// Permits for the bytes of new memory of long reads, see [`MAX_READ_LEN`].
+    pub(super) read_memory: Semaphore,
     /// Approximate number of messages that have arrived on the connection.
     messages: AtomicU64,
     /// Number of pieces that are being sent to the peer.
@@ -83,12 +92,28 @@ impl BulkTable {
             last_lease: AtomicU64::new(0),
             leases: Mutex::default(),
             results: AtomicUsize::new(0),
+            results_ended: Notify::new(),
             borrowed: Mutex::default(),
             last_tag: AtomicU32::new(0),
             answers: Mutex::default(),
             turns: Semaphore::new(MAX_TURNS),
+            read_memory: Semaphore::new(MAX_READ_LEN),
             messages: AtomicU64::new(0),
             served: Arc::default(),
+        }
+    }
+
+    /// Waits until no memory is lent with results: the caller has dropped the bulks of all results,
+    /// or their leases have expired. The caller of this function must ensure that no further result
+    /// is sent.
+    pub(crate) async fn wait_for_results(&self) {
+        loop {
+            let mut ended = std::pin::pin!(self.results_ended.notified());
+            ended.as_mut().enable();
+            if self.results.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            ended.await;
         }
     }
 

@@ -2,17 +2,18 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
-use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::task::yield_now;
 
+use super::access::PieceInFlight;
 use super::local::{LocalPieces, PieceMemory};
 use super::piece::{MAX_PIECES_IN_FLIGHT, PieceTransfer};
-use super::table::BulkTable;
+use super::table::{BulkTable, MAX_READ_LEN};
 use super::{BulkMemory, PeerBulk, memories};
 use crate::core::Core;
 use crate::error::{BulkError, Error, Result};
@@ -20,6 +21,11 @@ use crate::error::{BulkError, Error, Result};
 /// Number of bytes that a transfer moves before other transfers of the connection get their turn.
 /// Large enough that short transfers complete without interruption and release their memory early.
 const TURN_LEN: usize = 1 << 20;
+
+/// Number of bytes with which a long read into new memory counts at most against the limit of the
+/// connection, [`MAX_READ_LEN`]. Half of the limit, so that a very long read does not delay all
+/// other long reads until its end.
+const MAX_READ_SHARE: usize = MAX_READ_LEN / 2;
 
 /// Direction of a transfer between local memory and the peer's memory. This end reads from or
 /// writes to the peer's memory.
@@ -33,13 +39,14 @@ impl PeerBulk {
     /// Reads or writes ranges of the peer's memory in a new task. Each part is an offset in the
     /// peer's memory and the local memory for the range. Returns the outcome and the local
     /// memories. If this future is dropped, the task still owns the local memory until all
-    /// operations on it have ended, so that the device does not access freed memory.
+    /// operations on it have ended, so that the device does not access freed memory. A transfer
+    /// that waits for others ends immediately if this future is dropped.
     pub(super) async fn transfer(
         &self,
         direction: Direction,
         parts: Vec<(usize, BulkMemory)>,
     ) -> (Result<()>, Vec<BulkMemory>) {
-        let (transfer, _stopped) = match self.prepare(direction) {
+        let (transfer, _receiver) = match self.prepare(direction) {
             Ok(prepared) => prepared,
             Err(error) => return (Err(error), memories(parts)),
         };
@@ -54,21 +61,25 @@ impl PeerBulk {
     /// Reads `len` bytes at the offset `at` of the peer's memory into new memory, in a new task
     /// like [`Self::transfer`]. Allocates the memory when the transfer begins: transfers that wait
     /// for others hold no memory, and the memory of a finished transfer, which may still be in the
-    /// processor's caches, is used again.
+    /// processor's caches, is used again. Long reads also wait while the memory of other long reads
+    /// has reached a limit.
     pub(super) async fn read_new(&self, at: usize, len: usize) -> Result<BulkMemory> {
-        let (transfer, _stopped) = self.prepare(Direction::Read)?;
+        let (transfer, _receiver) = self.prepare(Direction::Read)?;
+        if len == 0 {
+            return Ok(BulkMemory::default());
+        }
         let core = Arc::clone(transfer.core());
         let running = core.runtime.spawn(transfer.run_read(at, len));
         running.await.map_err(|_| core.end_error())?
     }
 
-    /// Creates a transfer in the direction `direction`, and the guard that stops the transfer when
-    /// it is dropped.
-    fn prepare(&self, direction: Direction) -> Result<(Transfer, StopOnDrop)> {
+    /// Creates a transfer in the direction `direction`. The transfer begins no further pieces after
+    /// the returned receiver was dropped.
+    fn prepare(&self, direction: Direction) -> Result<(Transfer, watch::Receiver<()>)> {
         let access = self.access.get().ok_or(BulkError::Ended)?;
         let core = access.core();
         let link = core.outbox.link().ok_or_else(|| core.end_error())?;
-        let stopped = StopOnDrop::default();
+        let (caller, receiver) = watch::channel(());
         let transfer = Transfer {
             pieces: PieceTransfer {
                 access: Arc::clone(access),
@@ -77,28 +88,30 @@ impl PeerBulk {
                 link,
             },
             transferred: Arc::clone(&self.transferred),
-            is_stopped: Arc::clone(&stopped.0),
+            caller,
         };
-        Ok((transfer, stopped))
+        Ok((transfer, receiver))
     }
 }
 
-/// Guard of the future that waits for a transfer. When this future is dropped, the transfer begins
-/// no further pieces.
-#[derive(Default)]
-struct StopOnDrop(Arc<AtomicBool>);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+/// Waits until a read of `len` bytes may allocate new memory. Returns a permit that the read must
+/// hold until its end; `None` for a read that one turn completes, because few such reads run at a
+/// time.
+async fn acquire_memory(bulks: &BulkTable, len: usize) -> Option<SemaphorePermit<'_>> {
+    if len <= TURN_LEN {
+        return None;
     }
+    let share = u32::try_from(len.min(MAX_READ_SHARE)).ok()?;
+    // The semaphore is never closed.
+    bulks.read_memory.acquire_many(share).await.ok()
 }
 
 /// Running transfer between ranges of the peer's memory and local memory, executed by a task.
 struct Transfer {
     pieces: PieceTransfer,
     transferred: Arc<AtomicU64>,
-    is_stopped: Arc<AtomicBool>,
+    /// Channel whose receiver is dropped with the future that waits for this transfer.
+    caller: watch::Sender<()>,
 }
 
 impl Transfer {
@@ -129,25 +142,27 @@ impl Transfer {
     /// Waits until this transfer may begin, allocates `len` bytes of memory, and reads the bytes at
     /// the offset `at` of the peer's memory into it. Returns the memory.
     async fn run_read(self, at: usize, len: usize) -> Result<BulkMemory> {
-        let core = self.core();
-        let mut turn = Turn::new(&core.bulks);
-        turn.begin().await.map_err(|_| core.end_error())?;
+        let bulks = &self.core().bulks;
+        let mut turn = Turn::new(bulks);
+        // Held until the end of the transfer.
+        let _memory_permit = self.unless_dropped(acquire_memory(bulks, len)).await?;
+        self.unless_dropped(turn.next()).await?;
+        // The call or the connection may have ended during the wait.
+        drop(self.begin_piece()?);
         let mut memory = BulkMemory::allocate(&self.pieces.link, len, true)?;
         let device = self.pieces.link.rdma().map(|rdma| rdma.device());
         let mut pieces = [LocalPieces::new(at, &mut memory, device)];
-        self.transfer(&mut pieces, turn).await?;
+        let outcome = self.transfer(&mut pieces, turn).await;
         let [pieces] = pieces;
-        Ok(match pieces.into_memory() {
-            Some(joined) => joined,
-            None => memory,
-        })
+        // Joined also after an error, so that the pool gets the memory back as a whole.
+        let joined = pieces.into_memory();
+        outcome.map(|()| joined.unwrap_or(memory))
     }
 
     /// Divides the parts into small pieces, and transfers these in order. `turn` contains the
     /// number of bytes that this transfer may already move. Lets other tasks run before each
     /// further piece. After an error, begins no further piece, and waits for the pieces in flight.
     async fn transfer(&self, parts: &mut [LocalPieces<'_>], mut turn: Turn<'_>) -> Result<()> {
-        let core = self.core();
         let mut length = self.pieces.length();
         // Pieces in flight, each with the index of its part.
         let mut in_flight = FuturesOrdered::new();
@@ -162,7 +177,7 @@ impl Transfer {
             }
             let has_more = outcome.is_ok() && current < parts.len();
             if has_more && turn.is_over() && in_flight.is_empty() {
-                turn.begin().await.map_err(|_| core.end_error())?;
+                self.unless_dropped(turn.next()).await?;
             }
             let mut may_begin =
                 has_more && !turn.is_over() && in_flight.len() < MAX_PIECES_IN_FLIGHT;
@@ -210,17 +225,31 @@ impl Transfer {
         (part, outcome, memory)
     }
 
-    /// Transfers one piece between the local `memory` and the offset `at` of the peer's memory, in
-    /// the direction of this transfer. Fails if the transfer was stopped, the connection has ended,
-    /// or the peer's memory may no longer be accessed.
-    async fn transfer_piece(&self, memory: &mut PieceMemory<'_>, at: usize) -> Result<()> {
-        if self.is_stopped.load(Ordering::Relaxed) {
+    /// Waits for `waiting`. Fails if the caller drops the future of the transfer before.
+    async fn unless_dropped<F: Future>(&self, waiting: F) -> Result<F::Output> {
+        tokio::select! {
+            output = waiting => Ok(output),
+            () = self.caller.closed() => Err(Error::Cancelled),
+        }
+    }
+
+    /// Registers the transfer of a piece, which ends when the returned guard is dropped. Fails if
+    /// the caller has dropped the transfer, the connection has ended, or the peer's memory may no
+    /// longer be accessed.
+    fn begin_piece(&self) -> Result<PieceInFlight> {
+        if self.caller.is_closed() {
             return Err(Error::Cancelled);
         }
         if let Some(end) = self.core().end() {
             return Err(end.clone());
         }
-        let _entered = self.pieces.access.begin_piece()?;
+        Ok(self.pieces.access.begin_piece()?)
+    }
+
+    /// Transfers one piece between the local `memory` and the offset `at` of the peer's memory, in
+    /// the direction of this transfer. Fails if [`Self::begin_piece`] fails.
+    async fn transfer_piece(&self, memory: &mut PieceMemory<'_>, at: usize) -> Result<()> {
+        let _entered = self.begin_piece()?;
         self.pieces.transfer(memory, at).await?;
         let len = memory.len() as u64;
         self.transferred.fetch_add(len, Ordering::Relaxed);
@@ -240,7 +269,7 @@ struct Turn<'c> {
 impl<'c> Turn<'c> {
     /// Creates the state of a transfer between local memory and the peer's memory that may not move
     /// bytes yet. The transfer must first get the permission to move [`TURN_LEN`] bytes with
-    /// [`Self::begin`].
+    /// [`Self::next`].
     fn new(bulks: &'c BulkTable) -> Self {
         Self {
             turns: &bulks.turns,
@@ -255,11 +284,11 @@ impl<'c> Turn<'c> {
 
     /// Waits until this transfer may move the next [`TURN_LEN`] bytes. The caller must have no
     /// operations in flight, because their completions are not handled during the wait.
-    async fn begin(&mut self) -> Result<(), AcquireError> {
+    async fn next(&mut self) {
         self.permit = None;
-        self.permit = Some(self.turns.acquire().await?);
+        // The semaphore is never closed.
+        self.permit = self.turns.acquire().await.ok();
         self.left = TURN_LEN;
-        Ok(())
     }
 
     /// Subtracts a piece of `len` bytes from the number of bytes that this transfer may still move.

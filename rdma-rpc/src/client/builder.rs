@@ -235,6 +235,7 @@ impl ClientBuilder {
     /// service](crate::Health). Default: no checks.
     ///
     /// * A server that reports [`NotServing`](crate::HealthState::NotServing) gets no calls.
+    /// * The first check precedes the calls of a new connection.
     /// * If a check is not answered within `interval`, the connection is ended.
     /// * A server without the health service is healthy if it answers.
     /// * A connection on which new calls must wait is not checked, because the deadlines of its

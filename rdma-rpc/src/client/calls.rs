@@ -411,26 +411,33 @@ impl<C: Deref<Target = Core>> PendingCall<C> {
         cx: &mut Context<'_>,
         take: impl FnOnce(Answer, &mut BodyBuffer) -> T,
     ) -> Poll<T> {
-        let mut slot = self.calls().slots[self.id.index as usize].lock();
-        let slot = &mut *slot;
-        match std::mem::replace(&mut slot.phase, Phase::Free) {
-            Phase::Answered(answer) => {
-                // After an answer from the server, no cancellation is needed. After an expired
-                // deadline, the server may still be executing the call.
-                if let Answer::Expired = answer {
-                    slot.phase = Phase::Answered(Answer::Expired);
+        let slot = &self.calls().slots[self.id.index as usize];
+        let (answer, mut body) = {
+            let slot = &mut *slot.lock();
+            match std::mem::replace(&mut slot.phase, Phase::Free) {
+                Phase::Answered(answer) => {
+                    // After an answer from the server, no cancellation is needed. After an expired
+                    // deadline, the server may still be executing the call.
+                    if let Answer::Expired = answer {
+                        slot.phase = Phase::Answered(Answer::Expired);
+                    }
+                    (answer, std::mem::take(&mut slot.body))
                 }
-                Poll::Ready(take(answer, &mut slot.body))
-            }
-            phase => {
-                slot.phase = phase;
-                match &mut slot.waker {
-                    Some(waker) => waker.clone_from(cx.waker()),
-                    none => *none = Some(cx.waker().clone()),
+                phase => {
+                    slot.phase = phase;
+                    match &mut slot.waker {
+                        Some(waker) => waker.clone_from(cx.waker()),
+                        none => *none = Some(cx.waker().clone()),
+                    }
+                    return Poll::Pending;
                 }
-                Poll::Pending
             }
-        }
+        };
+        // Not under the lock: dropping a decoded bulk can end the connection, which locks every
+        // slot.
+        let taken = take(answer, &mut body);
+        slot.lock().body = body;
+        Poll::Ready(taken)
     }
 }
 
@@ -448,5 +455,39 @@ pub(super) fn calls(core: &Core) -> &Calls {
     match &core.side {
         Side::Client(calls) => calls,
         Side::Server(_) => unreachable!("a client's connection has the client's state"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, mpsc};
+    use std::thread;
+
+    use super::*;
+    use crate::address::Address;
+    use crate::client::Client;
+    use crate::health::{HealthServer, HealthStates};
+    use crate::server::Server;
+
+    #[tokio::test]
+    async fn a_connection_can_end_while_an_answer_is_decoded() {
+        let server = Server::new(HealthServer::new(HealthStates::default()));
+        let server = server.listen(Address::memory()).await.unwrap();
+        let client = Client::connect(server.address()).await.unwrap();
+        let core = Arc::clone(&client.any().unwrap().core);
+        let slot = calls(&core).take_slot(&core).await.unwrap();
+        let begun = Calls::begin(Arc::clone(&core), slot, NO_DEADLINE, Streams::default());
+        let pending = begun.unwrap();
+        let slot = &calls(&core).slots[pending.id.index as usize];
+        slot.lock().answer(Answer::Status(Status::Cancelled));
+        // In a thread, so that a deadlock fails the test.
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || {
+            let mut cx = Context::from_waker(Waker::noop());
+            let polled = pending.poll_answer(&mut cx, |_, _| pending.core.fail(Error::Cancelled));
+            sender.send(polled.is_ready()).unwrap();
+        });
+        assert!(receiver.recv_timeout(Duration::from_secs(60)).unwrap());
+        assert!(core.end().is_some());
     }
 }

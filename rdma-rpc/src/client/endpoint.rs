@@ -109,7 +109,7 @@ pub(super) struct EndpointState {
 #[derive(Debug, Default)]
 struct State {
     connection: Option<Arc<Connection>>,
-    /// Set if the last health check found that the server does not serve.
+    /// Set if the last health check of the connection found that the server does not serve.
     is_unhealthy: bool,
     /// Error of the last attempt to connect, or reason for the end of the last connection.
     error: Option<Error>,
@@ -169,7 +169,16 @@ impl EndpointState {
             match self.connect(&endpoint, &builder).await {
                 Ok(connection) => {
                     pause = reconnect.first_pause;
-                    self.state.lock().connection = Some(Arc::clone(&connection));
+                    // Checked before the connection gets calls.
+                    let is_healthy = match reconnect.health_check {
+                        Some(interval) => check_health(&connection, interval).await,
+                        None => None,
+                    };
+                    {
+                        let mut state = self.state.lock();
+                        state.is_unhealthy = is_healthy == Some(false);
+                        state.connection = Some(Arc::clone(&connection));
+                    }
                     changed.notify_waiters();
                     let error = self.watch(&connection, &reconnect, &changed).await;
                     let mut state = self.state.lock();
@@ -230,7 +239,6 @@ impl EndpointState {
         let Some(interval) = reconnect.health_check else {
             return core.ended().await;
         };
-        let client = HealthClient::new(Client::of(Arc::clone(connection), interval));
         loop {
             tokio::select! {
                 end = core.ended() => return end,
@@ -241,25 +249,37 @@ impl EndpointState {
                 // detect an unresponsive server.
                 continue;
             }
-            let is_healthy = match timeout(interval, client.check(String::new())).await {
-                Ok(Ok(state)) => state == HealthState::Serving,
-                // Without the health service, any answer shows that the server is responsive.
-                Ok(Err(CallError::Rpc(Error::UnknownMethod { .. } | Error::Overloaded { .. }))) => {
-                    true
-                }
-                Ok(Err(CallError::Rpc(Error::DeadlineExceeded { .. }))) | Err(_) => {
-                    let reason = format!("no answer to a health check within {interval:?}");
-                    core.fail(Error::disconnected(reason));
-                    return core.end_error();
-                }
-                // The connection has ended; the next iteration returns the reason.
-                Ok(Err(_)) => continue,
+            let Some(is_healthy) = check_health(connection, interval).await else {
+                continue;
             };
             let was_unhealthy = std::mem::replace(&mut self.state.lock().is_unhealthy, !is_healthy);
             if was_unhealthy == is_healthy {
                 changed.notify_waiters();
             }
         }
+    }
+}
+
+/// Calls the health service of the server, and returns whether the server serves. Ends the
+/// connection if the server does not answer within `interval`. Returns `None` if the health is not
+/// known, for example because the connection has ended.
+async fn check_health(connection: &Arc<Connection>, interval: Duration) -> Option<bool> {
+    let core = &connection.core;
+    // A new connection has no free slot before the settings.
+    core.wait_for_settings().await.ok()?;
+    let client = HealthClient::new(Client::of(Arc::clone(connection), interval));
+    match timeout(interval, client.check(String::new())).await {
+        Ok(Ok(state)) => Some(state == HealthState::Serving),
+        // Without the health service, any answer shows that the server is responsive.
+        Ok(Err(CallError::Rpc(Error::UnknownMethod { .. } | Error::Overloaded { .. }))) => {
+            Some(true)
+        }
+        Ok(Err(CallError::Rpc(Error::DeadlineExceeded { .. }))) | Err(_) => {
+            let reason = format!("no answer to a health check within {interval:?}");
+            core.fail(Error::disconnected(reason));
+            None
+        }
+        Ok(Err(_)) => None,
     }
 }
 

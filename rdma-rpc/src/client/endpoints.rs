@@ -59,8 +59,9 @@ impl ChosenConnection {
 }
 
 impl Endpoints {
-    /// Spawns a task for each endpoint, which connects and reconnects. Waits until an endpoint is
-    /// connected; fails if the first attempts of all endpoints have failed.
+    /// Spawns a task for each endpoint, which connects and reconnects. Waits until an endpoint
+    /// accepts calls, or the first attempts of all endpoints have ended. Fails if none of the
+    /// attempts has succeeded.
     pub(super) async fn connect(
         endpoints: Vec<Endpoint>,
         builder: &ClientBuilder,
@@ -89,7 +90,14 @@ impl Endpoints {
                 return Ok(this);
             }
             if this.states.iter().all(|state| state.error().is_some()) {
-                return Err(this.error());
+                // A connected server that does not serve may serve later.
+                let is_connected = this
+                    .connections()
+                    .any(|connection| connection.core.end().is_none());
+                return match is_connected {
+                    true => Ok(this),
+                    false => Err(this.error()),
+                };
             }
             changed.await;
         }

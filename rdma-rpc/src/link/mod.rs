@@ -152,6 +152,23 @@ impl Link {
         Ok(())
     }
 
+    /// Closes the sending direction of the connection, so that the peer closes the connection after
+    /// the last message. Returns `false`, and does nothing, if the transport has no such operation:
+    /// over RDMA and in memory.
+    #[cfg_attr(
+        not(feature = "tls"),
+        expect(clippy::unused_async, reason = "TLS waits for the socket")
+    )]
+    pub(crate) async fn end_sending(&self) -> bool {
+        match self {
+            Self::Tcp(link) => link.end_sending(),
+            #[cfg(feature = "tls")]
+            Self::Tls(link) => link.end_sending().await,
+            Self::Rdma(_) | Self::Memory(_) => return false,
+        }
+        true
+    }
+
     /// Returns whether the transport can send a long message while it also sends other messages.
     /// The peer may then receive the messages in any order.
     pub(crate) fn sends_concurrently(&self) -> bool {

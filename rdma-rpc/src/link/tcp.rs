@@ -2,6 +2,7 @@
 //! byte order.
 
 use std::io;
+use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,6 +67,14 @@ impl TcpLink {
                 tracing::debug!(%error, "writing to the peer failed");
                 return;
             }
+        }
+    }
+
+    /// Closes the sending direction of the connection. The peer then reads the end of the stream
+    /// after the last message.
+    pub(super) fn end_sending(&self) {
+        if let Err(error) = SockRef::from(&self.stream).shutdown(Shutdown::Write) {
+            tracing::debug!(%error, "closing the sending direction failed");
         }
     }
 

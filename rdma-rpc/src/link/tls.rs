@@ -116,6 +116,15 @@ impl TlsLink {
         writer.poll_flush(cx)
     }
 
+    /// Closes the sending direction of the connection. The peer then reads the end of the stream
+    /// after the last message.
+    pub(super) async fn end_sending(&self) {
+        let closed = poll_fn(|cx| Pin::new(&mut *self.writer.lock()).poll_shutdown(cx));
+        if let Err(error) = closed.await {
+            tracing::debug!(%error, "closing the sending direction failed");
+        }
+    }
+
     /// Receives messages, and passes them to the connection `core`, until the connection ends.
     /// Returns the reason for the end.
     pub(super) async fn receive(&self, core: &Arc<Core>) -> Error {

@@ -329,7 +329,9 @@ impl Outbox {
         self.schedule();
         let is_done = || {
             let state = self.state.lock();
-            state.link.is_none() || (state.open.is_none() && state.queued == 0)
+            // An open batch without frames is never sent.
+            let is_open_empty = state.open.as_ref().is_none_or(Batch::is_empty);
+            state.link.is_none() || (is_open_empty && state.queued == 0)
         };
         self.wait_until(is_done).await;
     }
@@ -455,4 +457,33 @@ impl State {
 /// actual reason, which only the connection stores.
 fn ended() -> Error {
     Error::disconnected("the reason was not recorded")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rdma_async::RdmaBuilder;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::address::Address;
+    use crate::link::{Encryption, Listener};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_without_frames_does_not_delay_the_wait_for_the_last_message() {
+        let (address, transport) = (Address::memory(), RdmaBuilder::default());
+        let listener = Listener::bind(&address, transport.clone()).await.unwrap();
+        let encryption = Encryption::default();
+        let link = Link::connect(&address, transport, &encryption).await;
+        let outbox = Outbox::new(link.unwrap().0);
+        // A frame that is too long for a batch leaves an open batch without frames.
+        let body = vec![0; MAX_BATCH_LEN];
+        let header = Header::Goodbye { status: 0 };
+        let appended = outbox.append(&header, &body[..], 2 * MAX_BATCH_LEN, SendAt::NextFlush);
+        assert!(matches!(appended, Ok(Appended::Long(_))));
+        let waiting = timeout(Duration::from_secs(60), outbox.wait_until_sent());
+        waiting.await.expect("nothing is left to be sent");
+        drop(listener);
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::{Server, ServerConnection, Shared};
 use crate::address::Address;
@@ -17,8 +17,8 @@ use crate::once;
 use crate::wire::Settings;
 
 /// Time that a server's shutdown allows each connection after the grace period: once for its last
-/// handlers to finish, and once more for sending its last answers. Short, because the program waits
-/// for the shutdown.
+/// handlers to finish, and once more for sending its last answers, which over TCP includes the wait
+/// for the client to close the connection. Short, because the program waits for the shutdown.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 /// Pause after a failed `accept`. The cause may be a temporary lack of resources, such as file
@@ -42,7 +42,8 @@ impl ServerHandle {
     }
 
     /// Shuts the server down: stops accepting clients, refuses new calls with
-    /// [`Error::ShuttingDown`], and waits until the running calls have finished, at most for the
+    /// [`Error::ShuttingDown`], and waits until the running calls have finished and the callers have
+    /// dropped the [`Bulk`](crate::Bulk)s of their results, at most for the
     /// [grace period](Server::grace). Calls that run longer are dropped.
     pub async fn shutdown(mut self) {
         self.closing.send_replace(true);
@@ -154,8 +155,11 @@ async fn serve(shared: Arc<Shared>, client: Accepted, mut closing: watch::Receiv
     }
     let connection = ServerConnection::of(core);
     connection.close(core);
+    let grace_end = sleep(grace);
+    tokio::pin!(grace_end);
     tokio::select! {
-        _ = timeout(grace, connection.wait_for_handlers()) => {}
+        () = connection.wait_for_handlers() => {}
+        () = &mut grace_end => {}
         end = core.ended() => return end,
     }
     connection.stop(core);
@@ -166,15 +170,32 @@ async fn serve(shared: Arc<Shared>, client: Accepted, mut closing: watch::Receiv
         .is_ok()
     {
         connection.announce_all_answered(core);
+        // The end of the connection would also end the bulks of results that the client has just
+        // received.
+        tokio::select! {
+            () = core.bulks.wait_for_results() => {}
+            () = &mut grace_end => {}
+            end = core.ended() => return end,
+        }
     }
-    if timeout(LAST_ANSWERS, core.outbox.wait_until_sent())
-        .await
-        .is_err()
-    {
-        tracing::warn!(peer = %core.peer, "a client did not receive its last answers in time");
+    if timeout(LAST_ANSWERS, finish_sending(core)).await.is_err() {
+        tracing::warn!(peer = %core.peer, "a client has not received its last answers or not closed its connection in time");
     }
     core.fail(Error::ShuttingDown);
     core.end_error()
+}
+
+/// Waits until all messages of the connection were sent. Over TCP, also waits until the client has
+/// closed the connection. If a socket is closed before the received bytes were read, the system
+/// drops the bytes that were not yet delivered to the client. The receiving task of the connection
+/// reads these bytes.
+async fn finish_sending(core: &Core) {
+    core.outbox.wait_until_sent().await;
+    if let Some(link) = core.outbox.link()
+        && link.end_sending().await
+    {
+        core.ended().await;
+    }
 }
 
 /// Waits until the shutdown of the server begins: when its handle is dropped, or when

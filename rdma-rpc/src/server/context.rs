@@ -76,8 +76,9 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::Transport`](crate::Error::Transport) if the memory cannot be registered, and the
-    /// error that ended the connection.
+    /// [`Error::Transport`](crate::Error::Transport) if the memory cannot be registered,
+    /// [`Error::Bulk`](crate::Error::Bulk) if the memory cannot be allocated, and the error that
+    /// ended the connection.
     pub fn bulk_memory(&self, len: usize) -> Result<BulkMemory> {
         BulkMemory::for_peer(&self.core, len)
     }

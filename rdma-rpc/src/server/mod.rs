@@ -272,8 +272,8 @@ impl Server {
         self
     }
 
-    /// Sets the grace period: the time that running calls have to finish after the beginning of a
-    /// shutdown. Default 10 s.
+    /// Sets the grace period: the time after the beginning of a shutdown that running calls have to
+    /// finish and callers have to read the [`Bulk`](crate::Bulk)s of results. Default 10 s.
     pub fn grace(mut self, limit: Duration) -> Self {
         self.shared.grace = limit;
         self

@@ -26,6 +26,16 @@ struct State {
     waker: Option<Waker>,
 }
 
+impl State {
+    /// Stores the waker of the task that waits for the window to open, or for the end of the stream.
+    fn store_waker(&mut self, cx: &Context<'_>) {
+        match &mut self.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+    }
+}
+
 /// Numbers of items and bytes of a stream that may be sent before the peer allows more, and the
 /// sequence number of the next item. Nothing may be sent if one of the numbers is used up.
 #[derive(Debug)]
@@ -112,13 +122,23 @@ impl SendWindow {
             return Poll::Ready(Err(AppendError::Transport(error.clone())));
         }
         if !state.window.is_open() {
-            match &mut state.waker {
-                Some(waker) => waker.clone_from(cx.waker()),
-                none => *none = Some(cx.waker().clone()),
-            }
+            state.store_waker(cx);
             return Poll::Pending;
         }
         Poll::Ready(append(&mut state.window))
+    }
+
+    /// Polls until [`Self::close`] has closed the stream, and returns the error with which sending
+    /// fails.
+    pub(crate) fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<Error> {
+        let mut state = self.state.lock();
+        match &state.closed {
+            Some(error) => Poll::Ready(error.clone()),
+            None => {
+                state.store_waker(cx);
+                Poll::Pending
+            }
+        }
     }
 
     /// Returns the number of items that were sent. The frame that ends the stream contains this

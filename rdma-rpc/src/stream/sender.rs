@@ -98,7 +98,8 @@ impl<T> Sender<T> {
     /// # Errors
     ///
     /// [`Error::Encode`] or [`Error::TooLarge`] if the item cannot be sent, [`Error::Cancelled`] if
-    /// the other end has finished the call, or the error that ended the connection.
+    /// the other end has finished the call or the deadline of the call has passed, or the error that
+    /// ended the connection.
     pub async fn send(&mut self, item: impl Borrow<T>) -> Result<(), Error> {
         self.send_some(std::slice::from_ref(&item)).await?;
         Ok(())
@@ -137,7 +138,7 @@ impl<T> Sender<T> {
     /// enough of the earlier items.
     async fn send_some<I: Borrow<T>>(&self, items: &[I]) -> Result<usize, Error> {
         if !self.core.outbox.has_room() {
-            self.core.outbox.wait_for_room().await;
+            self.unless_closed(self.core.outbox.wait_for_room()).await?;
         }
         let appended = poll_fn(|cx| {
             let budget = ready!(tokio::task::coop::poll_proceed(cx));
@@ -160,8 +161,20 @@ impl<T> Sender<T> {
                         core.fail(error);
                     }
                 });
-                drop(sent.await);
+                drop(self.unless_closed(sent).await?);
                 self.core.end().cloned().map_or(Ok(1), Err)
+            }
+        }
+    }
+
+    /// Waits for `waiting`. Fails if the stream is closed before, for example because the deadline
+    /// of the call has passed.
+    async fn unless_closed<F: Future>(&self, waiting: F) -> Result<F::Output, Error> {
+        tokio::select! {
+            biased;
+            output = waiting => Ok(output),
+            error = poll_fn(|cx| self.outgoing.poll_closed(cx)) => {
+                Err(self.core.end().cloned().unwrap_or(error))
             }
         }
     }

@@ -306,6 +306,22 @@ fn regions_that_the_owner_has_not_received_count_towards_the_limit_of_regions() 
 }
 
 #[test]
+fn bytes_that_the_owner_has_not_received_count_towards_the_limit_of_the_connection() {
+    run(async {
+        let (_device, mut listener) = owner(|builder| builder.remote_memory_limit(1000)).await;
+        let (client, server) = join(&mut listener).await;
+        for _ in 0..2 {
+            let region = client.request_remote_mr(layout(500)).await.unwrap();
+            client.send_remote_mr(region).await.unwrap();
+        }
+        let reason = refusal(&client, 8).await;
+        assert!(reason.contains("at most 1000 bytes"), "{reason}");
+        server.receive_local_mr().await.unwrap();
+        client.request_remote_mr(layout(500)).await.unwrap();
+    });
+}
+
+#[test]
 fn returned_memory_that_the_owner_had_offered_does_not_count_towards_the_limit_of_regions() {
     run(async {
         let (_device, mut listener) = owner(|builder| builder.remote_region_limit(1)).await;

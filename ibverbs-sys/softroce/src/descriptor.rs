@@ -43,6 +43,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Resource, getrlimit};
 
@@ -326,6 +327,19 @@ pub(crate) fn increment(eventfd: BorrowedFd<'_>) {
     }
 }
 
+/// Increments `eventfd`, which a peer process has passed, like [`increment`]. Does nothing if the
+/// counter is full: the write would then block until the peer reads the eventfd.
+pub(crate) fn increment_of_peer(eventfd: BorrowedFd<'_>) {
+    let mut descriptors = [PollFd::new(&eventfd, PollFlags::OUT)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    if poll(&mut descriptors, Some(&now)) != Ok(0) {
+        increment(eventfd);
+    }
+}
+
 /// Returns whether `descriptor` still refers to the file that the device has opened. Returns
 /// `false` if the program has closed the descriptor by mistake.
 pub(crate) fn is_intact(descriptor: BorrowedFd<'_>) -> bool {
@@ -392,4 +406,32 @@ pub(crate) fn has_lost() -> bool {
 fn is_marked(number: RawFd) -> bool {
     // SAFETY: the call is valid for any number.
     unsafe { libc::fcntl(number, F_GETSIG) == MARK_SIGNAL }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    #[test]
+    fn a_full_counter_of_a_peer_does_not_block() {
+        let full = Descriptor::open(|| eventfd(0, EventfdFlags::CLOEXEC)).unwrap();
+        rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || {
+            increment_of_peer(full.as_fd());
+            sender.send(full).unwrap();
+        });
+        let full = receiver.recv_timeout(Duration::from_secs(60)).unwrap();
+        let mut counter = [0; 8];
+        rustix::io::read(&full, &mut counter).unwrap();
+        assert_eq!(u64::from_ne_bytes(counter), u64::MAX - 1);
+        increment_of_peer(full.as_fd());
+        rustix::io::read(&full, &mut counter).unwrap();
+        assert_eq!(u64::from_ne_bytes(counter), 1);
+    }
 }

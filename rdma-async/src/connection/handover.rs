@@ -22,7 +22,7 @@ use super::replies::Reply;
 use super::send_state::{AWAITED, NotAccepted};
 use super::windows::{EndedAccess, Windows};
 use crate::error::{Error, Result};
-use crate::memory::{GrantedMemory, LocalMr, RemoteMr};
+use crate::memory::{GrantedMemory, LocalMr, LocalMrReadAccess, RemoteMr};
 use crate::observe::report_failed_end;
 use crate::reserve::GrantState;
 
@@ -313,6 +313,8 @@ impl Connection {
             .await?;
         let was_requested = usize::from(charge.is_some());
         (self.returned_requests).fetch_sub(was_requested, Ordering::Relaxed);
+        let bytes = was_requested * region.length();
+        self.returned_bytes.fetch_sub(bytes, Ordering::Relaxed);
         Ok(region)
     }
 }

@@ -159,6 +159,8 @@ pub(crate) struct Connection {
     returned: SegQueue<(LocalMr, Option<Charge>)>,
     /// Number of regions in `returned` that the peer had requested.
     returned_requests: AtomicUsize,
+    /// Total number of bytes in these regions.
+    returned_bytes: AtomicUsize,
     /// Tasks that wait for returned memory or for the end of the connection.
     returned_arrived: Waiters,
     /// Messages that the application receives before the messages in `messages`.
@@ -218,6 +220,7 @@ impl Connection {
             borrowed: BorrowedLeases::default(),
             returned: SegQueue::new(),
             returned_requests: AtomicUsize::new(0),
+            returned_bytes: AtomicUsize::new(0),
             returned_arrived: Waiters::default(),
             front: FrontQueue::default(),
             leases: Leases::new(settings.remote_access, device.clone()),

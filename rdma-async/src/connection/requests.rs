@@ -111,7 +111,8 @@ impl Connection {
         if regions >= limits.regions {
             return Err(Refusal::Regions(limits.regions as u64));
         }
-        let sum = held.bytes.checked_add(bytes);
+        let returned_bytes = self.returned_bytes.load(Ordering::Relaxed);
+        let sum = (held.bytes + returned_bytes).checked_add(bytes);
         if sum.is_none_or(|sum| sum > limits.bytes) {
             return Err(Refusal::Bytes(limits.bytes as u64));
         }

@@ -501,10 +501,9 @@ impl Link {
         if channel.is_some() {
             self.counters.count(Counter::SharedChannelWakings, 1);
         }
-        // An error is ignored. A full counter means that the peer has not reacted to an earlier
-        // wakeup yet. If a peer has passed a wrong descriptor, only that peer is harmed.
+        // An error is ignored. If a peer has passed a wrong descriptor, only that peer is harmed.
         let wake_eventfd = channel.unwrap_or(&self.peer.wake_eventfd);
-        descriptor::increment(wake_eventfd.as_fd());
+        descriptor::increment_of_peer(wake_eventfd.as_fd());
     }
 
     /// Defers the wakeup of the peer to a later [`flush`](Self::flush), because another message

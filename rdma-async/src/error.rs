@@ -78,12 +78,13 @@ pub enum Error {
         execution: Execution,
     },
 
-    /// The peer refused a request.
+    /// The peer refused a request, or this end did not send the request because the peer has not
+    /// answered too many earlier requests.
     #[error("the peer refused {what}: {reason}")]
     Refused {
         /// Name of the request.
         what: &'static str,
-        /// Reason that the peer gave, with the limit that would be exceeded.
+        /// Reason for the refusal, with the limit that would be exceeded.
         reason: Cow<'static, str>,
     },
 

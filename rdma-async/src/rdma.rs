@@ -299,9 +299,9 @@ impl Rdma {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for a size of 0, [`Error::Refused`] if a limit of the peer would
-    /// be exceeded, the peer cannot allocate the memory or has not answered thousands of earlier
-    /// requests, [`Error::Timeout`] if the peer does not answer, and the error that ended the
-    /// connection.
+    /// be exceeded, if the peer cannot allocate the memory, or if the peer has not answered 4096
+    /// earlier requests, [`Error::Timeout`] if the peer does not answer, and the error that ended
+    /// the connection.
     pub async fn request_remote_mr(&self, layout: Layout) -> Result<RemoteMr> {
         observed!(&self.connection, RequestMemory, layout.size(), {
             if layout.size() == 0 {
@@ -470,8 +470,9 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if the message is above the peer's limit or the peer has no memory for
-    /// it, [`Error::Verbs`] if another operation is writing to the message, and the error that
+    /// [`Error::Refused`] if the message is above the peer's limit, if the peer has no memory for
+    /// it, or if the peer has not answered 4096 earlier long messages and requests for memory,
+    /// [`Error::Verbs`] if another operation is writing to the message, and the error that
     /// ended the connection.
     #[doc(alias = "IBV_WR_SEND")]
     pub async fn send(&self, message: &impl LocalMrReadAccess) -> Result<()> {

@@ -386,7 +386,7 @@ fn two_concurrent_queues_of_unsignaled_requests_go_on() {
     }
 }
 
-/// Increments a counter when it is dropped, and then panics if the other field is `true`.
+/// Value whose drop increments the counter, and then panics if the second field is `true`.
 struct Dropped(Arc<AtomicUsize>, bool);
 
 impl Drop for Dropped {

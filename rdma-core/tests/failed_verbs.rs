@@ -55,7 +55,7 @@ fn a_membership_whose_end_has_failed_still_counts() {
     let prepared = builder.build().unwrap();
     let pair = prepared.activate(&DatagramOptions::default()).unwrap();
     let gid = multicast_gid([239, 77, 2, 1].into()).unwrap();
-    let is_member = || {
+    let detaches = || {
         let raw = ibverbs_sys::ibv_gid { raw: gid.0 };
         // SAFETY: the queue pair and the GID are valid.
         unsafe { ibverbs_sys::ibv_detach_mcast(pair.as_raw(), &raw, 0) == 0 }
@@ -64,16 +64,16 @@ fn a_membership_whose_end_has_failed_still_counts() {
     let membership = pair.attach_to_group(gid, 0).unwrap();
     fail(Verb::DetachMcast, 1);
     membership.leave().unwrap_err();
-    assert!(!is_member());
+    assert!(!detaches());
     // Even if that fails as well, the queue pair can become a member again.
     let membership = pair.attach_to_group(gid, 0).unwrap();
     fail(Verb::DetachMcast, 1);
     fail(Verb::DetachMcast, 2);
     membership.leave().unwrap_err();
-    assert!(is_member());
+    assert!(detaches());
     let membership = pair.attach_to_group(gid, 0).unwrap();
     membership.leave().unwrap();
-    assert!(!is_member());
+    assert!(!detaches());
 }
 
 #[test]

@@ -403,7 +403,7 @@ fn an_unsignaled_request_that_a_batch_leaves_behind_is_completed_by_another_batc
     assert_eq!(free.len(), queue.capacity());
 }
 
-/// Panics when it is dropped, if the field is `true`.
+/// Value whose drop panics if the field is `true`.
 struct Panics(bool);
 
 impl Drop for Panics {

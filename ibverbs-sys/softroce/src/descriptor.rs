@@ -329,7 +329,7 @@ pub(crate) fn increment(eventfd: BorrowedFd<'_>) {
 
 /// Increments `eventfd`, which a peer process has passed, like [`increment`]. Does nothing if the
 /// counter is full: the write would then block until the peer reads the eventfd.
-pub(crate) fn increment_of_peer(eventfd: BorrowedFd<'_>) {
+pub(crate) fn increment_unless_full(eventfd: BorrowedFd<'_>) {
     let mut descriptors = [PollFd::new(&eventfd, PollFlags::OUT)];
     let now = Timespec {
         tv_sec: 0,
@@ -423,14 +423,14 @@ mod tests {
         rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || {
-            increment_of_peer(full.as_fd());
+            increment_unless_full(full.as_fd());
             sender.send(full).unwrap();
         });
         let full = receiver.recv_timeout(Duration::from_secs(60)).unwrap();
         let mut counter = [0; 8];
         rustix::io::read(&full, &mut counter).unwrap();
         assert_eq!(u64::from_ne_bytes(counter), u64::MAX - 1);
-        increment_of_peer(full.as_fd());
+        increment_unless_full(full.as_fd());
         rustix::io::read(&full, &mut counter).unwrap();
         assert_eq!(u64::from_ne_bytes(counter), 1);
     }

@@ -159,7 +159,7 @@ pub(crate) struct Connection {
     returned: SegQueue<(LocalMr, Option<Charge>)>,
     /// Number of regions in `returned` that the peer had requested.
     returned_requests: AtomicUsize,
-    /// Total number of bytes in these regions.
+    /// Total length, in bytes, of the regions in `returned` that the peer had requested.
     returned_bytes: AtomicUsize,
     /// Tasks that wait for returned memory or for the end of the connection.
     returned_arrived: Waiters,

@@ -43,7 +43,8 @@ pub(super) struct Outgoing {
     bytes: AtomicUsize,
     /// Set while a piece or the end of the stream is queued.
     has_any: AtomicBool,
-    /// Set once pieces were dropped without being posted, because the connection ended.
+    /// Set once pieces were dropped, or cancelled in the send queue, without being posted, because
+    /// the connection ended.
     has_lost: AtomicBool,
     /// Number of accepted bytes at which writers wait. Bytes count until the peer has read them. A
     /// slot of the peer's ring counts as a whole, until the peer has returned the slot.
@@ -101,10 +102,11 @@ impl Outgoing {
         &self.room
     }
 
-    /// Drops all bytes that wait to be sent on the stream, because the connection has ended. If
-    /// `has_cancelled` is set, the send queue has cancelled pieces of the stream that were not
-    /// posted. Drops nothing while a thread, possibly this one, holds the lock to post bytes. The
-    /// bytes then stay until the connection is dropped.
+    /// Drops all bytes that wait to be sent on the stream, because the connection has ended, and
+    /// records that these bytes are lost. `has_cancelled` must be set if the send queue has
+    /// cancelled pieces of the stream, which then also count as lost. Drops nothing while a thread,
+    /// possibly this one, holds the lock to post bytes. The bytes then stay until the connection is
+    /// dropped.
     pub(super) fn clear(&self, has_cancelled: bool) {
         if has_cancelled {
             self.has_lost.store(true, Ordering::Release);

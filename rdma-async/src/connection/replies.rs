@@ -81,7 +81,7 @@ impl PendingReplies {
         let table = self.table.lock();
         if table.entries.len() >= MAX_UNANSWERED {
             drop(table);
-            let reason = format!("it has not answered {MAX_UNANSWERED} earlier requests").into();
+            let reason = format!("{MAX_UNANSWERED} earlier requests are unanswered").into();
             return Err(Error::Refused { what, reason });
         }
         Ok(self.register_in(table, lent))
@@ -161,8 +161,8 @@ impl PendingReplies {
 }
 
 impl PendingReply<'_> {
-    /// Gives up the reply, before the request is sent: the reply is then handled by the poll that
-    /// receives it.
+    /// Closes the channel to the future that would wait for the reply. Must be called before the
+    /// request is sent. The poll that receives the reply then handles the reply.
     pub(super) fn close(&mut self) {
         self.receiver.close();
     }

@@ -11,6 +11,7 @@ use std::task::Waker;
 use rdma_core::memory::Claim;
 use rdma_core::{PostError, SendQueue, SendRequest, WorkCompletion};
 
+use super::HEADER_LEN;
 use super::results::{ResultSlot, Results};
 use super::work::{Memory, Push, Work};
 use crate::error::{Error, Result};
@@ -104,6 +105,17 @@ enum Staged {
     /// Request whose data was copied to `staged_bytes`, and the number of its bytes.
     Copied(Push, usize),
     Held(Work, Memory),
+}
+
+impl Staged {
+    /// Returns whether the request sends or writes data of the program to the peer, and not only
+    /// the header of a message.
+    fn contains_data(&self) -> bool {
+        match self {
+            Self::Copied(_, len) => *len > HEADER_LEN,
+            Self::Held(work, _) => matches!(work, Work::Push(_)),
+        }
+    }
 }
 
 /// Send queue, with the state of each accepted request that has not ended. `Q` is the queue of the
@@ -248,23 +260,25 @@ impl<Q: Posted> SendState<Q> {
     }
 
     /// Cancels the requests that were not posted, and closes the queue. Adds the wakers of their
-    /// futures to `wakes`. Returns the number of the first cancelled request, and whether requests
-    /// were cancelled for which no future waits.
+    /// futures to `wakes`. Returns the number of the first cancelled request, and whether data was
+    /// cancelled for whose request no future waits, such as the pieces of a stream.
     pub(super) fn cancel_staged(&mut self, wakes: &mut Vec<Waker>) -> (u64, bool) {
-        self.staged.clear();
+        let staged = std::mem::take(&mut self.staged);
         self.staged_bytes.clear();
         let first = self.ended + self.queue.in_flight() as u64;
-        let mut has_unawaited = false;
+        let first_staged = self.accepted - staged.len() as u64;
+        let has_lost = (first_staged..)
+            .zip(&staged)
+            .any(|(number, staged)| staged.contains_data() && !self.request(number).is_awaited);
         for number in first..self.accepted {
             let request = self.request(number);
             wakes.extend(request.waker.take());
             let was_awaited = std::mem::take(&mut request.is_awaited);
-            has_unawaited |= !was_awaited;
             self.awaited -= usize::from(was_awaited);
         }
         self.accepted = first;
         self.is_closed = true;
-        (first, has_unawaited)
+        (first, has_lost)
     }
 
     /// Marks the `newly_ended` oldest requests as ended, and adds the wakers of their futures to

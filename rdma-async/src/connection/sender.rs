@@ -147,19 +147,19 @@ impl<Q: Posted> Sender<Q> {
     }
 
     /// Cancels the staged requests, which were accepted and not posted to the device, and wakes
-    /// their futures. Called when the connection has failed. Returns whether requests were
-    /// cancelled for which no future waits, such as the pieces of a stream.
+    /// their futures. Called when the connection has failed. Returns whether data was cancelled for
+    /// whose request no future waits, such as the pieces of a stream.
     pub(super) fn cancel_staged(&self) -> bool {
         let mut wakes = Vec::new();
-        let has_cancelled_unawaited = {
+        let has_lost = {
             let mut state = self.lock();
-            let (first, has_cancelled_unawaited) = state.cancel_staged(&mut wakes);
+            let (first, has_lost) = state.cancel_staged(&mut wakes);
             self.failed_from.fetch_min(first, Ordering::AcqRel);
             self.cancelled_from.store(first, Ordering::Release);
-            has_cancelled_unawaited
+            has_lost
         };
         wakes.into_iter().for_each(Waker::wake);
-        has_cancelled_unawaited
+        has_lost
     }
 
     /// Wakes all futures that wait for completions, and makes later waits end immediately, because

@@ -120,19 +120,19 @@ pub struct Connection {
     events: SharedEvents,
 }
 
-/// The knowledge that the threads of a connection share, and the right to read events. An event can
-/// be read only once, so one thread at a time reads events, and stores the state that they report
-/// for the threads that wait.
+/// State of a connection that its threads share, and the right to read the connection's events. An
+/// event can be read only once. One thread at a time therefore reads events, and stores the state
+/// that the events report for the waiting threads.
 #[derive(Debug, Default)]
 struct SharedEvents {
-    known: Mutex<Known>,
+    known: Mutex<KnownState>,
     /// Notified when a thread stops reading events, and when this side disconnects.
     changed: Condvar,
 }
 
-/// The state that [`SharedEvents`] protects by its lock.
+/// State of a connection as this side knows it, protected by the lock of [`SharedEvents`].
 #[derive(Debug, Clone, Copy, Default)]
-struct Known {
+struct KnownState {
     /// Set once this side has disconnected, or the connection was split by
     /// [`Connection::into_parts`].
     has_ended: bool,
@@ -142,11 +142,11 @@ struct Known {
 }
 
 impl SharedEvents {
-    fn known(&self) -> Known {
+    fn known(&self) -> KnownState {
         *self.known.lock()
     }
 
-    /// Records that this side disconnects. Returns whether that is new.
+    /// Records that this side disconnects. Returns `false` if this was recorded before.
     fn end(&self) -> bool {
         let mut known = self.known.lock();
         let is_new = !std::mem::replace(&mut known.has_ended, true);
@@ -154,12 +154,13 @@ impl SharedEvents {
         is_new
     }
 
-    /// Takes the right to read events. Waits while another thread has the right. Returns `None` if
-    /// `deadline` passes first or `is_enough` returns `true`.
-    fn read(
+    /// Acquires the right to read events. Waits while another thread has the right. Returns `None`
+    /// once `is_enough` returns `true` for the known state, because the caller then needs no
+    /// further event, or if `deadline` passes first.
+    fn acquire_right(
         &self,
         deadline: Option<Instant>,
-        is_enough: impl Fn(&Known) -> bool,
+        is_enough: impl Fn(&KnownState) -> bool,
     ) -> Option<ReadingRight<'_>> {
         let mut known = self.known.lock();
         while !is_enough(&known) {
@@ -181,8 +182,8 @@ impl SharedEvents {
     }
 }
 
-/// The right of one thread to read the events of a connection. The lock is not held meanwhile, so
-/// that other threads wait no longer than their own time limits.
+/// The right of one thread to read the events of a connection. The holder does not hold the lock of
+/// [`SharedEvents`], so that other threads wait no longer than their own time limits.
 struct ReadingRight<'a>(&'a SharedEvents);
 
 impl ReadingRight<'_> {
@@ -250,10 +251,10 @@ impl Connection {
         &self.peer.private_data
     }
 
-    /// Waits until the peer has disconnected or exited, or until `timeout` has passed (`None`: no
-    /// timeout). Returns whether the peer has disconnected. If so, the queue pair has been moved to
-    /// the error state and the disconnection was confirmed to the peer; a failure of these verbs is
-    /// only logged.
+    /// Waits until the peer has disconnected or exited, until this side disconnects, or until
+    /// `timeout` has passed (`None`: no timeout). Returns whether the connection has ended. After
+    /// the peer has disconnected, also moves the queue pair to the error state and confirms to the
+    /// peer. If one of these two verbs fails, only logs the error.
     ///
     /// Several threads may wait at the same time.
     ///
@@ -265,7 +266,7 @@ impl Connection {
     /// [`ConnectionError::DeviceRemoved`], and the error of `rdma_get_cm_event`.
     pub fn wait_disconnected(&self, timeout: Option<Duration>) -> Result<bool> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let Some(reader) = self.events.read(deadline, |known| known.has_ended) else {
+        let Some(reader) = self.events.acquire_right(deadline, |known| known.has_ended) else {
             return Ok(self.events.known().has_ended);
         };
         loop {
@@ -326,8 +327,8 @@ impl Connection {
         let step = ConnectionStep::Disconnecting;
         let deadline = Instant::now().checked_add(self.waiting.timeout);
         // Another thread may be reading the same event.
-        let is_reported = |known: &Known| known.reported != ReportedState::Open;
-        let Some(reader) = self.events.read(deadline, is_reported) else {
+        let is_reported = |known: &KnownState| known.reported != ReportedState::Open;
+        let Some(reader) = self.events.acquire_right(deadline, is_reported) else {
             return match self.events.known().reported {
                 ReportedState::Open => Err(self.waiting.timed_out(step).into()),
                 ReportedState::Disconnected => Ok(()),
@@ -363,10 +364,10 @@ impl Connection {
         }
     }
 
-    /// Logs the error of [`Self::end`] if the caller does not return it.
+    /// Logs `error`, an error of [`Self::end`] that the caller does not return.
     fn log_failed_end(&self, error: &Error) {
-        // The connection may have ended already.
-        tracing::debug!(peer = %self.waiting.peer, %error, "disconnecting at the end");
+        // Only at level `debug`, because the connection may have ended already.
+        tracing::debug!(peer = %self.waiting.peer, %error, "disconnecting failed");
     }
 
     /// Splits the connection into its identifier, its queue pair and the peer's parameters, without
@@ -495,22 +496,26 @@ mod tests {
     #[test]
     fn a_thread_waits_for_a_reader_no_longer_than_its_own_deadline() {
         let events = SharedEvents::default();
-        let reader = events.read(None, |_| false).unwrap();
+        let reader = events.acquire_right(None, |_| false).unwrap();
         let short = Duration::from_millis(20);
-        assert!(events.read(after(short), |_| false).is_none());
+        assert!(events.acquire_right(after(short), |_| false).is_none());
         assert!(!events.known().has_ended, "the lock is free");
         drop(reader);
-        assert!(events.read(after(short), |_| false).is_some());
+        assert!(events.acquire_right(after(short), |_| false).is_some());
     }
 
     #[test]
     fn an_end_by_this_side_ends_the_waits_of_threads_that_do_not_read() {
         let events = SharedEvents::default();
-        let _reader = events.read(None, |_| false).unwrap();
+        let _reader = events.acquire_right(None, |_| false).unwrap();
         thread::scope(|scope| {
             let waits = [None, after(LONG)].map(|deadline| {
                 let events = &events;
-                scope.spawn(move || events.read(deadline, |known| known.has_ended).is_none())
+                scope.spawn(move || {
+                    events
+                        .acquire_right(deadline, |known| known.has_ended)
+                        .is_none()
+                })
             });
             assert!(events.end());
             assert!(!events.end());
@@ -523,11 +528,12 @@ mod tests {
     #[test]
     fn a_thread_that_waits_for_a_reader_gets_the_state_that_the_reader_has_stored() {
         let events = SharedEvents::default();
-        let reader = events.read(None, |_| false).unwrap();
+        let reader = events.acquire_right(None, |_| false).unwrap();
         thread::scope(|scope| {
-            let is_reported = |known: &Known| known.reported != ReportedState::Open;
+            let is_reported = |known: &KnownState| known.reported != ReportedState::Open;
             let events = &events;
-            let wait = scope.spawn(move || events.read(after(LONG), is_reported).is_none());
+            let wait =
+                scope.spawn(move || events.acquire_right(after(LONG), is_reported).is_none());
             reader.report(ReportedState::Disconnected);
             drop(reader);
             assert!(wait.join().unwrap());

@@ -533,7 +533,7 @@ impl<T: Send + 'static> CompletedRun<'_, T> {
     #[cold]
     #[inline(never)]
     fn release_rest(&mut self) {
-        /// Releases the remaining requests also if the drop of one memory panics.
+        /// The remaining requests, which are released even if the drop of a memory panics.
         struct Rest<'r, 'a, T: Send + 'static>(&'r mut CompletedRun<'a, T>);
 
         impl<T: Send + 'static> Rest<'_, '_, T> {

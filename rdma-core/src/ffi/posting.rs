@@ -24,7 +24,8 @@ struct NewerQpEx {
 impl QueuePairHandle {
     /// Posts one send request to the device. Also succeeds if the driver reports an error but does
     /// not report the request as refused, because the request may then be in the queue. Soft-RoCE
-    /// of Linux, for example, queues a request first and then notifies the kernel, which may fail.
+    /// of Linux, for example, queues a request before it notifies the kernel, and the notification
+    /// may fail.
     ///
     /// # Safety
     ///
@@ -89,7 +90,7 @@ impl QueuePairHandle {
             Some(queue_pair) if !unsafe { is_for_lists(first) } => {
                 // SAFETY: the queue pair is valid; the caller guarantees valid requests and memory.
                 let (errno, completed) = unsafe { post_extended(queue_pair, first) };
-                if errno != 0 && completed && self.is_queued_despite(errno) {
+                if errno != 0 && completed && self.may_be_queued_despite(errno) {
                     bad = ptr::null_mut();
                 }
                 ("ibv_wr_complete", errno)
@@ -145,12 +146,12 @@ impl QueuePairHandle {
         Err((self.post_error("ibv_post_recv", errno), bad))
     }
 
-    /// Returns whether the requests before a call of `ibv_wr_complete` that has returned `errno`
-    /// may be in the queue. The driver of Linux's Soft-RoCE refuses a list with `ENOSPC` if the
-    /// queue is full. Any other positive number is from the notification of the kernel, when the
-    /// requests are in the queue already.
+    /// Returns whether the requests of a list may be in the queue although `ibv_wr_complete` has
+    /// returned `errno`. The driver of Linux's Soft-RoCE refuses a list with `ENOSPC` if the queue
+    /// is full. Any other positive number comes from the notification of the kernel, which follows
+    /// after the requests were queued.
     #[cold]
-    fn is_queued_despite(&self, errno: i32) -> bool {
+    fn may_be_queued_despite(&self, errno: i32) -> bool {
         let context = self.domain().context();
         errno > 0 && errno != libc::ENOSPC && is_soft_roce_of_linux(context)
     }

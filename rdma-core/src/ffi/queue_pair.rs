@@ -298,7 +298,7 @@ impl QueuePairHandle {
     }
 
     /// Returns [`Self::beginnings`], or `None` while the queue pair is being started or restarted:
-    /// a request that is posted meanwhile may still fail in the state before.
+    /// a request that is posted during the move may still fail in the previous state.
     pub(crate) fn settled_beginnings(&self) -> Option<u32> {
         // Read first: each move is counted as finished after it is counted as requested, so equal
         // counts show that no move was in progress at the second read.

@@ -66,8 +66,8 @@ impl<T: Send + 'static> SendQueue<T> {
     /// outstanding requests, [`Error::TooManyElements`], [`Error::InvalidArgument`] for a request
     /// that no device can execute, [`Error::NotWritable`], or the error of posting, such as that of
     /// `ibv_post_send`. If the driver fails but may have posted the request, the queue keeps the
-    /// memory, and the error is only logged: the Soft-RoCE driver of Linux posts the request before
-    /// it notifies the kernel, which may fail.
+    /// memory, and the error is only logged. The Soft-RoCE driver of Linux, for example, queues the
+    /// request before it notifies the kernel, and the notification may fail.
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
     pub fn post(&mut self, request: SendRequest<T>) -> Result<(), PostError<T>>

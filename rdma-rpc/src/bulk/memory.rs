@@ -37,12 +37,11 @@ impl BulkMemory {
     /// is cheaper, and suffices if the caller overwrites all bytes.
     pub(super) fn allocate(link: &Link, len: usize, is_stale: bool) -> Result<Self, Error> {
         let Some(rdma) = link.rdma().filter(|_| len > 0) else {
-            // The peer chooses the length of its bulk, so a failure must not abort the process.
-            let mut bytes = Vec::new();
-            let reserved = bytes.try_reserve_exact(len);
-            reserved.map_err(|_| BulkError::OutOfMemory { len })?;
-            bytes.resize(len, 0);
-            return Ok(bytes.into());
+            // The peer chooses the length of its bulk, so a failure must not abort the process. The
+            // allocation of zeroed memory itself does not touch the pages of long memory.
+            let available = Vec::<u8>::new().try_reserve_exact(len);
+            available.map_err(|_| BulkError::OutOfMemory { len })?;
+            return Ok(vec![0; len].into());
         };
         let layout = Layout::from_size_align(len, 64).map_err(|_| Error::TooLarge {
             len,

@@ -227,8 +227,9 @@ impl Bulk {
     }
 
     /// Reads a range of the memory that the peer lends into new local memory, which is allocated
-    /// when the transfer begins. The concurrent reads of more than 1 MiB on a connection allocate at
-    /// most 64 MiB together, and further ones wait. Each counts with at most 32 MiB.
+    /// when the transfer begins. A read of more than 1 MiB waits while the concurrent reads of such
+    /// lengths on the connection would exceed 64 MiB together. A read of more than 32 MiB counts as
+    /// 32 MiB, so two reads of any length can run at the same time.
     ///
     /// # Errors
     ///

@@ -27,10 +27,10 @@ const MAX_PIECES_BEING_SENT: usize = 8 * MAX_TURNS * MAX_PIECES_IN_FLIGHT;
 /// transfer can start while another waits for its last data.
 const MAX_TURNS: usize = 2;
 
-/// Number of bytes of new memory that the running long reads of a connection allocate together;
-/// further long reads wait. Long reads take several turns, so the number of turns alone does not
-/// limit their memory.
-pub(super) const MAX_READ_LEN: usize = 64 << 20;
+/// Maximum number of bytes of new memory for the running long reads of a connection; further long
+/// reads wait. A read counts with at most half of this number, even if its memory is longer. Long
+/// reads take several turns, so the number of turns alone does not limit their memory.
+pub(super) const MAX_READ_MEMORY: usize = 64 << 20;
 
 /// Maximum number of unsent bytes of this end when the peer sends a frame about bulk memory, other
 /// than an answer. Such a frame beyond the limit is a protocol violation, because the answers would
@@ -65,7 +65,7 @@ pub(crate) struct BulkTable {
     /// Permits to begin pieces; a transfer holds one permit during its turn. The number of permits
     /// is limited, so that calls can proceed between pieces.
     pub(super) turns: Semaphore,
-    /// Permits for the bytes of new memory of long reads, see [`MAX_READ_LEN`].
+    /// Permits for the bytes of new memory of long reads, see [`MAX_READ_MEMORY`].
     pub(super) read_memory: Semaphore,
     /// Approximate number of messages that have arrived on the connection.
     messages: AtomicU64,
@@ -97,16 +97,15 @@ impl BulkTable {
             last_tag: AtomicU32::new(0),
             answers: Mutex::default(),
             turns: Semaphore::new(MAX_TURNS),
-            read_memory: Semaphore::new(MAX_READ_LEN),
+            read_memory: Semaphore::new(MAX_READ_MEMORY),
             messages: AtomicU64::new(0),
             served: Arc::default(),
         }
     }
 
-    /// Waits until no memory is lent with results: the caller has dropped the bulks of all results,
-    /// or their leases have expired. The caller of this function must ensure that no further result
-    /// is sent.
-    pub(crate) async fn wait_for_results(&self) {
+    /// Waits until all leases of results have ended: the peer has dropped the bulks, or the leases
+    /// have expired. The caller must ensure that this end sends no further result.
+    pub(crate) async fn wait_for_result_leases(&self) {
         loop {
             let mut ended = std::pin::pin!(self.results_ended.notified());
             ended.as_mut().enable();

@@ -13,7 +13,7 @@ use tokio::task::yield_now;
 use super::access::PieceInFlight;
 use super::local::{LocalPieces, PieceMemory};
 use super::piece::{MAX_PIECES_IN_FLIGHT, PieceTransfer};
-use super::table::{BulkTable, MAX_READ_LEN};
+use super::table::{BulkTable, MAX_READ_MEMORY};
 use super::{BulkMemory, PeerBulk, memories};
 use crate::core::Core;
 use crate::error::{BulkError, Error, Result};
@@ -23,9 +23,9 @@ use crate::error::{BulkError, Error, Result};
 const TURN_LEN: usize = 1 << 20;
 
 /// Number of bytes with which a long read into new memory counts at most against the limit of the
-/// connection, [`MAX_READ_LEN`]. Half of the limit, so that a very long read does not delay all
+/// connection, [`MAX_READ_MEMORY`]. Half of the limit, so that a very long read does not delay all
 /// other long reads until its end.
-const MAX_READ_SHARE: usize = MAX_READ_LEN / 2;
+const MAX_READ_SHARE: usize = MAX_READ_MEMORY / 2;
 
 /// Direction of a transfer between local memory and the peer's memory. This end reads from or
 /// writes to the peer's memory.

@@ -162,9 +162,10 @@ impl ClientBuilder {
     }
 
     /// Connects to several servers of the same services, and reconnects whenever a connection has
-    /// ended. Waits until the first connection is established.
+    /// ended. Waits until a server accepts calls, or until the first attempts for all servers have
+    /// ended.
     ///
-    /// [`Self::balance`] determines the connection of each call. While no server is connected,
+    /// [`Self::balance`] determines the connection of each call. While no server accepts calls,
     /// calls wait. A call that still waits at its deadline fails with [`Error::Unavailable`].
     ///
     /// If a server has certainly not started a unary call, for example because it is overloaded,
@@ -202,8 +203,8 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] if a text is not an address, and the error of an endpoint if the first
-    /// attempt to connect fails for every endpoint.
+    /// [`Error::Address`] if a text is not an address, and the error of an endpoint if, for every
+    /// endpoint, the first attempt to connect fails or the first health check is not answered.
     pub async fn connect_any(
         self,
         endpoints: impl IntoIterator<Item: ToEndpoint>,
@@ -235,7 +236,7 @@ impl ClientBuilder {
     /// service](crate::Health). Default: no checks.
     ///
     /// * A server that reports [`NotServing`](crate::HealthState::NotServing) gets no calls.
-    /// * The first check precedes the calls of a new connection.
+    /// * The first check precedes the calls of a new connection. Its time limit is at least 1 s.
     /// * If a check is not answered within `interval`, the connection is ended.
     /// * A server without the health service is healthy if it answers.
     /// * A connection on which new calls must wait is not checked, because the deadlines of its

@@ -433,8 +433,8 @@ impl<C: Deref<Target = Core>> PendingCall<C> {
                 }
             }
         };
-        // Not under the lock: dropping a decoded bulk can end the connection, which locks every
-        // slot.
+        // The lock is not held here: dropping a decoded bulk can end the connection, which locks
+        // every slot.
         let taken = take(answer, &mut body);
         slot.lock().body = body;
         Poll::Ready(taken)

@@ -17,6 +17,10 @@ use crate::address::{Address, ToAddress};
 use crate::error::{CallError, Error, Result};
 use crate::health::{HealthClient, HealthState};
 
+/// Minimum time limit of the first health check of a connection. Calls wait for this check, and the
+/// attempt to connect fails without its answer, so a short interval between checks does not apply.
+const MIN_FIRST_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Addresses of one of the servers to which a client of several servers connects. The client tries
 /// the preferred address first, and then the alternative addresses in order.
 ///
@@ -171,7 +175,9 @@ impl EndpointState {
                     pause = reconnect.first_pause;
                     // Checked before the connection gets calls.
                     let is_healthy = match reconnect.health_check {
-                        Some(interval) => check_health(&connection, interval).await,
+                        Some(interval) => {
+                            check_health(&connection, interval.max(MIN_FIRST_CHECK_TIMEOUT)).await
+                        }
                         None => None,
                     };
                     {
@@ -265,7 +271,7 @@ impl EndpointState {
 /// known, for example because the connection has ended.
 async fn check_health(connection: &Arc<Connection>, interval: Duration) -> Option<bool> {
     let core = &connection.core;
-    // A new connection has no free slot before the settings.
+    // Before the server's settings have arrived, a connection has no free slot.
     core.wait_for_settings().await.ok()?;
     let client = HealthClient::new(Client::of(Arc::clone(connection), interval));
     match timeout(interval, client.check(String::new())).await {

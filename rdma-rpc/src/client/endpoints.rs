@@ -60,8 +60,8 @@ impl ChosenConnection {
 
 impl Endpoints {
     /// Spawns a task for each endpoint, which connects and reconnects. Waits until an endpoint
-    /// accepts calls, or the first attempts of all endpoints have ended. Fails if none of the
-    /// attempts has succeeded.
+    /// accepts calls, or until the first attempts of all endpoints have ended. Fails if then no
+    /// endpoint is connected.
     pub(super) async fn connect(
         endpoints: Vec<Endpoint>,
         builder: &ClientBuilder,

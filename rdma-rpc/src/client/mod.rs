@@ -183,8 +183,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Transport`] if the memory cannot be registered, [`Error::Bulk`] if the memory cannot
-    /// be allocated, and the error that ended the connection.
+    /// [`Error::Transport`] if the memory cannot be registered, [`Error::Bulk`] if the memory
+    /// cannot be allocated, and the error that ended the connection.
     pub fn bulk_memory(&self, len: usize) -> Result<BulkMemory> {
         match self.any() {
             Some(connection) => BulkMemory::for_peer(&connection.core, len),

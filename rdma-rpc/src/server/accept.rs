@@ -42,9 +42,11 @@ impl ServerHandle {
     }
 
     /// Shuts the server down: stops accepting clients, refuses new calls with
-    /// [`Error::ShuttingDown`], and waits until the running calls have finished and the callers have
-    /// dropped the [`Bulk`](crate::Bulk)s of their results, at most for the
-    /// [grace period](Server::grace). Calls that run longer are dropped.
+    /// [`Error::ShuttingDown`], and waits until the running calls have finished and the callers
+    /// have dropped the [`Bulk`](crate::Bulk)s of their results, at most for the
+    /// [grace period](Server::grace). Calls that run longer are dropped, and the leases of bulks
+    /// that are held longer end. For each connection, sending the last answers may take up to 4 s
+    /// more.
     pub async fn shutdown(mut self) {
         self.closing.send_replace(true);
         if let Err(stopped) = (&mut self.acceptor).await {
@@ -173,13 +175,16 @@ async fn serve(shared: Arc<Shared>, client: Accepted, mut closing: watch::Receiv
         // The end of the connection would also end the bulks of results that the client has just
         // received.
         tokio::select! {
-            () = core.bulks.wait_for_results() => {}
+            () = core.bulks.wait_for_result_leases() => {}
             () = &mut grace_end => {}
             end = core.ended() => return end,
         }
     }
     if timeout(LAST_ANSWERS, finish_sending(core)).await.is_err() {
-        tracing::warn!(peer = %core.peer, "a client has not received its last answers or not closed its connection in time");
+        tracing::warn!(
+            peer = %core.peer,
+            "a client did not receive its last answers, or did not close its connection, in time"
+        );
     }
     core.fail(Error::ShuttingDown);
     core.end_error()

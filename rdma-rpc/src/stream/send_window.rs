@@ -27,7 +27,7 @@ struct State {
 }
 
 impl State {
-    /// Stores the waker of the task that waits for the window to open, or for the end of the stream.
+    /// Stores the waker of the task that waits until the window opens or the stream ends.
     fn store_waker(&mut self, cx: &Context<'_>) {
         match &mut self.waker {
             Some(waker) => waker.clone_from(cx.waker()),
@@ -128,8 +128,8 @@ impl SendWindow {
         Poll::Ready(append(&mut state.window))
     }
 
-    /// Polls until [`Self::close`] has closed the stream, and returns the error with which sending
-    /// fails.
+    /// Returns the error with which sending fails, once [`Self::close`] has closed the stream.
+    /// Until then, returns `Pending` and stores the waker.
     pub(crate) fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<Error> {
         let mut state = self.state.lock();
         match &state.closed {

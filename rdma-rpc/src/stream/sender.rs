@@ -98,8 +98,8 @@ impl<T> Sender<T> {
     /// # Errors
     ///
     /// [`Error::Encode`] or [`Error::TooLarge`] if the item cannot be sent, [`Error::Cancelled`] if
-    /// the other end has finished the call or the deadline of the call has passed, or the error that
-    /// ended the connection.
+    /// the other end has finished the call or the deadline of the call has passed, or the error
+    /// that ended the connection.
     pub async fn send(&mut self, item: impl Borrow<T>) -> Result<(), Error> {
         self.send_some(std::slice::from_ref(&item)).await?;
         Ok(())
@@ -167,7 +167,7 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Waits for `waiting`. Fails if the stream is closed before, for example because the deadline
+    /// Waits for `waiting`. Fails if the stream is closed first, for example because the deadline
     /// of the call has passed.
     async fn unless_closed<F: Future>(&self, waiting: F) -> Result<F::Output, Error> {
         tokio::select! {

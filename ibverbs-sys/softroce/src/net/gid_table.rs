@@ -53,8 +53,8 @@ pub(super) struct LocalAddress {
     /// Set while the host has the address. While clear, programs find an empty entry for the GIDs
     /// of the address.
     is_present: AtomicBool,
-    /// Set if a queue pair uses the address although its socket could not be opened, because the
-    /// host did not have the address.
+    /// Set if the last attempt to open the socket has failed, for example because the host did not
+    /// have the address. A queue pair then waits for the socket.
     is_awaited: AtomicBool,
     reserved: Mutex<Option<BoundAddress>>,
     endpoint: OnceLock<Arc<Endpoint>>,
@@ -118,8 +118,8 @@ impl LocalAddress {
         self.is_present.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the socket must be opened: the host has the address again, for which a queue
-    /// pair waits.
+    /// Returns whether the socket must be opened: a queue pair waits for the socket, and the host
+    /// has the address at present.
     pub(super) fn must_open(&self) -> bool {
         self.is_present() && self.is_awaited.load(Ordering::Relaxed)
     }

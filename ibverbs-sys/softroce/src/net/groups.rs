@@ -58,7 +58,8 @@ impl Network {
         self.publish(&groups);
     }
 
-    /// Joins the groups of the NIC also on the network interfaces that the host has got since.
+    /// Joins the groups of the NIC also on network interfaces that the host has got after the calls
+    /// of [`join`](Self::join).
     pub(super) fn join_on_new_interfaces(&self) {
         let mut groups = self.groups.lock();
         for (&group, joined) in groups.iter_mut() {
@@ -69,11 +70,16 @@ impl Network {
     }
 
     /// Opens the sockets of the multicast group `group` on all network interfaces for which
-    /// `joined` has none. Fails if the group then has no socket.
+    /// `joined` has none, and closes those of interfaces that the host no longer has. Fails if the
+    /// group then has no socket.
     fn join_on_interfaces(&self, group: Ipv6Addr, joined: &mut JoinedGroup) -> io::Result<()> {
         let message = format!("{group} is no multicast group that the port's GIDs reach");
         let mut failure = io::Error::new(io::ErrorKind::InvalidInput, message);
-        for (at, gid, local_address) in self.group_addresses(group) {
+        let wanted = self.group_addresses(group);
+        joined.sockets.retain(|(at, interface), _| {
+            (wanted.iter()).any(|(other, _, on)| (other, on.interface()) == (at, *interface))
+        });
+        for (at, gid, local_address) in wanted {
             let Entry::Vacant(entry) = joined.sockets.entry((at, local_address.interface())) else {
                 continue;
             };

@@ -17,7 +17,7 @@ use crate::proto::Path;
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<ConnectedPeers>);
 
-/// Contents of [`Peers`].
+/// Number of connected queue pairs of each device in 127/8, by the address of the device.
 #[derive(Debug, Default)]
 pub(super) struct ConnectedPeers(HashMap<SocketAddrV4, usize>);
 

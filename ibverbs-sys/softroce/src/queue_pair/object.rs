@@ -503,7 +503,8 @@ impl QueuePair {
         let mut host = self.environment(objects.as_ref()?, host_state);
         let result = act(transport, &mut host);
         self.fail_if_overrun(transport, &mut host);
-        // A recovered queue pair is published again, so the record of the failed one must be gone.
+        // Peers must not use a failed queue pair. In the state SQE the program can restart the
+        // queue pair, which is then published again.
         if matches!(transport.state(), State::Error | State::SendQueueError) {
             // This does not wait for peers that still access memory through the queue pair: a later
             // reset or destruction does.

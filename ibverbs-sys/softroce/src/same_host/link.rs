@@ -503,7 +503,7 @@ impl Link {
         }
         // An error is ignored. If a peer has passed a wrong descriptor, only that peer is harmed.
         let wake_eventfd = channel.unwrap_or(&self.peer.wake_eventfd);
-        descriptor::increment_of_peer(wake_eventfd.as_fd());
+        descriptor::increment_unless_full(wake_eventfd.as_fd());
     }
 
     /// Defers the wakeup of the peer to a later [`flush`](Self::flush), because another message

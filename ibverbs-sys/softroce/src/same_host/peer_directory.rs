@@ -188,8 +188,8 @@ impl PeerDirectory {
         let taken = self.local.events.take();
         if taken.any && self.is_reminded.swap(false, Ordering::AcqRel) {
             self.wake_timer.clear();
-            // With the fence of `schedule_wakeups`: either that thread sets the timer again, or
-            // this thread sees its wakeup.
+            // Pairs with the fence in `schedule_wakeups`: either the thread that defers a wakeup
+            // sets the timer again, or this thread finds the deferred wakeup.
             fence(Ordering::SeqCst);
             let owing = self.links().into_iter().filter(|link| link.must_wake());
             owing.for_each(|link| link.flush());
@@ -248,6 +248,7 @@ impl PeerDirectory {
     /// Ensures that the engine (background thread) sends the deferred wakeups of peers within
     /// [`MAX_WAKE_DELAY`]. Does nothing if the timer for this is running already.
     pub(crate) fn schedule_wakeups(&self) {
+        // Pairs with the fence in `handle_events`.
         fence(Ordering::SeqCst);
         if self.is_reminded.load(Ordering::Relaxed) || self.is_reminded.swap(true, Ordering::AcqRel)
         {

@@ -21,7 +21,8 @@ pub(super) struct Congestion {
     times: [u64; 2],
     /// Round trip time in nanoseconds with a full queue. `None` before the first overflow.
     full: Option<u64>,
-    /// The value of `full` at the last overflow, before it was increased.
+    /// Value of `full` directly after the last overflow. Each later measurement increases `full`
+    /// but not this value. 0 before the first overflow.
     full_at_overflow: u64,
 }
 
@@ -76,9 +77,9 @@ impl Congestion {
     /// Records a loss of packets. Returns `true` if a full queue in the network is the likely
     /// reason: the longer one of the last two round trip times exceeds the shortest time, which
     /// `pipe` has recorded, by at least an eighth, and by at least half of the excess that a full
-    /// queue caused before. If so, also updates the round trip time of a full queue. Without an
-    /// overflow for a long time, that time has become too long: no more than twice the excess at
-    /// the last overflow counts.
+    /// queue caused before. If so, also updates the round trip time of a full queue. The estimate
+    /// of this time becomes too long if no queue overflows for a long time. Its excess therefore
+    /// counts with at most twice the excess at the last overflow.
     pub(super) fn handle_loss(&mut self, pipe: &Pipe) -> bool {
         let [one, last] = self.times;
         let time = one.max(last);

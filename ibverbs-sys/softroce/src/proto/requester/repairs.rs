@@ -18,8 +18,8 @@ pub(super) struct Repairs {
     missing: VecDeque<Missing>,
     /// Number of missing packets that must be sent again.
     waiting: u32,
-    /// Index in `missing` before which no packet must be sent again. Saves a search from the start
-    /// for each packet that is sent again.
+    /// Index in `missing`. All packets before this index were sent again already. Saves a search
+    /// from the start for each packet that is sent again.
     first_waiting: usize,
     /// Sequence number before which all packets have arrived or are missing. `None` if no packet is
     /// known to be missing.

@@ -193,8 +193,8 @@ impl Responder {
             self.read(sequence, endpoint, packet, host)
         };
         match done {
-            // The repetition of a packet that waited for a key in use may arrive before the NAK
-            // that requests it. The NAK would then be wrong.
+            // The requester may repeat a packet that waited for a key in use before this side has
+            // sent the NAK that requests the packet. That NAK would now be wrong.
             Ok(()) => self.key_in_use = None,
             Err(refusal) => self.refuse(refusal, endpoint, host),
         }
